@@ -44,9 +44,9 @@ def hidden_state_epsilon(
     >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99), 2)
     3.08
     """
-    from audit.claims.accounting import Composition
-    from audit.claims.hidden_state import Periods, bound_periods, insert_step
-    from audit.values import number, plain
+    from audit.claims.accounting import Composition, insert_step
+    from audit.claims.hidden_state import Periods, bound_periods
+    from audit.errors import number, plain
 
     # NumPy would read None as NaN.
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")

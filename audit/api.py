@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Adversary
     from audit.claims.claim import Claim
     from audit.evidence.given import Evidence
-    from audit.methods.level import Level
     from audit.own import OwnModel
     from audit.training.driver import Finished
+    from audit.written import Level
 
 
 class Columns(Protocol):
@@ -80,8 +80,8 @@ def bounds(
     True
     """
     from audit.conclusions.concluded import conclude
+    from audit.errors import require_type
     from audit.report import subjects
-    from audit.values import require_type
 
     require_type("name", name, str)
     require_claim(claim)
@@ -128,13 +128,13 @@ def audit(
     installed.require_training_libraries("audit", installed.ZOO)
     import jax
 
-    from audit.conclusions import rehearsals
+    from audit.conclusions.lipschitz import count_rehearsals
+    from audit.errors import path
     from audit.settings import make
     from audit.settings.setting import validate
-    from audit.tasks import zoo
+    from audit.tasks import task
     from audit.tasks.task import Sources
     from audit.training import driver
-    from audit.values import path
 
     request = _read_request(runs, out, delta, confidence, settings)
     # These two are no fields of the setting.
@@ -149,9 +149,9 @@ def audit(
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
     validate(setting, request.runs, request.level.delta)
-    rehearsed = rehearsals.count_rehearsals(setting, lipschitz, rehearsed)
+    rehearsed = count_rehearsals(setting, lipschitz, rehearsed)
 
-    dataset = zoo.task(model).data.load(sources)
+    dataset = task.task(model).data.load(sources)
     # As the command does; by default, some devices take matrix products in less than float32.
     with jax.default_matmul_precision("float32"):
         requested = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
@@ -265,7 +265,7 @@ def audit_loss(
 
 def require_claim(claim: Any) -> None:
     """Raises InputError unless a claim is None, or has the methods of `audit.claims.claim.Claim`."""
-    from audit.values import shown
+    from audit.errors import shown
 
     is_claim = claim is None or all(
         hasattr(claim, name) for name in ("epsilon", "power", "last_model")
@@ -326,8 +326,8 @@ def _read_request(
 
     Raises InputError for values out of range.
     """
+    from audit.errors import number, path
     from audit.laws import conversions
-    from audit.values import number, path
 
     level = _read_level(delta, confidence)
     conversions.require_levels(*level)
@@ -338,8 +338,8 @@ def _read_request(
 
 def _read_level(delta: float, confidence: float) -> "Level":
     """Returns the level of the bounds; raises InputError for values that are no numbers."""
-    from audit.methods.level import Level
-    from audit.values import number
+    from audit.errors import number
+    from audit.written import Level
 
     return Level(number("delta", delta, float), number("confidence", confidence, float))
 

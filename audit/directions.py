@@ -37,7 +37,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import require
+from audit.errors import number, require, require_type
 from audit.evidence import arrays
 from audit.one_run import (
     MOST_DIMENSION,
@@ -47,7 +47,6 @@ from audit.one_run import (
     check_whole_number,
     join_to_unit_vector,
 )
-from audit.values import number, require_type
 
 Array = NDArray[np.float64]
 MOST_COUNT = 20_000  # the Gram matrix of so many canaries takes 3 GB

@@ -1,4 +1,9 @@
-"""The exception that a user's mistake raises, so that a main can tell it from a bug, and a kind of it."""
+"""The exception that a user's mistake raises, and checks of a caller's numbers and paths."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 
 class InputError(ValueError):
@@ -13,3 +18,107 @@ def require(condition: object, message: str) -> None:
     """Raises InputError(message) unless the condition holds."""
     if not condition:
         raise InputError(message)
+
+
+# Between these, noise multipliers suit float32 and the conversions to epsilon; 0 is allowed, too.
+MIN_NOISE = 1e-6
+MAX_NOISE = 1e9
+N = TypeVar("N", int, float)
+_SHOWN = 200  # characters
+_DEEPEST = 100  # a tree of parameters is rarely nested ten deep
+_LARGEST_INTEGER = 2**1000  # a float holds numbers up to about 2^1024
+
+
+def shown(value: object) -> str:
+    """Returns a value as text for an error message: on a single line, cut after 200 characters."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):  # a number of too many digits, or lists nested too deeply
+        text = f"a {type(value).__name__} too long to show"
+    text = " ".join(text.split())
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}..."
+
+
+def require_type(name: str, value: object, kind: type) -> None:
+    """Raises InputError unless a value has the required type.
+
+    An int counts as a float. A bool counts neither as an int nor as a float.
+
+    Args:
+      name: the name of the field or parameter, which the message repeats.
+      value: the caller's value.
+      kind: the required type.
+    """
+    is_whole_float = kind is float and type(value) is int
+    # Python's bool is a subclass of int, so that `isinstance` alone would take True for an int.
+    is_allowed_bool = kind is bool or type(value) is not bool
+    fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
+    # Quotes tell a short text from a number, as in `k='5'`.
+    is_short_text = isinstance(value, str) and len(value) < 100
+    quoted = repr(value) if is_short_text else shown(value)
+    require(fits, f"`{name}={quoted}` is no {kind.__name__}: give one")
+
+
+def plain(value: Any) -> Any:
+    """Returns a scalar of NumPy or JAX as Python's bool, int or float, and anything else unchanged."""
+    is_scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    return value.item() if is_scalar else value
+
+
+def number(name: str, value: Any, kind: type[N]) -> N:
+    """Returns a caller's number as Python's int or float.
+
+    Args:
+      name: the parameter's name, which messages repeat.
+      value: a number of Python, NumPy or JAX.
+      kind: int or float.
+
+    Raises:
+      InputError: the value has another type, or is a whole number beyond 2^1000, which might not fit a float.
+    """
+    python_value = plain(value)
+    require_type(name, python_value, kind)
+    fits = not isinstance(python_value, int) or abs(python_value) <= _LARGEST_INTEGER
+    require(fits, f"`{name}={shown(python_value)}` is too large: give a smaller one")
+    return kind(python_value)
+
+
+def plain_digits(text: str) -> str:
+    """Returns a number's text, for `int` or `float`; raises ValueError for digits that only Python reads.
+
+    These are digits with underscores between them, such as 1_000, and those of other scripts than Latin.
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError("a number has the digits 0 to 9 and no underscores")
+    return text
+
+
+def require_no_cycle(name: str, tree: Any, depth: int = 0) -> None:
+    """Raises InputError for a tree that contains itself, or that is nested more than 100 deep.
+
+    Args:
+      name: the tree's name, which the message repeats.
+      tree: anything; only dicts, lists and tuples are looked into.
+      depth: the number of dicts, lists and tuples around this part of the tree.
+    """
+    problem = f"`{name}` contains itself, or is nested more than {_DEEPEST} deep"
+    require(depth <= _DEEPEST, f"{problem}: give arrays in dicts, lists or tuples")
+    if isinstance(tree, Mapping):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        return
+    for part in tree:
+        require_no_cycle(name, part, depth + 1)
+
+
+def path(name: str, value: Any) -> Path:
+    """Returns a caller's path as a Path.
+
+    Raises InputError unless it is a string or path that is neither empty nor holds a null character.
+    """
+    is_path = isinstance(value, str | os.PathLike)
+    fits = is_path and str(value) and "\0" not in str(value)
+    require(fits, f"`{name}={shown(value)}` is no path: name one")
+    return Path(value)

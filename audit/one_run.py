@@ -22,9 +22,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import InputError, require
+from audit.errors import InputError, number, require, shown
 from audit.evidence import arrays
-from audit.values import number, shown
 
 Array = NDArray[np.float64]
 MOST_COUNT = 5_000_000  # as many scores as `bound` takes

@@ -21,8 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from opacus.optimizers import DPOptimizer
 
 from audit import directions
-from audit.errors import require
-from audit.values import number
+from audit.errors import number, require
 
 
 class _InsertingOptimizer(DPOptimizer):

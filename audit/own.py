@@ -23,14 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, NullLaw, Observer, describe_view, shapes
 from audit.claims.measured import MEASURED
-from audit.conclusions import lipschitz, measuring, rehearsals
+from audit.conclusions import lipschitz, measuring
 from audit.conclusions.lipschitz import Steps
-from audit.errors import InputError, require
+from audit.errors import InputError, number, require, require_no_cycle
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.mechanism.ensemble import MOST_PROGRAMS
-from audit.methods.level import Level
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.fields import declared
 from audit.settings.make import Usual, make_setting
@@ -41,7 +40,7 @@ from audit.tasks.task import Dataset, checksum_of
 from audit.training import build, driver
 from audit.training.build import Trainee
 from audit.training.game import Game
-from audit.values import number, require_no_cycle
+from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
@@ -171,7 +170,7 @@ def audited(
         own.draws or not setting.unknown_initialisation,
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
-    rehearsals.require_rehearsals(constants, rehearsed)
+    lipschitz.require_rehearsals(constants, rehearsed)
     is_measured = isinstance(constants, str) and constants == MEASURED
     vouched = None
     if constants is not None and not is_measured:
@@ -233,7 +232,7 @@ def _measure_steps(
 ) -> Steps:
     """Returns the measured Lipschitz constants of the steps, from the store or from rehearsed runs."""
     clipped_sum = build.choices(setting, _make_trainee(own)).clipped_sum
-    runs = rehearsals.USUAL if rehearsed is None else rehearsed
+    runs = lipschitz.USUAL if rehearsed is None else rehearsed
     return measuring.measure(store, setting, make(own.dataset), clipped_sum, runs)
 
 

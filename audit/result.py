@@ -109,8 +109,8 @@ class Result:
           false_positive_rate: the largest share of scores without the canary that may exceed the threshold.
         """
         # Imported at the first use, so that `import audit` loads no NumPy or SciPy.
+        from audit.errors import number
         from audit.methods import curves
-        from audit.values import number
 
         rate = number("false_positive_rate", false_positive_rate, float)
         return curves.true_positive_rate(
@@ -135,14 +135,14 @@ class Result:
           InputError: the path has another suffix, or is no path.
         """
         # Imported at the first use, so that `import audit` loads no NumPy, SciPy or matplotlib.
-        from audit import values
+        from audit import errors
         from audit.errors import require
         from audit.report import audit_panels, style
         from audit.storage import files
 
         title = self.subject().title
         if path is not None:
-            place = values.path("path", path)
+            place = errors.path("path", path)
             encode = style.FORMATS.get(place.suffix.lower())  # figure -> the file's bytes
             require(encode is not None, f"`path={place}`: end it in {', '.join(style.FORMATS)}")
             assert encode is not None
@@ -153,11 +153,11 @@ class Result:
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page, to a path; returns the path."""
         # Imported at the first use, so that `import audit` loads no NumPy, SciPy or matplotlib.
-        from audit import values
+        from audit import errors
         from audit.report import audit_page
         from audit.storage import files
 
-        place = values.path("path", path)
+        place = errors.path("path", path)
         return files.write_whole(place, audit_page.make_audits_page([self.subject()]))
 
     def __repr__(self) -> str:
@@ -193,11 +193,10 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     >>> [(row["runs"], round(row["upper_bound"], 2)) for row in rows]
     [(80, 4.38), (80, 10.0)]
     """
-    from audit.errors import require
-    from audit.settings import stored
+    from audit.errors import require, require_type, shown
+    from audit.settings import make
     from audit.settings.setting import flat
     from audit.storage.store import Store
-    from audit.values import require_type, shown
 
     require(isinstance(results, Iterable), f"`results={shown(results)}`: give a list of results")
     rows = []
@@ -215,7 +214,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
         }
         if result.folder is not None:  # otherwise the scores were given: there is no setting
             row["folder"] = str(result.folder)
-            audited = stored.parse_config(Store.at(result.folder).config())
+            audited = make.parse_config(Store.at(result.folder).config())
             if audited is not None:
                 row |= flat(audited.setting)
         rows.append(row)

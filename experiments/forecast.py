@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from audit.calibration.calibration import Calibration
-from audit.methods.level import show_level
 from audit.report.table import Column, Table, number
 from audit.settings.setting import Setting
 from audit.tasks.task import Dataset
 from audit.training import build, game
+from audit.written import show_level
 
 _SECONDS = 2.0  # for which a probe trains, after compilation
 _SEGMENT_STEPS = 10  # after which a probe looks at the clock

@@ -181,9 +181,9 @@ def model():
 @pytest.fixture(scope="session")
 def choices(model):
     from audit.mechanism import dpsgd
-    from audit.mechanism.clipping import dense
+    from audit.mechanism.clipping import base
 
-    return dpsgd.DPSGD(dense.book_keeping(model.module, model.unravel, model.criterion))
+    return dpsgd.DPSGD(base.book_keeping(model.module, model.unravel, model.criterion))
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,9 @@ from audit.claims.brackets import (
     compute_least_epsilon,
     compute_shuffled_epsilon,
 )
-from audit.errors import InputError, require
+from audit.errors import InputError, number, require, shown
 from audit.laws import conversions
-from audit.rounding import at_least_digits, at_most_digits
-from audit.runtime.progress import counted
-from audit.values import number, shown
+from audit.written import at_least_digits, at_most_digits, counted
 
 POISSON = "poisson"
 SHUFFLED = "shuffled"

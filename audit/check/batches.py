@@ -31,10 +31,8 @@ from audit.check.report import (
 )
 from audit.claims import accounting
 from audit.claims.brackets import compute_shuffled_epsilon
-from audit.errors import require
-from audit.rounding import at_least, at_most
-from audit.runtime.progress import counted
-from audit.values import number, shown
+from audit.errors import number, require, shown
+from audit.written import at_least, at_most, counted
 
 BALLS_IN_BINS = "balls_in_bins"
 _TITLES = {

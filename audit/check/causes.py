@@ -15,7 +15,7 @@ from audit.check.movements import TriedExamples, compute_reach
 from audit.check.noise import DrawnNoise
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Vector
-from audit.runtime.progress import counted
+from audit.written import counted
 
 _REACHED = 0.985  # of C: an added example that moves the step as far counts as stopped by clipping
 _REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row

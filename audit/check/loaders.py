@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.check.report import describe_error
-from audit.errors import InputError, require
-from audit.values import number, shown
+from audit.errors import InputError, number, require, shown
 
 MOST_BATCHES = 100_000  # of a pass that is read to its end
 MOST_INDICES = 1_000_000  # of a batch that is given index by index

@@ -19,7 +19,7 @@ from audit.check import findings, trees
 from audit.check.probe import RefusedError, StepProbe
 from audit.check.report import LEVEL, CheckOutcome
 from audit.check.trees import Columns, Vector
-from audit.runtime.progress import counted
+from audit.written import counted
 
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"

@@ -23,7 +23,7 @@ from audit.check.noise import (
 )
 from audit.check.probe import StepSettings
 from audit.check.trees import Vector
-from audit.runtime.progress import counted
+from audit.written import counted
 
 _MOST_TOLERANCE = 0.05  # the largest relative difference up to which a factor fits the noise
 

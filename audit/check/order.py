@@ -16,7 +16,7 @@ from scipy import special
 
 from audit.check import loaders
 from audit.check.loaders import Draw
-from audit.runtime.progress import counted
+from audit.written import counted
 
 Array = NDArray[np.float64]
 

@@ -15,8 +15,7 @@ import numpy as np
 from audit.check import trees
 from audit.check.report import describe_error
 from audit.check.trees import Columns, Vector
-from audit.errors import InputError, require
-from audit.values import number, shown
+from audit.errors import InputError, number, require, shown
 
 Step = Callable[[Any, Any, int], Any]
 _FLOOR = 5e-4  # the least tolerance of a movement's norm

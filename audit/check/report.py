@@ -10,7 +10,7 @@ import numpy as np
 
 from audit.check import provenance
 from audit.check.findings import CheckFinding
-from audit.json_text import write_json
+from audit.written import write_json
 
 PASSED = "passed"
 FAILED = "failed"
@@ -158,12 +158,12 @@ class CheckReport:
     def page(self, path: str | Path) -> Path:
         """Writes the report, with its pictures, as an HTML page to a path; returns the path."""
         # Here, not above: the page draws with matplotlib, which a report as text or JSON does not need.
-        from audit import values
+        from audit import errors
         from audit.report import check_page
         from audit.storage import files
 
         content = check_page.check_page(self.to_dict(), self.pictures)
-        return files.write_whole(values.path("path", path), content, "name another file")
+        return files.write_whole(errors.path("path", path), content, "name another file")
 
     def __str__(self) -> str:
         """Returns the table and the findings, at most 80 columns wide."""

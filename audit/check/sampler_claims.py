@@ -14,11 +14,10 @@ from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
 from audit.claims.brackets import ZERO_OUT, EveryModel
 from audit.claims.samplers import MixtureLimit, ShuffledSteps
-from audit.errors import require
-from audit.json_text import write_json
+from audit.errors import number, require, shown
 from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, at_most
-from audit.values import number, shown
+from audit.written import write_json
 
 _MOST_STEPS = 10**6
 _TAILS = (1, 2, 5, 10, 20, 50, 100)  # the numbers of noise-only steps that are tried for the advice

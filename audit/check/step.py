@@ -21,9 +21,8 @@ from audit.check.noise_pictures import make_noise_pictures
 from audit.check.probe import RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.check.trees import Columns, Example
-from audit.errors import InputError, require
-from audit.runtime.progress import counted
-from audit.values import number
+from audit.errors import InputError, number, require
+from audit.written import counted
 
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 _COARSE = 0.05  # a larger tolerance hides the movement of one example

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from audit.errors import require
-from audit.values import shown
+from audit.errors import require, shown
 
 
 class TorchStep:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from audit.errors import require
+from audit.errors import MAX_NOISE, MIN_NOISE, require, shown
 from audit.laws import conversions
-from audit.values import MAX_NOISE, MIN_NOISE
 
 if TYPE_CHECKING:  # half a second, which most upper bounds do without
     from dp_accounting.pld import PLDAccountant
 
+FIRST = "first"
+LAST = "last"
 MOST_INSERTIONS = 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # noise multiplier below which sampling is not counted
 _SMALL_NOISE = 0.3  # noise multiplier below which privacy losses need a coarser grid
@@ -296,3 +297,25 @@ def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> No
         f"`insertions={insertions}`: give a whole number from 0 to {MOST_INSERTIONS:,}",
     )
     conversions.require_delta(delta)
+
+
+def insert_step(insert: str | int, k: int) -> int:
+    """Returns the number of a step in a period, 1 to k, from "first", "last" or a number.
+
+    Raises:
+      InputError: A k below 1, another word, or a number out of range.
+    """
+    require(k >= 1, f"`k={k}`: give at least 1")
+    step = insert
+    if isinstance(insert, str):
+        step = {FIRST: 1, LAST: k}.get(insert, insert)
+    # A string of digits, as from a flag, counts as a number; more than 19 are beyond any period.
+    if isinstance(step, str) and step.isdecimal() and len(step) < 20:
+        step = int(step)
+    valid = type(step) is int and 1 <= step <= k
+    require(
+        valid,
+        f"`insert={shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "
+        "period",
+    )
+    return int(step)

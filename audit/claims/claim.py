@@ -19,24 +19,21 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.claims import accounting
-from audit.claims.accounting import Composition
+from audit.claims.accounting import LAST, Composition, insert_step
 from audit.claims.brackets import LEAST_ALLOCATION_NOISE, bracket_allocation
 from audit.claims.hidden_state import (
-    LAST,
     MOST_MU,
     HiddenState,
     HiddenStateBound,
     Periods,
     bound_periods,
-    insert_step,
     make_hidden_state,
 )
 from audit.claims.random_allocation import account_allocation
-from audit.errors import require
+from audit.errors import number, plain, require
 from audit.evidence import arrays
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
-from audit.values import number, plain
 
 Array = NDArray[np.float64]
 # The epsilons at which a sampled mechanism's privacy profile is tabulated, to draw its trade-off curve.

@@ -16,18 +16,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from audit import values
 from audit.claims import accounting
-from audit.claims.accounting import Composition
+from audit.claims.accounting import Composition, insert_step
 from audit.claims.measured import MEASURED
 from audit.errors import InputError, require
 from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import Assumption
-from audit.rounding import at_most
+from audit.written import at_most
 
-FIRST, LAST = "first", "last"
 MOST_STEPS = 10**7
 LEAST, MOST = 1e-50, 1e50  # of shifts, constants and noise that are not 0
 MOST_MU = 1e12  # beyond it mu does not convert to epsilon
@@ -278,29 +276,6 @@ def stretch_more(constants: Array, factor: float) -> Array:
     is covered if the given one is wrong by up to factor - 1 times |c - 1|, in both cases.
     """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), MOST)
-
-
-def insert_step(insert: str | int, k: int) -> int:
-    """Returns the number of a step in a period, 1 to k, from "first", "last" or a number.
-
-    Raises:
-      InputError: A k below 1, another word, or a number out of range.
-    """
-    require(k >= 1, f"`k={k}`: give at least 1")
-    step = insert
-    if isinstance(insert, str):
-        step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # A string of digits, as from a flag, counts as a number; more than 19 are beyond any period.
-    is_number = type(step) is int
-    if isinstance(step, str):
-        is_number = step.isdecimal() and len(step) < 20
-    valid = is_number and 1 <= int(step) <= k
-    require(
-        valid,
-        f"`insert={values.shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "
-        "period",
-    )
-    return int(step)
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:

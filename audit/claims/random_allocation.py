@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.laws import gaussians
+from audit.laws import conversions
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -112,8 +112,8 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     # The probability of each cell without and with the example. Ends are converted to standard deviations,
     # 1 / sigma, from the logarithm's mean. Since the term is the ratio of both densities, the probability
     # with the example is that without it times the term's mean in the cell.
-    masses = gaussians.mass_between((ends + log_mean) * sigma)
-    masses_times_mean = gaussians.mass_between((ends - log_mean) * sigma)
+    masses = conversions.mass_between((ends + log_mean) * sigma)
+    masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
     if not above:
         # Far cells, where either underflows to 0, are left out, which lowers delta too.
         is_possible = (masses > 0) & (masses_times_mean > 0)

@@ -25,7 +25,7 @@ from scipy import special
 
 from audit.claims.hidden_state import spread_over_steps
 from audit.laws import conversions
-from audit.laws.bisection import bisect
+from audit.laws.intervals import bisect
 
 Array = NDArray[np.float64]
 Steps = NDArray[np.int64]

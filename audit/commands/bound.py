@@ -26,8 +26,8 @@ from pathlib import Path
 
 from absl import flags
 
+from audit.claims.accounting import LAST
 from audit.claims.claim import Claim, DpSgd, EpsilonDelta
-from audit.claims.hidden_state import LAST
 from audit.commands import cli
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
@@ -35,11 +35,11 @@ from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError, require
 from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
-from audit.methods.level import Level
 from audit.report import bounds_table
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
 from audit.storage.score_files import Evidence
+from audit.written import Level
 
 _UPPER_HELP = (
     "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."

@@ -32,8 +32,7 @@ from audit.check.sampler_claims import (
 )
 from audit.commands import cli
 from audit.commands.user_file import run_user_file
-from audit.errors import InputError, require
-from audit.values import number
+from audit.errors import InputError, number, require
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")

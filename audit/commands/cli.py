@@ -1,22 +1,23 @@
 """The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
 
+import functools
 import logging
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
-from audit.commands import interrupts
-from audit.errors import InputError, require
+from audit.commands import dispatch
+from audit.errors import InputError, plain_digits, require
 from audit.runtime.machine import cores
 from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings.fields import AUTO
-from audit.values import plain_digits
 
 if TYPE_CHECKING:
     from audit.settings.fields import Field
@@ -74,29 +75,14 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
     # Otherwise matplotlib logs that it looks for fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     if keeps:
-        interrupts.say_kept()
-    interrupts.install()
+        dispatch.say_kept()
+    dispatch.install()
     app.run(run_main, flags_parser=_parse_flags)
 
 
-class _PlainNumberParser(flags.ArgumentParser[Any]):
-    """Parses a number as absl's parser does, but refuses digits that only Python reads, such as 1_000.
-
-    Attributes:
-      lower_bound: the smallest number that the parser takes; None if it takes any.
-    """
-
-    def __init__(self, parser: flags.ArgumentParser[Any]) -> None:
-        self._parser = parser
-        self.lower_bound = getattr(parser, "lower_bound", None)
-
-    def parse(self, argument: Any) -> Any:
-        """Returns the number in an argument; raises ValueError for anything else."""
-        return self._parser.parse(plain_digits(str(argument)))
-
-    def flag_type(self) -> str:
-        """Returns the type of the number, as absl names it: "int" or "float"."""
-        return self._parser.flag_type()
+def _parse_plainly(parse: Callable[[str], Any], argument: Any) -> Any:
+    """Parses a number as absl's parser does, but refuses digits that only Python reads, such as 1_000."""
+    return parse(plain_digits(str(argument)))
 
 
 def _report_unprinted(error: OSError) -> int:
@@ -124,7 +110,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     for name in flags.FLAGS:
         flag = flags.FLAGS[name]
         if flag.flag_type() in ("int", "float"):
-            flag.parser = _PlainNumberParser(flag.parser)
+            plainly = functools.partial(_parse_plainly, flag.parser.parse)
+            flag.parser.parse = plainly  # type: ignore[method-assign]
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
@@ -238,7 +225,10 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
 
 def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Returns the values of fields' flags, by the fields' names; arguments as in `define_setting`."""
-    return {field.name: flags.FLAGS[field.flag].value for field in _select_fields(kind, names)}
+    given = {}
+    for field in _select_fields(kind, names):
+        given[field.name] = flags.FLAGS[field.flag].value
+    return given
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
@@ -272,8 +262,8 @@ def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Fiel
     from audit.settings.make import fields
 
     by_name = fields() if kind is None else fields(kind)
-    chosen_fields = by_name.values() if names is None else [by_name[name] for name in names]
-    return [field for field in chosen_fields if field.has_flag]
+    chosen_fields = map(by_name.__getitem__, by_name if names is None else names)
+    return [*filter(attrgetter("has_flag"), chosen_fields)]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):

@@ -19,11 +19,11 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.json_text import write_json
 from audit.report import listing
-from audit.settings import stored
+from audit.settings import make
 from audit.storage import files
 from audit.storage.store import hash_of, newest_scores
+from audit.written import write_json
 
 if TYPE_CHECKING:
     from audit.report.subjects import RequestedLevels, Subject
@@ -45,7 +45,7 @@ def main() -> None:
         _write_page()
         return
     cli.refuse(("setting", "delta", "confidence"), "goes with --report: give both")
-    audits = stored.audits(cli.folder())
+    audits = make.audits(cli.folder())
     rows = []
     messages = audits.left_out()
     for folder in audits.folders:
@@ -88,8 +88,8 @@ def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
     """
     from audit.report import subjects
 
-    audits = stored.audits(root)
-    federated = stored.federated(root)
+    audits = make.audits(root)
+    federated = make.federated(root)
     if FLAGS.setting == "all":
         described = []
         messages = audits.left_out()

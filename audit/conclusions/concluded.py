@@ -7,34 +7,35 @@ curve.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.brackets import bracket_allocation, bracket_shuffled
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.hidden_state import HiddenState
 from audit.claims.linear_losses import expected_epsilon
-from audit.conclusions import conclusion, lipschitz, readings
+from audit.conclusions import conclusion, lipschitz
 from audit.conclusions.conclusion import Conclusion, Kind, Look, Looks, SampledBracket, Worlds
-from audit.conclusions.finish import examine_curve, finish
+from audit.conclusions.finish import examine_curve, finish, take_smaller
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
-from audit.evidence import of_store
-from audit.evidence.canaries import Coins, Fresh, Sets, Shape
+from audit.evidence.canaries import Coins, Fresh, Sets, Shape, make_coins
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, check_own_cosines
-from audit.evidence.ranks import describe_draws
+from audit.evidence.ranks import describe_draws, make_from_counts
 from audit.evidence.repeats import count_once
 from audit.laws.conversions import epsilon_from_mu
 from audit.methods import estimate, exact_null, lifted, one_run_bounds, one_shot
-from audit.methods.estimate import Bound, Finding
-from audit.methods.level import USUAL_LEVEL, Level
+from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
 from audit.settings.setting import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, SHUFFLED, Setting
 from audit.storage.store import Scores
-from audit.tasks import zoo
+from audit.tasks.task import tasks
+from audit.written import USUAL_LEVEL, Level
 
 
 def conclude(
@@ -83,7 +84,7 @@ def conclude(
         counted_once = conclude_reading(once.evidence)
     except InputError:  # of too few runs, since all rows together are right
         counted_once = None
-    return readings.take_smaller(all_rows, counted_once, once.remark)
+    return take_smaller(all_rows, counted_once, once.remark)
 
 
 def _conclude_rows(
@@ -92,14 +93,14 @@ def _conclude_rows(
     """Returns what all rows prove if they are independent, as in `conclude`, before `finish`."""
     kind = _KINDS[evidence.shape]
     worlds = evidence.pooled()
-    findings = kind.find(evidence, level)
+    estimates, bounds = _sort_out(kind.find(evidence, level))
     concluded = Conclusion(
         evidence=evidence,
         kind=kind,
         level=level,
         worlds=worlds,
-        estimates=tuple(finding for finding in findings if not isinstance(finding, Bound)),
-        bounds=_select_bounds(findings),
+        estimates=estimates,
+        bounds=bounds,
         # The test needs independent scores, of a single canary a run.
         curve=examine_curve(worlds) if kind.has_one_canary else None,
         reason=reason,
@@ -275,18 +276,18 @@ def conclude_setting(
     if setting.adversary.any_time:
         any_time = "`looks` are for other adversaries: these canaries may be looked at at any time"
         require(not looks, any_time)
-        concluded = _conclude_rows(of_store.directions(scores), claim, level, reason="")
+        concluded = _conclude_rows(read_directions(scores), claim, level, reason="")
     else:
         reason = ""
         if not own_model:
             reason = gaussian_reason(setting)
-        concluded = _conclude_rows(of_store.evidence(scores), claim, level, reason)
+        concluded = _conclude_rows(read_evidence(scores), claim, level, reason)
         # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
     if looks:
         reached = [runs for runs in looks if runs <= len(scores.scores)]
-        worlds = {runs: of_store.worlds(scores.of_first(runs)) for runs in reached}
+        worlds = {runs: split_worlds(scores.of_first(runs)) for runs in reached}
         concluded = _combine_looks(concluded, worlds, looks)
 
     # The setting knows the optimizer and the schedule, on which these fields depend; the claim does not.
@@ -391,7 +392,7 @@ def conclude_together(
     if not scores.dimension or len(scores.scores) == 1:
         return None
     # Scores here are plain cosines: none uses anything of the other canaries of its run.
-    design = of_store.directions(scores)._replace(plain=True)
+    design = read_directions(scores)._replace(plain=True)
     return conclude(design, claim, level)
 
 
@@ -417,7 +418,7 @@ def predicted_mu(setting: Setting) -> float | None:
         return None
     if not setting.adversary.biased:
         return None
-    task = zoo.tasks().get(setting.model)  # None for a caller's own model
+    task = tasks().get(setting.model)  # None for a caller's own model
     if task is None or not task.over_parameterised:
         return None
     return lipschitz.compute_mu_along_one_direction(setting)
@@ -454,12 +455,81 @@ def _combine_looks(
     taken = []
     for runs in sorted(worlds):
         findings = estimate.findings(*worlds[runs], last.delta, confidence_of_each)
-        taken.append(Look(runs, _select_bounds(findings)))
+        taken.append(Look(runs, _sort_out(findings)[1]))
     best = conclusion.best_of_looks(taken, last.confidence)
     looks = Looks(tuple(schedule), confidence_of_each, tuple(taken))
     return last._replace(bounds=best, looks=looks)
 
 
-def _select_bounds(findings: Iterable[Finding]) -> tuple[Bound, ...]:
-    """Returns those of the findings that are bounds."""
-    return tuple(finding for finding in findings if isinstance(finding, Bound))
+def _sort_out(findings: Iterable[Finding]) -> tuple[tuple[Estimate, ...], tuple[Bound, ...]]:
+    """Returns those of the findings that are estimates, and those that are bounds."""
+    estimates = []
+    bounds = []
+    for finding in findings:
+        if isinstance(finding, Bound):
+            bounds.append(finding)
+        else:
+            estimates.append(finding)
+    return tuple(estimates), tuple(bounds)
+
+
+Array = NDArray[np.float64]
+
+
+class StoredScores(Protocol):
+    """Scores and presence (runs, canaries), and the dimension or number of draws (`audit.storage.store`)."""
+
+    @property
+    def scores(self) -> Array: ...
+    @property
+    def presence(self) -> NDArray[np.bool_]: ...
+    @property
+    def dimension(self) -> int: ...
+    @property
+    def draws(self) -> int: ...
+
+
+def split_worlds(stored: StoredScores) -> tuple[Array, Array]:
+    """Returns (scores with the canary, scores without it), flat, of runs with a single canary each.
+
+    Raises:
+      InputError: a run has several canaries, whose scores share a model and are not independent.
+    """
+    dependent = "scores of several canaries a run are not independent"
+    fix = "give one a run, or use a method for many canaries"
+    require(stored.scores.size == len(stored.scores), f"{dependent}: {fix}")
+    return stored.scores[stored.presence], stored.scores[~stored.presence]
+
+
+def read_coins(stored: StoredScores) -> Coins:
+    """Returns evidence of canaries that were each in or out by a fair coin."""
+    return make_coins(stored.scores, stored.presence)
+
+
+def read_directions(stored: StoredScores) -> Fresh:
+    """Returns evidence of canaries that every run drew afresh: ranks, or cosines with uniform directions."""
+    if stored.draws:
+        return make_from_counts(stored.scores, stored.presence, stored.draws)
+    return Fresh(stored.scores, stored.presence, stored.dimension)
+
+
+def read_evidence(stored: StoredScores) -> Sets | Coins | Fresh | OneRun:
+    """Returns evidence of canaries that all runs share.
+
+    For a single run with several canaries it is a `OneRun`: with coins unless all canaries are in, and with
+    cosines if the scores are cosines (whose dimension is not 0). For other runs it is their design.
+
+    Raises InputError for a single run with all canaries in whose scores are no cosines: no law says what
+    they would be without the canaries.
+    """
+    runs, canaries = stored.scores.shape
+    if runs > 1 or canaries == 1:
+        return read_coins(stored)
+    # All canaries are in only if the setting asks for it (`all_in`): fair coins for the 40 canaries or more
+    # that a single run must have practically never put all of them in.
+    if stored.presence.all():
+        return OneRun(None, check_own_cosines(stored.scores[0], None, stored.dimension))
+    coins = read_coins(stored)
+    if not stored.dimension:
+        return OneRun(coins, None)
+    return OneRun(coins, check_own_cosines(*coins.pooled(), stored.dimension))

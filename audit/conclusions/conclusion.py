@@ -12,12 +12,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit import values
+from audit import errors
 from audit.claims.accounting import Composition
 from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
@@ -34,8 +35,8 @@ from audit.methods.curves import Attack, Auc
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
-from audit.methods.level import Level
 from audit.methods.method import GIVEN, Assumption, Method, Pair
+from audit.written import Level
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
 MEASURED_LABEL = f"hidden state, {MEASURED}"  # a bound's name in tables
@@ -447,9 +448,10 @@ class Conclusion(NamedTuple):
         methods = [pair.free, pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)  # the number to compare with the upper bound on mu
-        methods += [bound.method for bound in self.bounds]
+        for bound in self.bounds:
+            methods.append(bound.method)
         without_repeats = dict.fromkeys(methods)  # keeps the order
-        return tuple(self.bound(method) for method in without_repeats)
+        return tuple(map(self.bound, without_repeats))
 
     def rows(self) -> tuple[Finding, ...]:
         """Returns the estimates, then the bounds as computed."""
@@ -457,7 +459,10 @@ class Conclusion(NamedTuple):
 
     def bound(self, method: str) -> Bound:
         """Returns a method's bound; raises KeyError for an estimate or an unknown name."""
-        return {bound.method: bound for bound in self.bounds}[method]
+        for bound in self.bounds:
+            if bound.method == method:
+                return bound
+        raise KeyError(method)
 
     def finding(self, method: str) -> Finding:
         """Returns a method's bound or estimate; raises KeyError for an unknown name."""
@@ -479,7 +484,7 @@ def list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
             assumed = claim.assumes
         mu = conclusion.mu_upper_bound
         upper_bounds.append(UpperBound(conclusion.upper_bound, mu, assumed))
-    return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
+    return tuple(sorted(upper_bounds, key=attrgetter("epsilon")))
 
 
 def find_doubt(conclusion: Conclusion) -> str:
@@ -545,12 +550,12 @@ def read_schedule(looks: object) -> tuple[int, ...]:
     is_array = isinstance(looks, np.ndarray) and looks.ndim == 1
     schedule: list[Any] = []
     if is_list or is_array:
-        schedule = [values.plain(runs) for runs in cast(Sequence[object], looks)]
+        schedule = [errors.plain(runs) for runs in cast(Sequence[object], looks)]
     # By the exact type, since `isinstance` would take True for a whole number.
     are_whole = all(type(runs) is int for runs in schedule)
     require(
         (is_list or is_array) and are_whole,
-        f"`looks={values.shown(looks)}`: give whole numbers in a list, as in [100, 200]",
+        f"`looks={errors.shown(looks)}`: give whole numbers in a list, as in [100, 200]",
     )
     return tuple(schedule)
 

@@ -10,15 +10,14 @@ import jax
 import numpy as np
 
 from audit.conclusions import lipschitz
-from audit.conclusions.lipschitz import Steps
-from audit.conclusions.rehearsals import USUAL, find_measured
+from audit.conclusions.lipschitz import USUAL, Steps, find_measured
 from audit.mechanism import expansion
 from audit.mechanism.clipping.base import ClippedSum
 from audit.mechanism.expansion import Stretch
-from audit.runtime import progress
+from audit.runtime import machine
 from audit.settings.setting import Setting
-from audit.storage.store import Store
-from audit.tasks import zoo
+from audit.storage.store import Store, hold
+from audit.tasks import task
 from audit.tasks.task import Dataset
 from audit.training import build, rehearsal
 from audit.training.game import Game
@@ -39,7 +38,7 @@ def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = US
     """
     game = build.build(setting, dataset)
     clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
-    kinks = not zoo.task(setting.model).smooth
+    kinks = not task.task(setting.model).smooth
     measure(store, setting, game, clipped_sum, runs, kinks)
 
 
@@ -65,7 +64,7 @@ def measure(
       kinks: whether the model is known to have kinks, whatever the secants show.
     """
     # Another process that wants the same constants waits here, and then takes them from the store.
-    with store.lock():
+    with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
             # The usual effort depends on the number of parameters alone, which `eval_shape` gives without
@@ -104,7 +103,7 @@ def measure_steps(
     with (
         # By default some devices take matrix products in less than float32.
         jax.default_matmul_precision("float32"),
-        progress.bar(count, lambda: "measuring", unit="steps") as line,
+        machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
         # Secants are as long as the distance of both worlds' models. That distance depends on the constants,
         # which are unknown as yet: the rehearsal takes the distance for constants of 1.

@@ -9,9 +9,9 @@ from typing import Any
 
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions.conclusion import Conclusion
-from audit.json_text import write_json
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.storage.store import RESULT, Store
+from audit.written import write_json
 
 _ALWAYS = ("bounds", "upper_bound", "epsilon", "most_provable")  # fields that may be null
 # Of a single run's findings, in JSON.
@@ -69,7 +69,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     elif conclusion.uncovered:
         last_model = {"why_not": conclusion.uncovered}
     fields = {
-        "bounds": [finding_fields(row) for row in conclusion.rows()],
+        "bounds": [*map(finding_fields, conclusion.rows())],
         "notes": conclusion.notes or None,
         "upper_bound": conclusion.upper_bound,
         "hidden_state": state
@@ -99,7 +99,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
             "schedule": looks.schedule,
             "confidence_of_each": looks.confidence,
             "taken": [
-                {"runs": look.runs, "bounds": [finding_fields(bound) for bound in look.bounds]}
+                {"runs": look.runs, "bounds": [*map(finding_fields, look.bounds)]}
                 for look in looks.taken
             ],
         },
@@ -215,5 +215,6 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     if isinstance(finding, Estimate) and not finding.noise_floor.audits:
         dropped |= {"noise_floor", "standard_error"}
     assumes = finding.assumes.text if isinstance(finding, Bound) else finding.caveat
-    kept = {name: value for name, value in fields.items() if name not in dropped}
-    return {"method": finding.method, "assumes": assumes, **kept}
+    for name in dropped & set(fields):
+        del fields[name]
+    return {"method": finding.method, "assumes": assumes, **fields}

@@ -2,11 +2,11 @@
 
 import math
 
-from audit import rounding
+from audit import written
 from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, Verdict
 from audit.methods.estimate import Bound
-from audit.methods.level import show_level, show_percent, show_risk
 from audit.methods.method import GIVEN
+from audit.written import show_level, show_percent, show_risk
 
 LEAKS = "leaks"
 NOTHING = "nothing"
@@ -25,14 +25,14 @@ _BUG = "There is a bug (in clipping, noise, randomness or how steps are counted)
 
 def at_least(value: float) -> str:
     """Returns a lower bound rounded down to three decimals, without the last zeros."""
-    return rounding.short(rounding.at_least(value))
+    return written.short(written.at_least(value))
 
 
 def at_most(value: float) -> str:
     """Returns an upper bound rounded up to three decimals, without the last zeros; ∞ where it is infinite."""
     if not math.isfinite(value):
         return "∞"
-    return rounding.short(rounding.at_most(value))
+    return written.short(written.at_most(value))
 
 
 def describe_sampled(sampled: SampledBracket) -> str:

@@ -108,7 +108,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
       InputError: a finite score above 1e100 in size, if some scores are not finite. (If all are finite, the
         arrays are returned as they are; `require_apart` checks the size of scores.)
     """
-    scores = np.concatenate([world.ravel() for world in worlds])
+    scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
     if finite.size == scores.size:
         return worlds

@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import require
 from audit.evidence import arrays
 from audit.evidence.arrays import hash_ranks, rank_all, require_apart, require_few_failed
-from audit.runtime.progress import counted
+from audit.written import counted
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -546,8 +546,9 @@ def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
 
 def _count_failed(*worlds: Array) -> int:
     """Returns the number of NaN in all of these scores; raises InputError if that is more than half."""
-    failed = sum(int(np.isnan(world).sum()) for world in worlds)
-    require_few_failed("scores", failed, sum(world.size for world in worlds))
+    scores = np.concatenate([*map(np.ravel, worlds)])
+    failed = int(np.isnan(scores).sum())
+    require_few_failed("scores", failed, scores.size)
     return failed
 
 

@@ -13,7 +13,7 @@ From here on nobody knows where scores came from: arrays, a file and a table giv
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import require
+from audit.errors import require, require_type
 from audit.evidence import arrays, canaries, fair_coins, given_directions
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.arrays import floats
@@ -21,7 +21,6 @@ from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
 from audit.evidence.ranks import ranks as ranks
 from audit.evidence.repeats import check_either
-from audit.values import require_type
 
 Evidence = Sets | Coins | Fresh | OneRun
 

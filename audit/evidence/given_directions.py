@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.errors import InputError, require
+from audit.errors import InputError, number, require, require_type
 from audit.evidence import arrays
 from audit.evidence.arrays import require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
@@ -42,7 +42,6 @@ from audit.evidence.decimals import require_decimals
 from audit.evidence.one_run import describe_spread
 from audit.evidence.repeats import check_either
 from audit.laws import cosine_law
-from audit.values import number, require_type
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]

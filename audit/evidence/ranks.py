@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import InputError, require
+from audit.errors import InputError, number, require, require_type
 from audit.evidence import arrays
 from audit.evidence.arrays import require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
-from audit.values import number, require_type
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.laws.bisection import find_bracket
+from audit.laws.intervals import find_bracket
 
 Array = NDArray[np.float64]
 _SMALL_MU = 1e-8  # below it the two terms of delta are too near each other to be subtracted
@@ -228,3 +228,10 @@ def require_confidence(confidence: float) -> None:
         f"confidence is {confidence}: that is 0 up to rounding, so that bounds may always err; give a larger "
         "one, such as 0.95",
     )
+
+
+def mass_between(edges: Array) -> Array:
+    """Returns the mass (..., n - 1) of N(0, 1) between neighbouring edges (..., n), precise in both tails."""
+    from_below = np.diff(special.ndtr(edges))
+    from_above = -np.diff(special.ndtr(-edges))
+    return np.asarray(np.where(edges[..., :-1] > 0, from_above, from_below))

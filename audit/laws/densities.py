@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.laws import conversions
-from audit.laws.bisection import find_bracket
+from audit.laws.intervals import find_bracket
 
 Array = NDArray[np.float64]
 _LARGEST_EPSILON = 700.0  # exp overflows beyond

@@ -20,7 +20,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.laws import conversions
-from audit.laws.bisection import bisect_all
+from audit.laws.intervals import bisect_all
 
 Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit
@@ -32,13 +32,6 @@ class Gaussian(NamedTuple):
 
     mean: Array | float
     deviation: Array | float
-
-
-def mass_between(edges: Array) -> Array:
-    """Returns the mass (..., n - 1) of N(0, 1) between neighbouring edges (..., n), precise in both tails."""
-    from_below = np.diff(special.ndtr(edges))
-    from_above = -np.diff(special.ndtr(-edges))
-    return np.asarray(np.where(edges[..., :-1] > 0, from_above, from_below))
 
 
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:

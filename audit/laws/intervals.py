@@ -1,9 +1,10 @@
-"""Confidence limits for a binomial rate.
+"""Confidence limits for a binomial rate, and searches for where a condition on a parameter stops to hold.
 
 Clopper-Pearson is exact: it covers at least as often as it claims, whatever the rate. No bound uses Jeffreys'
 or Wilson's, which cover on average over rates.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -53,3 +54,90 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
     lower = 1 - clopper_pearson_upper(trials - k, trials, error)
     upper = clopper_pearson_upper(k, trials, error)
     return Interval(lower, upper)
+
+
+class Bracket(NamedTuple):
+    """The ends of an interval in which a condition ceases to hold: it holds at `low` and not at `high`."""
+
+    low: float
+    high: float
+
+
+def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Bracket:
+    """Returns an interval in which a condition on a parameter ceases to hold, by doubling.
+
+    Args:
+      holds: Whether the condition holds at a parameter. It must fail at every large enough parameter, or the
+        search does not end.
+      low: A parameter at which it holds.
+      first: The first parameter that is tried, above 0; it is doubled until the condition fails.
+
+    Returns:
+      The last parameter at which the condition holds, or the given `low`, and the first at which it fails.
+    """
+    high = first
+    while holds(high):
+        low = high
+        high = 2 * high
+    return Bracket(low, high)
+
+
+def find_largest_refuted(
+    is_refuted: Callable[[float], bool], low: float, first: float, halvings: int
+) -> float:
+    """Returns the largest parameter that data refute, rounded down so that they do refute it.
+
+    Doubling gives an interval from a parameter that is refuted to one that is not; bisection narrows it.
+
+    Args:
+      is_refuted: whether the data refute a parameter; where they do, they refute all below it too.
+      low: the least parameter, which is returned where not even that is refuted.
+      first: the first parameter that is tried, above 0; it is doubled until it is not refuted.
+      halvings: how often bisection halves the interval.
+    """
+    if not is_refuted(low):
+        return low
+    bracket = find_bracket(is_refuted, low, first)
+    return bisect(is_refuted, bracket.low, bracket.high, halvings).low
+
+
+def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> Bracket:
+    """Returns the interval in which a condition ceases to hold, after halvings of a longer one.
+
+    Args:
+      holds: whether the condition holds at a parameter.
+      low: a parameter at which it holds.
+      high: a larger parameter, at which it does not.
+      halvings: how often the interval between them is halved.
+    """
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return Bracket(low, high)
+
+
+def bisect_all(
+    hold: Callable[[Array], NDArray[np.bool_]], low: ArrayLike, high: ArrayLike, halvings: int
+) -> tuple[Array, Array]:
+    """Bisects many intervals at once, each for the parameter at which a condition of its own ceases to hold.
+
+    Args:
+      hold: Maps an array of parameters to whether the condition of each entry holds there.
+      low: Parameters at which it holds, an array of the same shape.
+      high: Larger parameters, at which it does not hold.
+      halvings: The number of times that the intervals are halved.
+
+    Returns:
+      (low, high), the ends of the intervals that are left: conditions hold at low and not at high.
+    """
+    low = np.asarray(low, np.float64)
+    high = np.asarray(high, np.float64)
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        holds_there = hold(middle)
+        low = np.where(holds_there, middle, low)
+        high = np.where(holds_there, high, middle)
+    return low, high

@@ -227,17 +227,18 @@ _LOGISTIC = Kernel("logistic", special.expit)
 GAUSSIAN = ScoreFamily(
     "gaussian", (0.0, 0.25, 1.0, 1.77, 3.95), NORMAL, _shifted, conversions.epsilon_from_mu
 )
-_FAMILIES = (
-    GAUSSIAN,
+LAWS = {
+    "gaussian": GAUSSIAN,
     # epsilon: the shift over the scale
-    ScoreFamily("laplace", (0.5, 1.0, 3.0, 6.0), _LAPLACE, _shifted),
+    "laplace": ScoreFamily("laplace", (0.5, 1.0, 3.0, 6.0), _LAPLACE, _shifted),
     # epsilon of the noisy bit
-    ScoreFamily("randomized_response", (1.0, 3.0, 6.0), NORMAL, _response_parts),
-    ScoreFamily("t3", (2.0,), _T3, _shifted),
-    ScoreFamily("logistic", (2.0,), _LOGISTIC, _shifted),
+    "randomized_response": ScoreFamily(
+        "randomized_response", (1.0, 3.0, 6.0), NORMAL, _response_parts
+    ),
+    "t3": ScoreFamily("t3", (2.0,), _T3, _shifted),
+    "logistic": ScoreFamily("logistic", (2.0,), _LOGISTIC, _shifted),
     # spread; rate 0.1, sensitivity 1
-    ScoreFamily("subsampled", (0.3, 0.5, 1.0), NORMAL, _subsampled_parts),
+    "subsampled": ScoreFamily("subsampled", (0.3, 0.5, 1.0), NORMAL, _subsampled_parts),
     # in N(1, spread^2), out N(0, 1)
-    ScoreFamily("unequal_spread", (0.7, 1.5), NORMAL, _unequal_parts),
-)
-LAWS = {family.name: family for family in _FAMILIES}
+    "unequal_spread": ScoreFamily("unequal_spread", (0.7, 1.5), NORMAL, _unequal_parts),
+}

@@ -10,6 +10,7 @@ are traced.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,8 +19,8 @@ import optax
 from jax import Array
 
 from audit.mechanism import base
+from audit.mechanism.base import StepMemory, step_memory
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.memory import StepMemory, step_memory
 
 _THETAS_IN_MEMORY = 4  # vectors of theta's size that a run's state and updates take
 
@@ -80,11 +81,14 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
         """Estimates the memory of a single run's step: the clipped sum's results, and a few vectors (p,)."""
         # Only the types of a mini-batch matter.
-        batch = tuple(
-            jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data
-        )
+        batch = []
+        for part in data:
+            shape = (batch_size, *part.shape[1:])
+            batch.append(jax.ShapeDtypeStruct(shape, part.dtype))
         clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
-        gradients = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, clipping_norm)
+        gradients = step_memory(
+            choices.clipped_sum, jax.typeof(theta_0), tuple(batch), clipping_norm
+        )
         # Beside a single clipped sum, the bytes of the vectors (p,) of the run's state and updates.
         vectors = _THETAS_IN_MEMORY * theta_0.nbytes
         return gradients.times(1, vectors)
@@ -141,7 +145,7 @@ def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
 
     def draw_in_branch() -> Array:
         """Draws only if the deviation is above 0. Inside a branch, XLA on a CPU also vectorises the draw."""
-        noise: Array = jax.lax.cond(deviation > 0, draw, lambda: jnp.zeros_like(theta))
+        noise: Array = jax.lax.cond(deviation > 0, draw, partial(jnp.zeros_like, theta))
         return noise
 
     noise: Array = jax.lax.platform_dependent(cpu=draw_in_branch, default=draw)

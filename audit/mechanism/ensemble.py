@@ -19,7 +19,7 @@ from jax.stages import Compiled
 from jax.tree_util import PyTreeDef
 
 from audit.mechanism import base
-from audit.mechanism.memory import Hardware, StepMemory, local_hardware
+from audit.mechanism.base import Hardware, StepMemory, local_hardware
 
 T = TypeVar("T")
 
@@ -61,9 +61,9 @@ class Placement(NamedTuple):
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
-        divisors = [n for n in range(1, number + 1) if number % n == 0]
-        # A mesh has at least a row, even where there are no runs.
-        rows = max(n for n in divisors if n <= max(runs or number, 1))
+        rows = min(runs or number, number)
+        while number % rows:
+            rows -= 1
         # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
         axes = ("runs", base.PARTS)
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
@@ -83,6 +83,7 @@ class Placement(NamedTuple):
         copied: T = jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
         return copied
 
+    @functools.lru_cache(MOST_PROGRAMS)  # noqa: B019, placements are few
     def over_runs(
         self,
         function: Callable[..., base.Tree],
@@ -91,14 +92,14 @@ class Placement(NamedTuple):
     ) -> jax.stages.Wrapped:
         """Returns a function of a single run, mapped over runs; it is compiled when it is first called.
 
-        Every device maps the function over its own runs.
+        Every device maps the function over its own runs. Equal arguments give the same program.
 
         Args:
           function: a function of a single run.
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
           donated: the positions of the arguments whose buffers the results may reuse.
         """
-        specs = tuple(_EVERYWHERE if axis is None else _BY_RUN for axis in axes)
+        specs = tuple(map({None: _EVERYWHERE, 0: _BY_RUN}.__getitem__, axes))
         mapped = jax.shard_map(
             jax.vmap(function, axes),
             mesh=self.mesh,
@@ -166,7 +167,7 @@ def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 
     leaves, structure = jax.tree.flatten(arguments)
-    shapes = tuple(describe(leaf) for leaf in leaves)
+    shapes = tuple(map(describe, leaves))
     return _compile(program, structure, shapes)  # type: ignore[arg-type]
 
 

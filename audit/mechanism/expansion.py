@@ -22,6 +22,7 @@ length end to end along lines through theta, so that no jump between their ends 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -253,28 +254,26 @@ def _search(
 _compiled_search = jax.jit(_search, static_argnums=0)
 
 
-def _on_lines(measure_along: _AlongLine) -> _AlongLine:
-    """Maps a function of a line, given by a unit vector, over directions (n, p) of any length.
+@partial(jax.jit, static_argnums=0)
+def _on_lines(
+    measure_along: _AlongLine,
+    step: StepMap,
+    theta: Array,
+    batch: Batch,
+    directions: Array,
+    positions: Array,
+) -> Array:
+    """Measures along the lines of directions (n, p) of any length; 0 along a direction of length 0."""
 
-    Along a direction of length 0 the result is 0.
-    """
+    def measure(direction: Array) -> Array:
+        length = jnp.linalg.norm(direction)
+        unit = direction / jnp.where(length > 0, length, 1.0)
+        return measure_along(step, theta, batch, unit, positions)
 
-    @jax.jit
-    def measure(
-        step: StepMap, theta: Array, batch: Batch, directions: Array, positions: Array
-    ) -> Array:
-        def measure_on_line(direction: Array) -> Array:
-            length = jnp.linalg.norm(direction)
-            unit = direction / jnp.where(length > 0, length, 1.0)
-            return measure_along(step, theta, batch, unit, positions)
-
-        gains: Array = jax.lax.map(measure_on_line, directions, batch_size=_count_at_once(theta))
-        return gains
-
-    return measure
+    gains: Array = jax.lax.map(measure, directions, batch_size=_count_at_once(theta))
+    return gains
 
 
-@_on_lines
 def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array) -> Array:
     """Returns the stretch less 1, (m - 1,), between neighbours among the models theta + positions * unit."""
 
@@ -291,7 +290,6 @@ def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Arr
     return gains
 
 
-@_on_lines
 def _measure_slopes(
     step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
 ) -> Array:
@@ -538,7 +536,7 @@ def worst_on_lines(
     along = jnp.asarray(directions, jnp.float32)
     positions = line.length * jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
     secants = 1 + np.asarray(
-        _walk(step, theta, batch, along, positions), np.float64
+        _on_lines(_walk, step, theta, batch, along, positions), np.float64
     )  # (n, 2 reach)
 
     # At first, what derivatives at models explain. If that is too little for a secant, the larger of this and
@@ -565,7 +563,9 @@ def _find_slopes(
     count = 2 * line.reach
     places = jnp.arange(count * _SLOPES_A_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_A_SECANT - line.reach)
-    slopes = 1 + np.asarray(_measure_slopes(step, theta, batch, directions, positions), np.float64)
+    slopes = 1 + np.asarray(
+        _on_lines(_measure_slopes, step, theta, batch, directions, positions), np.float64
+    )
     # For each secant, the slopes at its start and inside, (n, m, _SLOPES_A_SECANT), and at its end, (n, m).
     starts = slopes[:, :-1].reshape(-1, count, _SLOPES_A_SECANT)
     ends = slopes[:, _SLOPES_A_SECANT::_SLOPES_A_SECANT]

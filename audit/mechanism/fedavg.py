@@ -24,9 +24,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism import base
+from audit.mechanism.base import StepMemory, step_memory
 from audit.mechanism.clipping.base import per_example, scale_to_norm
 from audit.mechanism.cohorts import ABSENT
-from audit.mechanism.memory import StepMemory, step_memory
 
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")

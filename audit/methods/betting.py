@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.canaries import Counted, RunErrors
-from audit.laws.bisection import bisect, find_largest_refuted
+from audit.laws.intervals import bisect, find_largest_refuted
 from audit.methods.exact import Family
 
 Array = NDArray[np.float64]

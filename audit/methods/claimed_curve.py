@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.laws.bisection import find_largest_refuted
+from audit.laws.intervals import find_largest_refuted
 
 Array = NDArray[np.float64]
 Power = Callable[
@@ -281,14 +281,11 @@ def _exp(log_value: float) -> float:
     return float(np.exp(min(log_value, _LARGEST_LOG)))
 
 
-def _split_capital() -> Array:
-    """Returns the share of the capital on each of THRESHOLDS (T,): 95% on NEAR and 5% on FAR, evenly."""
-    near = np.full(len(NEAR), (1 - _FAR_SHARE) / len(NEAR))
-    far = np.full(len(FAR), _FAR_SHARE / len(FAR))
-    return np.concatenate([near, far])
-
-
-_SHARES = _split_capital()
+# The share of the capital on each of THRESHOLDS (T,): 95% on NEAR and 5% on FAR, evenly.
+_SHARES = np.repeat(
+    [(1 - _FAR_SHARE) / len(NEAR), _FAR_SHARE / len(FAR)],
+    [len(NEAR), len(FAR)],
+)
 
 
 class ScoreSummary(NamedTuple):

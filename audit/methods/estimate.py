@@ -31,7 +31,6 @@ from audit.errors import require
 from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
 from audit.laws import conversions
 from audit.methods import exact, thresholds
-from audit.methods.level import show_level
 from audit.methods.method import (
     GAUSSIAN_CURVE,
     NO_BOUND,
@@ -43,7 +42,7 @@ from audit.methods.method import (
     Method,
     NoiseFloor,
 )
-from audit.rounding import at_least
+from audit.written import at_least, show_level
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
@@ -156,7 +155,10 @@ def findings(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> list[Finding]:
     """Returns the bound or estimate of every method; raises InputError for scores or levels out of range."""
-    return [method.compute(scores_in, scores_out, delta, confidence) for method in METHODS.values()]
+    found = []
+    for method in METHODS.values():
+        found.append(method.compute(scores_in, scores_out, delta, confidence))
+    return found
 
 
 def in_sample(
@@ -288,8 +290,8 @@ _IN_SAMPLE = Assumption(
     "no confidence bound: the best of all thresholds on the scores that it then bounds",
     "in-sample, the best of all thresholds; not a confidence bound",
 )
-_RECORDS = (
-    ScoreMethod(
+METHODS = {
+    IN_SAMPLE: ScoreMethod(
         name=IN_SAMPLE,
         compute=in_sample,
         assumes=_IN_SAMPLE,
@@ -297,7 +299,7 @@ _RECORDS = (
         legend="in-sample, as the paper (no bound)",
         mark=Mark("vermilion", "o", 5, 0, filled=False),
     ),
-    ScoreMethod(
+    IF_GAUSSIAN: ScoreMethod(
         name=IF_GAUSSIAN,
         compute=if_gaussian,
         assumes=GAUSSIAN_CURVE,
@@ -305,7 +307,7 @@ _RECORDS = (
         legend="if the curve is Gaussian: one exact test",
         mark=Mark("blue", "o", 6.5, 1, line=1.6),
     ),
-    ScoreMethod(
+    ASSUMPTION_FREE: ScoreMethod(
         name=ASSUMPTION_FREE,
         compute=assumption_free,
         assumes=NOTHING,
@@ -313,8 +315,7 @@ _RECORDS = (
         legend="assumption-free",
         mark=Mark("orange", "^", 5.5, 3, outline="0.3"),
     ),
-)
-METHODS = {record.name: record for record in _RECORDS}
+}
 
 
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:

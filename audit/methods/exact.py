@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import conversions
-from audit.laws.bisection import find_bracket
+from audit.laws.intervals import find_bracket
 
 Array = NDArray[np.float64]
 # The upper ends of U's cells, as quantiles.
@@ -60,10 +60,7 @@ def approximate_dp(delta: float) -> Family:
     def compute_trade_off(epsilon: float, fpr: Array) -> Array:
         return conversions.approximate_dp_trade_off(epsilon, delta, fpr)
 
-    def find_epsilon(fpr: ArrayLike, fnr: ArrayLike) -> Array:
-        return conversions.epsilon_from_rates(fpr, fnr, delta)
-
-    return Family(compute_trade_off, find_epsilon)
+    return Family(compute_trade_off, functools.partial(conversions.epsilon_from_rates, delta=delta))
 
 
 class Counts(NamedTuple):
@@ -105,13 +102,12 @@ def lower_bound(
       this limit is the `rejecting`-th lowest)
     """
     level = error * rejecting / len(audits)
-    rates = [_compute_rates(counts.rank, counts.scores) for counts in audits]
 
     def compute_p_values(parameter: float) -> Array:
         """Returns the p-value (audits,) of each audit at a parameter."""
         p_values = []
-        for counts, own_rates in zip(audits, rates, strict=True):
-            p_values.append(_compute_p_value(family, parameter, counts, own_rates))
+        for counts in audits:
+            p_values.append(_compute_p_value(family, parameter, counts))
         return np.array(p_values)
 
     def find_deciding_audit(parameter: float) -> int:
@@ -151,7 +147,7 @@ def _compute_rates(rank: int, scores: int) -> Array:
     return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
 
 
-def _compute_p_value(family: Family, parameter: float, counts: Counts, rates: Array) -> float:
+def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     """Returns the p-value of x errors among m scores: the mean of P(Binomial(m, f_t(U)) <= x) over U.
 
     The threshold is itself a score of one of the worlds, here called the near world. U is that world's error
@@ -163,8 +159,9 @@ def _compute_p_value(family: Family, parameter: float, counts: Counts, rates: Ar
       family: The trade-off functions f_t.
       parameter: t, the privacy parameter of the hypothesis.
       counts: The errors at a threshold, with x and m.
-      rates: The upper ends of the cells of the near world's error rate U, as `_compute_rates` gives them.
     """
+    # The upper ends of the cells of U.
+    rates = _compute_rates(counts.rank, counts.scores)
     other_rates = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
     # P(Binomial(m, rate) <= x) at each cell's end, weighted by the cell's probability.
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)

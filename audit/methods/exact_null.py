@@ -384,23 +384,22 @@ _GIVEN_RANKS = Assumption(
 )
 
 
+_OF_GDP = "epsilon is that of a GDP guarantee"
+_ANY_GDP = Assumption(
+    text="a GDP guarantee",
+    word="any GDP",
+    sentence=f"{_OWN.sentence}; {_OF_GDP}",
+    note="no GDP guarantee below this mu holds; epsilon is what it would state",
+    gaussian=True,
+)
+
+
 def _assume_gdp(drawn: Assumption) -> Assumption:
-    """Returns the assumption of an epsilon that is converted from a limit on mu.
-
-    Epsilon assumes that the mechanism's guarantee is Gaussian (GDP), besides what the limit on mu assumes.
-
-    Args:
-      drawn: What the limit on mu assumes of how canaries were drawn.
-    """
-    # "nothing; a GDP guarantee" would make no sense.
-    text = "a GDP guarantee" if drawn.word == "nothing" else f"{drawn.text}; a GDP guarantee"
-    return Assumption(
-        text=text,
-        word="any GDP",
-        sentence=f"{drawn.sentence}; epsilon is that of a GDP guarantee",
-        note="no GDP guarantee below this mu holds; epsilon is what it would state",
-        gaussian=True,
-    )
+    """Returns the assumption of an epsilon from a limit on mu, which assumes `drawn` of the canaries."""
+    assumed = _ANY_GDP._replace(sentence=f"{drawn.sentence}; {_OF_GDP}")
+    if drawn.word == "nothing":  # "nothing; a GDP guarantee" would make no sense
+        return assumed
+    return assumed._replace(text=f"{drawn.text}; {assumed.text}")
 
 
 METHODS = {
@@ -413,7 +412,7 @@ METHODS = {
     ),
     EXACT_NULL_GDP: DirectionsMethod(
         name=EXACT_NULL_GDP,
-        assumes=_assume_gdp(_OWN),
+        assumes=_ANY_GDP,
         label="any GDP guarantee",
         legend="any GDP guarantee (assumes nothing else)",
         compute=bound_gdp,

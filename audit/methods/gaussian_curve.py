@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.laws import gaussians, known_laws
-from audit.laws.bisection import bisect_all
+from audit.laws import conversions, known_laws
+from audit.laws.intervals import bisect_all
 from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
 
@@ -50,8 +50,11 @@ _TABLES = 199  # drawn from the fit, and from each reference
 # Of the level, for cells, spread and tails: most for tails, where an epsilon from mu exceeds the truth.
 _LEVEL_SHARES = np.array([0.2, 0.2, 0.6])
 # The reference that is hardest to tell from a Gaussian curve comes first: often it alone decides.
-_REFERENCES = tuple(
-    known_laws.LAWS[name] for name in ("logistic", "laplace", "t3", "randomized_response")
+_REFERENCES = (
+    known_laws.LAWS["logistic"],
+    known_laws.LAWS["laplace"],
+    known_laws.LAWS["t3"],
+    known_laws.LAWS["randomized_response"],
 )
 _FACTORS = (1.5, 2, 3, 5, 10, 20)  # times the scores, among which `count_deciding_scores` looks
 _MOST_PARAMETER = 30.0  # of a reference
@@ -362,7 +365,7 @@ def _compute_edges(fit: Fit) -> Array:
 
 def _compute_normal_mass(edges: Array) -> Array:
     """Returns the standard normal law's mass (..., cells) between edges; kept above 0, since it divides."""
-    return np.maximum(gaussians.mass_between(edges), _TINY)
+    return np.maximum(conversions.mass_between(edges), _TINY)
 
 
 def _compute_density(edges: Array) -> Array:

@@ -26,6 +26,7 @@ here it follows from the identity (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -182,36 +183,21 @@ def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
     return conversions.epsilon_from_mu(mu, delta), mu
 
 
-def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
-    """Returns the record of a method of the LiDP paper (Pillutla et al., 2023), for an order and an interval.
+def _prove_lidp(
+    order: int, interval: Interval, counted: Counted, delta: float, confidence: float
+) -> Proven:
+    """Returns the epsilon of the trade-off curve through both rates' upper limits, at least 0.
 
-    Each error rate gets an upper confidence limit, at half of the bound's error. The bound is the epsilon of
-    the trade-off curve through both limits.
-
-    Args:
-      order: The highest moment of a run's errors that is used, a power of two.
-      interval: `wilson` or `bernstein`.
-      assumes: What the interval needs to be valid.
+    Each error rate has an upper confidence limit, at half of the bound's error. They use moments of a run's
+    errors up to an order, a power of two, and an interval: `wilson` or `bernstein` (Pillutla et al., 2023).
     """
-
-    def prove(counted: Counted, delta: float, confidence: float) -> Proven:
-        """Returns the epsilon of the trade-off curve through both rates' upper limits, at least 0."""
-        error = (1 - confidence) / 2  # of each limit
-        errors = counted.rest
-        _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error, interval)
-        _, alarms = exchangeable_limits(errors.alarms, errors.canaries_out, order, error, interval)
-        fpr = min(errors.scale_out * alarms, 1.0)  # a scale above 1 may lift the limit above 1
-        fnr = min(errors.scale_in * misses, 1.0)
-        return max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0), None
-
-    return CanaryMethod(
-        name=f"lidp_{interval.__name__}_{order}",
-        family=exact.approximate_dp,
-        prove=prove,
-        canaries=order,
-        assumes=assumes,
-        label=f"LiDP {interval.__name__.capitalize()} {order}",
-    )
+    error = (1 - confidence) / 2  # of each limit
+    errors = counted.rest
+    _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error, interval)
+    _, alarms = exchangeable_limits(errors.alarms, errors.canaries_out, order, error, interval)
+    fpr = min(errors.scale_out * alarms, 1.0)  # a scale above 1 may lift the limit above 1
+    fnr = min(errors.scale_in * misses, 1.0)
+    return max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0), None
 
 
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
@@ -400,10 +386,20 @@ def _gaussian(delta: float) -> Family:
     return exact.GAUSSIAN
 
 
-_RECORDS = (
-    *(lidp(order, wilson, MANY_RUNS) for order in (1, 2, 4)),
-    *(lidp(order, bernstein, NOTHING) for order in (1, 2, 4)),
-    CanaryMethod(
+METHODS: dict[str, CanaryMethod] = {}
+for interval, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
+    for order in (1, 2, 4):
+        name = f"lidp_{interval.__name__}_{order}"
+        METHODS[name] = CanaryMethod(
+            name=name,
+            family=exact.approximate_dp,
+            prove=functools.partial(_prove_lidp, order, interval),
+            canaries=order,
+            assumes=assumes,
+            label=f"LiDP {interval.__name__.capitalize()} {order}",
+        )
+METHODS |= {
+    LIFTED: CanaryMethod(
         name=LIFTED,
         family=exact.approximate_dp,
         prove=lifted,
@@ -412,7 +408,7 @@ _RECORDS = (
         legend="lifted, assumption-free",
         counterpart=ASSUMPTION_FREE,
     ),
-    CanaryMethod(
+    LIFTED_GAUSSIAN: CanaryMethod(
         name=LIFTED_GAUSSIAN,
         family=_gaussian,
         prove=lifted_gaussian,
@@ -421,7 +417,7 @@ _RECORDS = (
         legend="lifted, if the curve is Gaussian",
         counterpart=IF_GAUSSIAN,
     ),
-    CanaryMethod(
+    CLUSTERED: CanaryMethod(
         name=CLUSTERED,
         family=_gaussian,
         prove=clustered,
@@ -429,8 +425,7 @@ _RECORDS = (
         label="clustered",
         legend="clustered, if also runs are many",
     ),
-)
-METHODS = {record.name: record for record in _RECORDS}
+}
 
 
 def counterpart(method: str) -> CanaryMethod | None:

@@ -52,7 +52,7 @@ from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
-from audit.laws.bisection import find_largest_refuted
+from audit.laws.intervals import find_largest_refuted
 from audit.methods import exact_null
 from audit.methods.estimate import Bound
 from audit.methods.method import GAUSSIAN_CURVE, Assumption

@@ -6,6 +6,7 @@ score above the threshold is a guess of "in".
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -146,8 +147,8 @@ def choose_on_pilot(
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
 
-    ranks = [Rank(True, int(rank)) for rank in by_in.ranks]
-    ranks += [Rank(False, int(rank)) for rank in by_out.ranks]
+    ranks = [*map(partial(Rank, True), by_in.ranks.tolist())]
+    ranks += map(partial(Rank, False), by_out.ranks.tolist())
     # The limits predicted at these ranks, from normal distributions and from counts. They are rounded, so
     # that the last digits of a platform's functions do not decide between equal ranks.
     normal = np.round(np.concatenate([by_in.normal, by_out.normal]), 9)

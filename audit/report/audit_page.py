@@ -8,7 +8,7 @@ from markupsafe import Markup
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, Verdict
 from audit.report import audit_panels, bounds_table, page
-from audit.report.curves import describe_curve, is_claim_drawn
+from audit.report.audit_panels import describe_curve, is_claim_drawn
 from audit.report.federated_table import collect_over_runs
 from audit.report.subjects import Subject
 

@@ -4,6 +4,8 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +19,12 @@ from audit.conclusions.verdicts import (
     describe_what_decides,
     name_better_scores,
 )
-from audit.json_text import finite
 from audit.methods import curves, lifted
 from audit.methods.estimate import Bound, Finding
-from audit.methods.level import Level, round_confidence, show_level
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most
-from audit.rounding import at_least_digits
+from audit.written import Level, at_least_digits, finite, round_confidence, show_level
 
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns before the text of a note, for its first word
@@ -98,13 +98,16 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
 
     Estimates of a single run are not among them: they have a table of their own.
     """
-    rows = [_make_row(bound, conclusion) for bound in conclusion.ranked()]
+    rows = []
+    for bound in conclusion.ranked():
+        rows.append(_make_row(bound, conclusion))
     for upper in conclusion.upper_bounds:
         row = BoundRow(upper.label, upper.label, upper.epsilon, finite(upper.mu), upper.assumes)
         rows.append(row._replace(sign="≤", upper=upper))
     if conclusion.is_one_run:
         return rows
-    rows += [_make_row(estimate, conclusion) for estimate in conclusion.estimates]
+    for estimate in conclusion.estimates:
+        rows.append(_make_row(estimate, conclusion))
     if conclusion.expected is not None:
         rows.append(BoundRow("linear_losses", "linear losses", conclusion.expected, None, EXPECTED))
     return rows
@@ -156,7 +159,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         return show_share(row.finding.false_negatives, row.finding.n_in)
 
     columns = (
-        Column(head="method", value=lambda row: row.name, left=True),
+        Column(head="method", value=attrgetter("name"), left=True),
         Column(head="epsilon", value=BoundRow.show_epsilon, left=True),
         Column(head="mu", value=BoundRow.show_mu, left=True),
         Column(head="threshold", value=BoundRow.show_threshold, left=True),
@@ -170,7 +173,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         *_describe_curve(conclusion),
         *_describe_attack(conclusion),
         *_compare_with_upper_bounds(conclusion),
-        *(textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)),
+        *map(partial(textwrap.fill, width=_WIDTH), remarks(conclusion)),
         show_verdict(conclusion),
     ]
     state = conclusion.hidden_state
@@ -184,7 +187,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     table = Table(columns, list_rows(conclusion), before=before, after=notes, aside=add_margin)
     # A table that is too wide for a terminal gets narrower gaps between its columns.
     text = table.text()
-    if max(len(line) for line in text.splitlines()) > _WIDTH:
+    if max(map(len, text.splitlines())) > _WIDTH:
         text = dataclasses.replace(table, gap=" ").text()
     return text
 
@@ -219,8 +222,12 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
     The list is empty where nothing is claimed. Where a claim is not tested, it is empty for several runs; for
     a single run a line says why.
     """
-    statements = make_statements_on_claim(conclusion)
-    return [_make_note("" if place else "claim:", text) for place, text in enumerate(statements)]
+    lines = []
+    word = "claim:"
+    for statement in make_statements_on_claim(conclusion):
+        lines.append(_make_note(word, statement))
+        word = ""
+    return lines
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
@@ -289,14 +296,13 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         yield _make_note("sampler:", describe_sampled(conclusion.sampled))
     if conclusion.uncovered:
         yield _make_note("last model:", f"no bound but composition: {conclusion.uncovered}")
-    assumptions = [assumption_of(finding) for finding in conclusion.rows()]
-    assumptions += [upper.assumes for upper in conclusion.upper_bounds]
+    assumptions = [*map(assumption_of, conclusion.rows())]
+    for upper in conclusion.upper_bounds:
+        assumptions.append(upper.assumes)
     if conclusion.expected is not None:
         assumptions.append(EXPECTED)
     # False sorts before True, so that the Gaussian curve comes last: the lines on its test follow.
-    for assumption in sorted(
-        dict.fromkeys(assumptions), key=lambda assumption: assumption.gaussian
-    ):
+    for assumption in sorted(dict.fromkeys(assumptions), key=attrgetter("gaussian")):
         if assumption.note:
             yield _make_note(f"{assumption.word}:", assumption.note)
     if conclusion.has_tied_scores:
@@ -394,8 +400,10 @@ def _remark_on_runs(conclusion: Conclusion) -> Iterator[str]:
             words = f"look {looks.schedule.index(looks.taken[0].runs) + 1} of {count} declared"
         each = show_level(round_confidence(looks.confidence))
         yield f"{words}; each holds at {each}, all at once at {show_level(conclusion.confidence)}"
-    worlds = zip(("in", "out"), conclusion.worlds, strict=True)
-    equal = [name for name, scores in worlds if np.ptp(scores) == 0]
+    equal = []
+    for name, scores in zip(("in", "out"), conclusion.worlds, strict=True):
+        if np.ptp(scores) == 0:
+            equal.append(name)
     if conclusion.doubt:
         yield f"these scores are not those of independent runs: {conclusion.doubt}"
     elif equal:
@@ -432,7 +440,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
 def _make_one_run_table(conclusion: Conclusion) -> str:
     """Returns the text tables of a single run: estimates, if it has cosines; bounds; and notes on both."""
     columns = (
-        Column(head="bound", value=lambda row: row.name, width=16, left=True),
+        Column(head="bound", value=attrgetter("name"), width=16, left=True),
         Column(head="epsilon", value=BoundRow.show_epsilon, width=8),
         Column(head="mu", value=BoundRow.show_mu, width=6),
         Column(
@@ -441,7 +449,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
             width=30,
             left=True,
         ),
-        Column(head="assumes", value=lambda row: row.assumes.word, left=True),
+        Column(head="assumes", value=attrgetter("assumes.word"), left=True),
     )
     bounds = Table(columns, list_rows(conclusion), gap=" ", rule=_WIDTH).text()
     notes = [
@@ -465,7 +473,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
         counts = f"{len(observed):,} observed canaries, {len(unobserved):,} unobserved"
         counts_line = f"{counts}; null: fitted to the unobserved"
     estimate_columns = (
-        Column(head="estimate", value=lambda row: row.method, width=24, left=True),
+        Column(head="estimate", value=attrgetter("method"), width=24, left=True),
         Column(head="epsilon", value=lambda row: f"{row.epsilon:.3f}", width=9),
         Column(head="error", value=lambda row: f"{row.standard_error:.3f}", width=9),
         Column(head="  floor", value=lambda row: f"  {show_floor(row.noise_floor)}", left=True),

@@ -8,9 +8,7 @@ import numpy as np
 from audit.claims.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.results import claim_fields, finding_fields, one_run_fields
-from audit.json_text import write_json
 from audit.methods.estimate import Bound
-from audit.methods.level import Level, show_level
 from audit.methods.method import Assumption
 from audit.report.bounds_table import (
     BoundRow,
@@ -20,7 +18,7 @@ from audit.report.bounds_table import (
     show_verdict,
 )
 from audit.report.table import Column, Table, at_least
-from audit.runtime.progress import counted
+from audit.written import Level, counted, show_level, write_json
 
 RESULT = "federated.json"  # in a setting's folder
 

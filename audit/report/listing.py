@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError
-from audit.json_text import finite
-from audit.methods.level import Level, show_level
-from audit.rounding import at_least, at_most, short
-from audit.runtime.progress import shortened
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
 from audit.storage.store import Kept, Store, hash_of, newest_scores
-from audit.tasks import zoo
+from audit.tasks import task
+from audit.written import Level, at_least, at_most, finite, short, shortened, show_level
 
 _LINE_WIDTH = 80  # of a terminal
 _INDENT = " " * 10  # before the lines below a row
@@ -46,7 +43,7 @@ class Listed(NamedTuple):
 def listed(folder: Path) -> Listed:
     """Returns the audit in a folder as `list` shows it; raises InputError if the folder can't be read."""
     store = Store.at(folder)
-    audited = stored.parse_config(store.config())
+    audited = make.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models")
     nanoseconds = newest_scores(folder) or 0  # 0 if there are no scores yet
@@ -72,7 +69,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     known = fields()
     adversary = setting.adversary.name
     defaults = {"model": setting.model, "adversary": adversary}
-    if setting.model in zoo.tasks():
+    if setting.model in task.tasks():
         defaults |= flat(setting_of(setting.model, adversary=adversary))
         del defaults["steps"]
     else:

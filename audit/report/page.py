@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from audit.conclusions import verdicts
-from audit.methods.level import show_level, show_percent
+from audit.written import show_level, show_percent
 
 _ENVIRONMENT = Environment(
     autoescape=True, loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined

@@ -57,16 +57,8 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 def insert_symbols(text: str) -> str:
     """Returns a figure's text with symbols in place of names, in TeX: Greek letters, "10^-5" for "1e-05"."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
-    text = _GREEK.sub(_make_letter, text)
+    text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # the field's form
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
-
-
-def _make_letter(match: re.Match[str]) -> str:
-    """Returns the TeX of the Greek letter that a match of `_GREEK` names."""
-    name = match[1]
-    if name == "epsilon":  # in the form that the field writes
-        return r"$\varepsilon$"
-    return rf"$\{name}$"
 
 
 def set_symbols(figure: Figure) -> None:

@@ -22,21 +22,20 @@ from audit.conclusions.concluded import conclude_each_run, conclude_setting, con
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.verdicts import describe_sampled
 from audit.errors import InputError, require
-from audit.methods.level import USUAL_LEVEL, Level, round_confidence, show_level, show_percent
 from audit.report.bounds_table import BoundRow
 from audit.report.federated_table import RESULT, FederatedAudit, upper_bounds
 from audit.report.listing import make_command
 from audit.report.table import at_least
-from audit.runtime.progress import counted
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.federated import FINAL, FederatedSetting
+from audit.settings.make import StoredConfig
 from audit.settings.setting import POISSON, Setting, summary
-from audit.settings.stored import StoredConfig
 from audit.storage import files, score_files
 from audit.storage.store import Store
 from audit.storage.tables import STDIN
-from audit.tasks import zoo
+from audit.tasks import task
 from audit.version import __version__
+from audit.written import USUAL_LEVEL, Level, counted, round_confidence, show_level, show_percent
 
 
 class Subject(NamedTuple):
@@ -226,7 +225,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
       InputError: if the folder holds no audit with so many runs.
     """
     store = Store.at(folder)
-    audited = stored.parse_config(store.config())
+    audited = make.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     last_result = store.result()
@@ -256,7 +255,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     if command:
         # A package that is installed alone has no tasks: its reader needs a clone for this command.
         where = "Command, in a clone of the repository"
-        if zoo.tasks():
+        if task.tasks():
             where = "Command"
         provenance[where] = command
     provenance |= _describe_provenance(folder.name, audited, last_result.provenance)
@@ -277,8 +276,8 @@ def _describe_setting(
     """Returns facts on a setting's model, mechanism and runs, by their terms, such as "Model"."""
     mechanism = setting.mechanism
     model = setting.model
-    if not is_own_model and model in zoo.tasks():
-        model = zoo.tasks()[model].description
+    if not is_own_model and model in task.tasks():
+        model = task.tasks()[model].description
     rate = f"learning rate {mechanism.learning_rate:g}"
     decay = ""
     if mechanism.weight_decay:
@@ -408,8 +407,8 @@ def describe_federated(
       config: the content of the setting's file.
     """
     model = setting.model
-    if model in zoo.federated_tasks():
-        model = zoo.federated_tasks()[model].description
+    if model in task.federated_tasks():
+        model = task.federated_tasks()[model].description
     # 0 stands for all
     clients = "all"
     if setting.clients:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from audit.rounding import at_least as at_least
-from audit.rounding import at_least_digits, at_most_digits
-from audit.rounding import at_most as at_most
-from audit.rounding import short as short
+from audit.written import at_least as at_least
+from audit.written import at_least_digits, at_most_digits
+from audit.written import at_most as at_most
+from audit.written import short as short
 
 R = TypeVar("R")
 Show = Callable[[Any], str]
@@ -112,19 +112,18 @@ class Table(Generic[R]):
         A table with sections has a rule and a heading above each section.
         """
         # Heads with fewer lines than others get empty cells above.
-        heads = [head.split("\n") for head in self.header()]
-        height = max(map(len, heads))
-        padded = [[""] * (height - len(lines)) + lines for lines in heads]
+        heads = self.header()
+        height = 1 + max(map(str.count, heads, itertools.repeat("\n")))
         # Header and rows are aligned together, so that each column has a single width.
-        cells = [*zip(*padded, strict=True), *self.cells()]
-        aligned_columns = []
-        for column, texts in zip(self._visible_columns(), zip(*cells, strict=True), strict=True):
-            align = str.rjust
-            if column.left:
-                align = str.ljust
+        lines = [""] * (height + len(self.rows))
+        for head, column, *texts in zip(heads, self._visible_columns(), *self.cells(), strict=True):
+            above = [""] * (height - 1 - head.count("\n"))
+            texts = [*above, *head.split("\n"), *texts]
+            align = str.ljust if column.left else str.rjust
             width = column.width or max(map(len, texts))
-            aligned_columns.append([align(text, width) for text in texts])
-        lines = [self.gap.join(row).rstrip() for row in zip(*aligned_columns, strict=True)]
+            for place, text in enumerate(texts):
+                lines[place] += align(text, width) + self.gap
+        lines = [*map(str.rstrip, lines)]
         rule = "-" * (self.rule or max(map(len, lines)))
         rows = zip(self.rows, lines[height:], strict=True)
         body = self._make_sections(rows, rule)
@@ -150,8 +149,10 @@ class Table(Generic[R]):
 
     def cells(self) -> list[list[str]]:
         """Returns the texts of each row's cells, for text and HTML; `header` names their columns."""
-        columns = self._visible_columns()
-        return [[column.show_cell(row) for column in columns] for row in self.rows]
+        cells = []
+        for row in self.rows:
+            cells.append([column.show_cell(row) for column in self._visible_columns()])
+        return cells
 
     def header(self) -> list[str]:
         """Returns the names of the columns in text and HTML."""

@@ -1,12 +1,14 @@
-"""The machine that a process runs on, and JAX as every command sets it up there.
+"""The machine that a process runs on, JAX as every command sets it up there, and its progress bar.
 
 Importing this starts nothing.
 """
 
+import contextlib
 import functools
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from audit.errors import InputError
@@ -100,3 +102,49 @@ def _cache_programs() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)  # however small
+
+
+# Called with runs as they are trained, parts of runs too.
+Progress = Callable[[float], object]
+# Called with (0, 0) when all is compiled, and with (runs, steps) after each segment.
+SegmentProgress = Callable[[int, int], object]
+
+
+@contextlib.contextmanager
+def bar(
+    count: int,
+    describe: Callable[[], str] = lambda: "training",
+    unit: str = "runs",
+    has_stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Progress]:
+    """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
+
+    The words before the bar are "compiling" until the function is called for the first time. Nothing is shown
+    if no runs are to be trained.
+
+    Args:
+      count: the number of runs to train.
+      describe: a function that gives the words before the bar, once all is compiled.
+      unit: the word for what is counted.
+      has_stopped: a function that is asked at the end whether fewer runs were trained. The bar then stays
+        where it is; otherwise it is filled.
+    """
+    from tqdm import tqdm
+
+    layout = (
+        "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} {unit} "
+        "[{elapsed}<{remaining}, {rate_fmt}]"
+    )
+    with tqdm(
+        total=count, unit=unit, desc="compiling", bar_format=layout, disable=not count
+    ) as line:
+
+        def progress(runs: float) -> None:
+            """Advances the bar by a number of runs, but not beyond its end."""
+            line.set_description_str(describe(), refresh=False)
+            line.update(min(runs, count - line.n))  # `line.n` is how far it is
+
+        yield progress
+        line.set_description_str(describe(), refresh=False)
+        if not has_stopped():
+            line.update(count - line.n)  # parts of runs may not add up to all of them

@@ -8,8 +8,7 @@ import math
 import re
 from typing import Any, ClassVar, NamedTuple, get_origin, get_type_hints
 
-from audit.errors import InputError
-from audit.values import require_type, shown
+from audit.errors import InputError, require_type, shown
 
 # The groups into which --help puts the fields' flags.
 AUDITED = "what is audited"
@@ -190,12 +189,13 @@ def deciding(part: Any) -> dict[str, Any]:
 
     A field at its default is left out, unless it is declared with `always`.
     """
-    always = {name for name, field in declared(type(part)).items() if field.always}
+    known = declared(type(part))
     identity = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
+        is_always_in = field.name in known and known[field.name].always
         # A field without a default has the default MISSING, which no value equals: it is always in, too.
-        if field.name in always or value != field.default:
+        if is_always_in or value != field.default:
             identity[field.name] = value
     return identity
 

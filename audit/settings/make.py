@@ -1,12 +1,15 @@
 """Settings from flat names and values, as flags and callers give them, and from identities."""
 
+import contextlib
+import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.sphere import SphereFields
-from audit.errors import OutdatedError, require
+from audit.errors import InputError, OutdatedError, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import (
     ADVERSARY,
@@ -16,6 +19,7 @@ from audit.settings.fields import (
     FieldLimits,
     declared,
     require_fields,
+    require_types,
 )
 from audit.settings.setting import (
     FIRST,
@@ -27,12 +31,14 @@ from audit.settings.setting import (
     ScheduleFields,
     Setting,
     flat,
+    identity,
     read_sampler,
+    validate,
 )
-from audit.tasks.zoo import task, tasks
-from audit.values import plain, require_type
-
-P = TypeVar("P", AdversaryFields, DpSgdFields, ScheduleFields)
+from audit.storage import index
+from audit.storage.index import holdings as holdings
+from audit.storage.store import Store
+from audit.tasks.task import Dataset, task, tasks
 
 
 class Usual(NamedTuple):
@@ -58,8 +64,12 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     models: dict[str, list[str]] = {}
     for name, row in tasks().items():
         models.setdefault(row.data.label, []).append(name)
-    by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
-    canaries = [f"{name}: {row.canary}" for name, row in ADVERSARIES.items()]
+    by_data = []
+    for data, names in models.items():
+        by_data.append(f"{', '.join(names)} ({data})")
+    canaries = []
+    for name, adversary in ADVERSARIES.items():
+        canaries.append(f"{name}: {adversary.canary}")
     found = {
         "model": Field(
             "model",
@@ -142,7 +152,10 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     conflict = f"`steps={steps}` and `insertions={insertions}` say the same: drop one"
     require(steps is None or insertions is None, conflict)
 
-    values = {name: field.default for name, field in fields().items() if field.default is not None}
+    values: dict[str, Any] = {}
+    for name, field in fields().items():
+        if field.default is not None:
+            values[name] = field.default
     values |= usual._asdict() | changes
     # The batch size has not been checked yet: it may be 0.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
@@ -159,13 +172,14 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
 
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):
-        adversary = _make_part(ADVERSARIES[adversary], values)
+        kind = ADVERSARIES[adversary]
+        adversary = kind(**_choose(kind, values))
     setting = Setting(
         model,
         adversary,
-        _make_part(DpSgdFields, values),
-        _make_part(ScheduleFields, values),
-        **{name: values[name] for name in declared(Setting)},
+        DpSgdFields(**_choose(DpSgdFields, values)),
+        ScheduleFields(**_choose(ScheduleFields, values)),
+        **_choose(Setting, values),
     )
     require_fields(setting)
     return setting
@@ -177,7 +191,9 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     The caller may use a flag's name instead, such as k for periodicity. Scalars of NumPy or JAX become
     Python's.
     """
-    by_flag = {field.flag: name for name, field in fields().items()}
+    by_flag = {}
+    for name, field in fields().items():
+        by_flag[field.flag] = name
     unknown = sorted(set(given) - set(by_flag) - set(fields()))
     choices = f"choose of {', '.join(sorted(by_flag))}"
     require(not unknown, f"{', '.join(unknown)} is no field of a setting: {choices}")
@@ -198,9 +214,12 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _make_part(kind: type[P], values: Mapping[str, Any]) -> P:
-    """Returns a part of a setting, an object of class `kind`, from the values of all fields by name."""
-    return kind(**{name: values[name] for name in declared(kind)})
+def _choose(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the fields that a class declares, from those of all fields by name."""
+    chosen = {}
+    for name in declared(kind):
+        chosen[name] = values[name]
+    return chosen
 
 
 def _canonical_insert(insert: str, periodicity: int) -> str:
@@ -270,3 +289,191 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
         ScheduleFields(**config["schedule"]),
         **own,
     )
+
+
+# Keys of a config that are no part of the setting.
+_DATA = "data_sha256"
+_MODEL = "model_sha256"
+
+_MODEL_WIDTH = 24  # characters of a model's name in a folder's name
+
+
+class StoredConfig(NamedTuple):
+    """What the config of a stored audit holds.
+
+    Attributes:
+      setting: the setting of the audit.
+      data: the checksum of the data it was trained on; None where the config has none.
+      model: the checksum of a caller's own model; None for the repository's models.
+    """
+
+    setting: Setting
+    data: str | None
+    model: str | None
+
+
+class Audits(NamedTuple):
+    """The folders with scores under a store's root, sorted out.
+
+    Attributes:
+      folders: the folders of audits of trained models, the one with the newest scores first.
+      others: the number of folders with results of another kind.
+      refused: the folders that can't be read, each with the reason.
+    """
+
+    folders: list[Path]
+    others: int
+    refused: dict[Path, str]
+
+    def left_out(self) -> list[str]:
+        """Returns lines for people: one on folders of other results, and one for each unreadable folder."""
+        lines = []
+        if self.others:
+            folders = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
+            lines.append(f"skipped: {folders} other results than audits")
+        for message in self.refused.values():
+            lines.append(f"left out: {message}")
+        return lines
+
+
+def parse_config(config: dict[str, Any]) -> StoredConfig | None:
+    """Parses the content of a config.json; returns None unless it describes an audit with valid values.
+
+    Other experiments, such as federated runs, are no audits.
+
+    Args:
+      config: what `Store.config` returns.
+
+    Raises:
+      OutdatedError: the scores are of another version of the adversary than this program's.
+    """
+    try:
+        if config["experiment"] != "audit":
+            return None
+        setting = from_identity(config)
+        require_types(setting)
+        validate(setting)
+    except OutdatedError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError):  # an InputError is a ValueError
+        return None
+
+    # Checksums, in hex, of the data and of a caller's own model: each is a text or is missing.
+    data = config.get(_DATA)
+    model = config.get(_MODEL)
+    if not isinstance(data, str | None) or not isinstance(model, str | None):
+        return None
+    return StoredConfig(setting, data, model)
+
+
+def audits(root: Path) -> Audits:
+    """Finds the audits under the root of stores, and counts the folders with scores of other kinds.
+
+    Folders whose config can't be read are in the result with the reason. Raises InputError where the root
+    can't be read.
+    """
+    folders = []
+    others = 0
+    refused = {}
+    for folder in index.settings(root):
+        try:
+            config = parse_config(Store.at(folder).config())
+        except OutdatedError as error:
+            refused[folder] = f"{folder} holds {error}"
+        except InputError as error:
+            refused[folder] = str(error)
+        else:
+            if config is None:
+                others += 1
+            else:
+                folders.append(folder)
+    return Audits(folders, others, refused)
+
+
+def federated(root: Path) -> list[Path]:
+    """Finds the folders of federated runs under a store's root, those with the newest scores first.
+
+    A folder whose config can't be read is skipped. `audits`, which goes through the same folders, reports it.
+    """
+    folders = []
+    for folder in index.settings(root):
+        with contextlib.suppress(InputError):
+            if Store.at(folder).config().get("experiment") == "federated":
+                folders.append(folder)
+    return folders
+
+
+def open_store(
+    out: Path,
+    setting: Setting,
+    dataset: Dataset,
+    experiment: str = "audit",
+    model: str | None = None,
+) -> Store:
+    """Opens the store of a setting; makes it where there is none.
+
+    Args:
+      out: the root of all stores.
+      setting: the setting.
+      dataset: the data that models are trained on.
+      experiment: the name of what is computed for the setting.
+      model: the checksum of a caller's own model; None for the repository's models.
+
+    Returns:
+      The store; its folder has a name such as fcnn-gc_r-k5-seed1-<hash>.
+    """
+    config = _make_config(setting, dataset, experiment, model)
+    return Store(out, config, _describe_in_words(setting, experiment))
+
+
+def find_store(
+    out: Path,
+    setting: Setting,
+    dataset: Dataset,
+    experiment: str = "audit",
+    model: str | None = None,
+) -> Store | None:
+    """Finds the store that `open_store` would open; returns None where there is none, and makes nothing."""
+    config = _make_config(setting, dataset, experiment, model)
+    return Store(out, config) if Store.exists(out, config) else None
+
+
+def _describe_in_words(setting: Setting, experiment: str) -> str:
+    """Returns the words in a folder's name, such as fcnn-gc_r-k5-seed1.
+
+    These are the experiment unless it is an audit, the model, the adversary, the periodicity k unless it is
+    1, and the seed unless it is 0. The step of a period that inserts follows k, unless it is the last.
+    """
+    words = []
+    if experiment != "audit":
+        words.append(experiment)
+
+    model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
+    words.append(model[:_MODEL_WIDTH] or "model")  # a name of other characters alone leaves nothing
+    words.append(setting.adversary.name)
+
+    k = setting.schedule.periodicity
+    if k != 1:
+        is_last = setting.schedule.place == k
+        insert = "" if is_last else setting.schedule.insert
+        words.append(f"k{k}{insert}")
+    if setting.seed:
+        words.append(f"seed{setting.seed}")
+    return "-".join(words)
+
+
+def _make_config(
+    setting: Setting, dataset: Dataset, experiment: str, model: str | None
+) -> dict[str, Any]:
+    """Returns the content of a store's config: the setting's identity, and the checksums of data and model.
+
+    Args:
+      setting: the setting.
+      dataset: the data that models are trained on.
+      experiment: the name of what is computed for the setting.
+      model: the checksum of a caller's own model; None for the repository's models, whose name is enough.
+    """
+    config = {**identity(setting, experiment), _DATA: dataset.checksum}
+    if model is not None:
+        config[_MODEL] = model
+    return config

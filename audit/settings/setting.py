@@ -10,10 +10,9 @@ import functools
 from typing import Any, ClassVar, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
-from audit.errors import InputError, require
+from audit.errors import MAX_NOISE, MIN_NOISE, InputError, plain_digits, require
 from audit.settings import fields
 from audit.settings.fields import MOST_SEED, deciding, declared, described, require_fields
-from audit.values import MAX_NOISE, MIN_NOISE, plain_digits
 
 MOST_RUNS = 10**8
 MOST_STEPS = 10**7

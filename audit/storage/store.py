@@ -8,8 +8,8 @@ next to their place and renamed into it: a kill at any instant loses at most the
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash
       audit.json, audit.png                    what the last audit concluded
-      .lock                                    held by the process that trains (`audit.storage.locks`)
-      checkpoints/                             states of a chunk in progress (`audit.storage.checkpoints`)
+      .lock                                    held by the process that trains
+      checkpoints/                             states of a chunk in progress
 """
 
 import contextlib
@@ -18,7 +18,9 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.storage import files, locks
+from audit.storage import files
 
 CONFIG = "config.json"
 RESULT = "audit.json"
@@ -59,9 +61,8 @@ class Scores(NamedTuple):
         """Returns the scores of the first `runs` runs."""
         return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
 
-    @property
-    def range(self) -> Range:
-        """The runs [first, stop)."""
+    def find_range(self) -> Range:
+        """Returns the runs [first, stop)."""
         return self.first, self.first + len(self.scores)
 
 
@@ -140,7 +141,7 @@ class Store:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder in which the states of a chunk in progress are kept (`audit.storage.checkpoints`)."""
+        """The folder in which the states of a chunk in progress are kept."""
         return self.path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
@@ -179,10 +180,6 @@ class Store:
             fix = "move it away, or run the audit again"
             raise InputError(f"{self.path / RESULT} cannot be read: {fix}") from None
 
-    def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that holds the store's lock, after waiting for it (`audit.storage.locks`)."""
-        return locks.hold(self.path)
-
     def save(self, chunk: Scores) -> None:
         """Writes the file of a finished chunk of runs: its scores and presence.
 
@@ -194,7 +191,7 @@ class Store:
         for name in ("dimension", "draws"):
             if getattr(chunk, name):  # a file leaves out what is 0
                 arrays[name] = np.array(getattr(chunk, name))
-        first, stop = chunk.range
+        first, stop = chunk.find_range()
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
@@ -204,7 +201,7 @@ class Store:
           InputError: scores are missing or can't be read.
         """
         chunks = self._read_chunks()
-        missing = gaps((chunk.range for chunk in chunks), runs)
+        missing = gaps(map(Scores.find_range, chunks), runs)
         if missing:
             first, stop = missing[0]
             raise InputError(f"{self.path} lacks runs {first} to {stop - 1}: train them")
@@ -214,7 +211,7 @@ class Store:
         shape = (runs, chunks[0].scores.shape[1])
         whole = chunks[0]._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
         for chunk in chunks:
-            first, stop = chunk.range
+            first, stop = chunk.find_range()
             part = chunk.of_first(max(runs - first, 0))
             whole.scores[first:stop] = part.scores
             whole.presence[first:stop] = part.presence
@@ -228,11 +225,11 @@ class Store:
         Raises:
           InputError: a file can't be read, or files differ in the number of canaries a run.
         """
-        return gaps((chunk.range for chunk in self._read_chunks()), runs)
+        return gaps(map(Scores.find_range, self._read_chunks()), runs)
 
     def runs_held(self) -> int:
         """Returns n if runs 0 .. n - 1 are stored and run n is missing."""
-        stored = [chunk.range for chunk in self._read_chunks()]
+        stored = [*map(Scores.find_range, self._read_chunks())]
         end = max((stop for _, stop in stored), default=0)
         return gaps(stored, end + 1)[0][0]
 
@@ -289,26 +286,28 @@ class Store:
         Raises InputError if files differ in the number of canaries a run.
         """
         chunks = []
+        counts = set()  # of canaries
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
             arrays = self.read_arrays(path.name, _AGAIN) if match else None
             if match is None or arrays is None:
                 continue
-            shapes = [arrays[name].shape for name in ("scores", "presence") if name in arrays]
-            if len(shapes) != 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2:
+            scores = arrays.get("scores", np.empty(0))
+            presence = arrays.get("presence", np.empty(0))
+            if scores.ndim != 2 or scores.shape != presence.shape:
                 files.set_aside(path, _AGAIN)
                 continue
             chunks.append(
                 Scores(
                     first=int(match[1]),
-                    scores=arrays["scores"],
-                    presence=arrays["presence"],
+                    scores=scores,
+                    presence=presence,
                     dimension=int(arrays.get("dimension", 0)),
                     draws=int(arrays.get("draws", 0)),
                 )
             )
-        counts = sorted({chunk.scores.shape[1] for chunk in chunks})
-        mixed = " and ".join(map(str, counts))
+            counts.add(scores.shape[1])
+        mixed = " and ".join(map(str, sorted(counts)))
         message = f"{self.path} mixes scores of {mixed} canaries a run: move it away"
         require(len(counts) <= 1, message)
         return chunks
@@ -318,11 +317,12 @@ def gaps(held: Iterable[Range], runs: int) -> list[Range]:
     """Returns the ranges [start, stop) of runs below `runs` that none of the held ranges covers."""
     uncovered = []
     end = 0  # runs below this are covered, or are in `uncovered`
-    for first, stop in sorted(held):
-        uncovered.append((end, min(first, runs)))
+    for first, stop in [*sorted(held), (runs, runs)]:
+        until = min(first, runs)
+        if end < until:
+            uncovered.append((end, until))
         end = max(end, stop)
-    uncovered.append((end, runs))
-    return [(start, stop) for start, stop in uncovered if start < stop]
+    return uncovered
 
 
 def cut(ranges: Iterable[Range], size: int) -> list[Range]:
@@ -336,7 +336,10 @@ def cut(ranges: Iterable[Range], size: int) -> list[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the number of runs in all ranges together."""
-    return sum(stop - start for start, stop in ranges)
+    total = 0
+    for start, stop in ranges:
+        total += stop - start
+    return total
 
 
 def hash_of(folder: Path) -> str:
@@ -369,3 +372,151 @@ def _find_folder(root: Path, name: str) -> Path | None:
 
 def _misnamed(folder: Path) -> str:
     return f"{folder / CONFIG} is not the setting that its folder is named after: move it away"
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Holds a folder's lock in the block, after waiting for it; a block may be within another.
+
+    A line on stderr reports that another process holds it. Raises CannotWriteError if the folder can't be
+    written.
+    """
+    import filelock  # imported here: a finished sweep needs no lock
+
+    with files.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / ".lock", is_singleton=True)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            print(f"another process works in {folder}: waiting for it", file=sys.stderr)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+_NAME = re.compile(r"(.+)_(\d+)\.npz")  # chunk and segments done
+_MIN_TRAINING_RATIO = 49  # of the times of training and of writing: writing takes at most 2%
+
+# (segments done, states) -> whether states can have come from that number of segments
+Fits = Callable[[int, Any], bool]
+
+
+class Checkpoints:
+    """The checkpoints in a folder, of a single chunk of runs at a time."""
+
+    def __init__(self, folder: Path, seconds: float = 30.0) -> None:
+        """Opens the checkpoints of a folder, which need not exist yet.
+
+        Args:
+          folder: where checkpoints are written and looked for.
+          seconds: the least time between two checkpoints; more passes if writing is slow. With 0, every
+            segment has a checkpoint.
+        """
+        self._folder = folder
+        self._seconds = seconds
+        self._due = time.monotonic() + seconds
+        self._has_failed = False
+
+    def resume(
+        self, chunk: str, states: Any, fits: Fits = lambda done, states: True
+    ) -> tuple[int, Any]:
+        """Returns the states of a chunk of runs from its newest usable checkpoint.
+
+        A checkpoint that is damaged, of other shapes or refused by `fits` is set aside, and reported.
+
+        Args:
+          chunk: the chunk's name.
+          states: the states at the beginning, which have the structure, shapes and types of the result.
+          fits: (segments done, states) -> whether states can have come from that number of segments.
+
+        Returns:
+          The segments done, and the states as NumPy arrays; (0, states) if no checkpoint is usable.
+        """
+        import jax  # imported here: those that only read a store have no JAX
+
+        for done, path in self._find(chunk):
+            leaves = _read(path, jax.tree.leaves(states))
+            if leaves is not None:
+                stored = jax.tree.unflatten(jax.tree.structure(states), leaves)
+                if fits(done, stored):
+                    return done, stored
+            files.set_aside(path, "what it held is trained again")
+        return 0, states
+
+    def offer(self, chunk: str, done: int, states: Any) -> None:
+        """Stores a chunk's states after `done` segments if a checkpoint is due, and removes older ones.
+
+        If it can't be written, a line on stderr says so once, and training goes on.
+        """
+        begin = time.monotonic()
+        if begin < self._due:
+            return
+        path = self._folder / f"{chunk}_{done:06d}.npz"
+        try:
+            _write(path, states)
+        except OSError as error:
+            self._report_once(error)
+        else:
+            for _, other in self._find(chunk):
+                if other != path:
+                    files.remove(other)
+        end = time.monotonic()
+        self._due = end
+        if self._seconds:
+            self._due += max(self._seconds, _MIN_TRAINING_RATIO * (end - begin))
+
+    def drop(self, chunk: str) -> None:
+        """Removes a chunk's checkpoints, for a chunk whose scores are stored."""
+        for _, path in self._find(chunk):
+            files.remove(path)
+
+    def clear(self) -> None:
+        """Removes the folder, but for damaged checkpoints that were set aside."""
+        for path in files.list_folder(self._folder):
+            if ".damaged-" not in path.name:
+                files.remove(path)
+        if not files.list_folder(self._folder):
+            files.remove(self._folder)
+
+    def _find(self, chunk: str) -> list[tuple[int, Path]]:
+        """Returns (segments done, path) of the chunk's checkpoints, the newest first."""
+        checkpoints = []
+        for path in files.list_folder(self._folder):
+            match = _NAME.fullmatch(path.name)
+            if match and match[1] == chunk:
+                checkpoints.append((int(match[2]), path))
+        return sorted(checkpoints, reverse=True)
+
+    def _report_once(self, error: OSError) -> None:
+        if not self._has_failed:
+            print(
+                f"no checkpoint in {self._folder} ({error.strerror}): training goes on without; "
+                "make room, or keep results in another folder",
+                file=sys.stderr,
+            )
+        self._has_failed = True
+
+
+def _write(path: Path, states: Any) -> None:
+    """Writes a checkpoint: the leaves of the states, in order."""
+    import jax
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.beside(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, *map(np.asarray, jax.tree.leaves(states)))
+
+
+def _read(path: Path, expected: list[Any]) -> list[Any] | None:
+    """Returns the leaves of a checkpoint; None if it is damaged, or has leaves of other shapes or types."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            leaves = list(file.values())
+    except files.NOT_AN_ARCHIVE:
+        return None
+    shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
+    if shapes != [(leaf.shape, leaf.dtype) for leaf in expected]:
+        return None
+    return leaves

@@ -23,8 +23,8 @@ import numpy as np
 
 from audit.errors import InputError, require
 from audit.evidence import arrays
-from audit.runtime.progress import counted
 from audit.storage.files import NOT_AN_ARCHIVE, regular
+from audit.written import counted
 
 STDIN = Path("-")
 MAX_BYTES = 1 << 30

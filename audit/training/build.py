@@ -18,13 +18,12 @@ from audit.adversaries.base import Adversary, Knowledge
 from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
-from audit.mechanism.clipping import dense, layerwise
-from audit.mechanism.clipping.base import ClippedSum, per_example
+from audit.mechanism.clipping import layerwise
+from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.ensemble import MOST_PROGRAMS
 from audit.settings.setting import POISSON, SHUFFLED, Sampling, Setting
 from audit.tasks.model import Model
-from audit.tasks.task import Dataset
-from audit.tasks.zoo import task
+from audit.tasks.task import Dataset, task
 from audit.training import game
 from audit.version import __version__
 
@@ -46,16 +45,19 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 }
 
 
+@lru_cache(MOST_PROGRAMS)
 def _keep_books(model: Model) -> ClippedSum:
     """Returns the clipped sum of narrow networks of dense layers."""
-    return dense.book_keeping(model.module, model.unravel, model.criterion)
+    return book_keeping(model.module, model.unravel, model.criterion)
 
 
+@lru_cache(MOST_PROGRAMS)
 def _keep_unfolded_books(model: Model) -> ClippedSum:
     """Returns the clipped sum of networks of more kinds of layers, such as convolutions."""
     return layerwise.unfolded_book_keeping(model.module, model.unravel, model.criterion)
 
 
+@lru_cache(MOST_PROGRAMS)
 def _take_each_gradient(model: Model) -> ClippedSum:
     """Returns the clipped sum of any model, by a gradient of each example."""
     return per_example(model.loss)
@@ -139,7 +141,6 @@ def build(
 
     adversary = own
     if adversary is None:
-        simulate = _make_simulator(mechanism, data, schedule)
         # A fair coin decides whether a canary is in. If it is, a step takes it with the sampler's chance.
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
         knowledge = Knowledge(
@@ -147,9 +148,9 @@ def build(
             classes=trained.classes,
             hyper=hyper,
             data=data,
-            simulate=simulate,
+            simulate=partial(_simulate, mechanism, data, schedule),
             canaries=setting.canaries,
-            expect=_make_expecter(mechanism, hyper, data, schedule, presence),
+            expect=partial(_expect, mechanism, hyper, data, schedule, presence),
             insertions=setting.insertions,
             steps=setting.schedule.steps,
         )
@@ -191,40 +192,39 @@ def _make_join(sampler: Sampling) -> base.Join | None:
     return None
 
 
-def _make_simulator(
-    mechanism: base.Mechanism, data: base.Data, schedule: Schedule
-) -> Callable[[Hyperparameters, Array, Array], Trajectory]:
-    """Returns the function (hyper, key, theta_0) -> a training run without canaries."""
+def _simulate(
+    mechanism: base.Mechanism,
+    data: base.Data,
+    schedule: Schedule,
+    hyper: Hyperparameters,
+    key: Array,
+    theta_0: Array,
+) -> Trajectory:
+    """Returns a training run without canaries."""
+    traced = jax.tree.map(jnp.float32, hyper)
+    compiled = _compile_simulation(mechanism)
+    trajectory: Trajectory = compiled(traced, theta_0, data, schedule.batches, key)
+    return trajectory
 
-    def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        compiled = _compile_simulation(mechanism)
-        traced = jax.tree.map(jnp.float32, hyper)
-        trajectory: Trajectory = compiled(traced, theta_0, data, schedule.batches, key)
-        return trajectory
 
-    return simulate
-
-
-def _make_expecter(
+def _expect(
     mechanism: base.Mechanism,
     hyper: Hyperparameters,
     data: base.Data,
     schedule: Schedule,
     presence: Array,
-) -> Callable[[base.Craft, base.Tree, Array], Array]:
-    """Returns the function (craft, state, theta_0) -> the final model (p,) of training without noise.
+    craft: base.Craft,
+    state: base.Tree,
+    theta_0: Array,
+) -> Array:
+    """Returns the final model (p,) of training without noise, as an adversary forecasts a run.
 
-    Each canary is inserted times the probability (K,) with which it is present, as an adversary forecasts a
-    run.
+    Each canary is inserted times the probability (K,) with which it is present.
     """
-
-    def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        compiled = _compile_rehearsal(mechanism, craft)
-        traced = jax.tree.map(jnp.float32, hyper)
-        theta: Array = compiled(traced, state, theta_0, data, schedule, presence)
-        return theta
-
-    return expect
+    traced = jax.tree.map(jnp.float32, hyper)
+    compiled = _compile_rehearsal(mechanism, craft)
+    theta: Array = compiled(traced, state, theta_0, data, schedule, presence)
+    return theta
 
 
 def batches_of(setting: Setting, n_examples: int) -> Array:
@@ -255,14 +255,9 @@ def _make_insertion_mask(setting: Setting) -> Array:
 
 def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns DP-SGD's functions for a setting: the sum of clipped gradients, and the optimizer."""
-    clipped_sum = _make_clipped_sum(CLIPPING[trained.clipping], trained.model)
+    clipped_sum = CLIPPING[trained.clipping](trained.model)
     fields = setting.mechanism
     return dpsgd.DPSGD(_at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer])
-
-
-@lru_cache(MOST_PROGRAMS)
-def _make_clipped_sum(strategy: Callable[[Model], ClippedSum], model: Model) -> ClippedSum:
-    return strategy(model)
 
 
 _make_mechanism = lru_cache(MOST_PROGRAMS)(dpsgd.mechanism)
@@ -299,11 +294,13 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
 
     They do not decide the distribution of the scores, but may explain differences in their last bits.
     """
-    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax", "numpy")}
     return {
         "data": dataset.source,
         "audit": __version__,
-        **versions,
+        "jax": metadata.version("jax"),
+        "flax": metadata.version("flax"),
+        "optax": metadata.version("optax"),
+        "numpy": metadata.version("numpy"),
         "python": platform.python_version(),
         "device": jax.local_devices()[0].device_kind,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

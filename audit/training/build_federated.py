@@ -17,12 +17,10 @@ from audit.adversaries import directions
 from audit.adversaries.base import Adversary
 from audit.errors import InputError, require
 from audit.mechanism import base, cohorts, ensemble, fedavg
-from audit.mechanism.base import Hyperparameters, Schedule
-from audit.mechanism.memory import local_hardware
+from audit.mechanism.base import Hyperparameters, Schedule, local_hardware
 from audit.settings.federated import FederatedSetting, FederatedTraining, noise
 from audit.tasks.model import losses_by_example
-from audit.tasks.task import Clients, Test
-from audit.tasks.zoo import federated_task
+from audit.tasks.task import Clients, Test, federated_task
 from audit.training import game
 from audit.training.game import Game
 

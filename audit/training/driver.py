@@ -11,22 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from audit.conclusions import lipschitz, measuring, rehearsals, results
+from audit.conclusions import lipschitz, measuring, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
 from audit.laws import conversions
 from audit.methods.exact_null import EXACT_NULL_GDP
-from audit.methods.level import Level
 from audit.report.table import at_least, at_most
-from audit.runtime import progress
-from audit.runtime.progress import Progress
-from audit.settings import stored
+from audit.runtime import machine
+from audit.runtime.machine import Progress
+from audit.settings import make
 from audit.settings.setting import Setting, flat, identity, summary
 from audit.storage.store import FIGURE, Scores, Store, count_runs
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from audit.training.game import Game, Trained
+from audit.written import Level
 
 PAGE = "report.html"
 _USUAL_LEVEL = Level()
@@ -179,7 +179,7 @@ def make_request(
 
     def find_steps(store: Store) -> Steps | None:
         """Returns the Lipschitz constants of the steps, if they are known."""
-        if rehearsed is not None and rehearsals.find_measured(store, rehearsed) is None:
+        if rehearsed is not None and lipschitz.find_measured(store, rehearsed) is None:
             measuring.measure_zoo(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
 
@@ -216,7 +216,7 @@ def audit(
     """
     setting, dataset = request.setting, request.dataset
     trained = None
-    store = stored.find_store(out, setting, dataset, model=request.model)
+    store = make.find_store(out, setting, dataset, model=request.model)
     if store is not None:
         request = _stop_where_proven(request, store)
     if store is not None and not store.missing(request.runs):
@@ -227,7 +227,7 @@ def audit(
         with engines or nullcontext() as engine:
             make_trainer = engine.trainer if engine is not None else LocalTrainer
             trainer = make_trainer(request.recipe, dataset)
-            store = stored.open_store(out, setting, dataset, model=request.model)
+            store = make.open_store(out, setting, dataset, model=request.model)
             trained = _train(request, store, trainer, report)
             provenance = trainer.about()
         # There are fewer runs than requested if training stopped early.
@@ -319,7 +319,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     most = request.runs
     missing = count_runs(store.missing(most))
     if request.until is None:
-        with nullcontext(report) if report else progress.bar(missing) as advance:
+        with nullcontext(report) if report else machine.bar(missing) as advance:
             return trainer.train(store, most, most, advance)
 
     stage = min(trainer.stage(most), most)  # a number of runs
@@ -327,7 +327,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     runs = 0
     status = "training"
     # The bar calls the functions whenever it is redrawn. It is not filled at the end if training stops early.
-    with progress.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
+    with machine.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
         while runs < most:
             # Other workers may have stored runs meanwhile: the stage begins after them.
             runs = min(max(runs, store.runs_held()) + stage, most)

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.stages import Wrapped
+from jax.stages import Compiled, Wrapped
 from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
@@ -42,13 +42,12 @@ from audit.mechanism.base import (
     Mechanism,
     Schedule,
     State,
+    StepMemory,
     Tree,
 )
 from audit.mechanism.ensemble import Placement
-from audit.mechanism.memory import StepMemory
-from audit.runtime.progress import Progress, SegmentProgress
-from audit.storage.checkpoints import Checkpoints
-from audit.storage.store import Range, Scores, Store, cut
+from audit.runtime.machine import Progress, SegmentProgress
+from audit.storage.store import Checkpoints, Range, Scores, Store, cut, hold
 
 
 class Game(NamedTuple):
@@ -207,7 +206,7 @@ def chunk_size(game: Game, runs: int) -> int:
       runs: the number of runs in all.
     """
     batch_size = game.schedule.batches.shape[1]  # `batches` is (steps, B)
-    example = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in game.data)
+    example = tuple(map(jax.typeof, game.data))
     step_memory = _estimate_memory(game.mechanism, game.init, example, batch_size)
     return ensemble.chunk_size(runs, step_memory)
 
@@ -306,17 +305,20 @@ class _ChunkPlayer:
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         self._begin = _map_begin(game.mechanism.start, init, adversary.observer, placement)
-        self._score = _map_score(adversary, placement)
-        self._craft = _map_craft(adversary, placement)
+        # Scores (R, K), and what a step may insert.
+        self._score = placement.over_runs(adversary.score_for_run, (None, 0, 0, 0, None))
+        self._craft = placement.over_runs(adversary.craft_for_run, (None, 0, 0, 0))
         program = ensemble.compile_segment(game.mechanism, _Bind(adversary, game.join), placement)
         # Of arguments only shapes, dtypes and places matter to a program: any runs will do.
         runs = np.arange(self._width)
         states = self._first_states(runs)
         drawn = self._draw(runs)
-        self._compiled = {}
-        for length, segment in {len(part.mask): part for part in self._segments}.items():
-            arguments = self._arguments(states, segment, drawn)
-            self._compiled[length] = ensemble.compiled_for(arguments, program)
+        self._compiled: dict[int, Compiled] = {}
+        for segment in self._segments:
+            length = len(segment.mask)
+            if length not in self._compiled:
+                arguments = self._arguments(states, segment, drawn)
+                self._compiled[length] = ensemble.compiled_for(arguments, program)
 
     def play(
         self,
@@ -446,11 +448,9 @@ def _check_shapes(
     shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
-# What these functions return stays in memory, with all that their arguments refer to. So they do not get the
-# game with its data. Of the arguments of a program that they map over runs, those with axis 0 have a leading
+# What this function returns stays in memory, with all that its arguments refer to. So it does not get the
+# game with its data. Of the arguments of a program that is mapped over runs, those with axis 0 have a leading
 # axis of runs, and all runs share those with axis None.
-
-
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
 def _map_begin(
     start: Callable[[Array], State],
@@ -475,18 +475,6 @@ def _map_begin(
         return first._replace(seen=observer.begin(state, assumed_theta_0))
 
     return placement.over_runs(begin, (0, None, None, None))
-
-
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
-def _map_craft(adversary: Adversary, placement: Placement) -> Wrapped:
-    """Returns the program that crafts the canaries which a step may insert into the runs of a chunk."""
-    return placement.over_runs(adversary.craft_for_run, (None, 0, 0, 0))
-
-
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
-def _map_score(adversary: Adversary, placement: Placement) -> Wrapped:
-    """Returns the program that scores the canaries of a chunk's runs, (R, K)."""
-    return placement.over_runs(adversary.score_for_run, (None, 0, 0, 0, None))
 
 
 def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
@@ -523,15 +511,6 @@ class Trained(NamedTuple):
         )
 
 
-class _Clock:
-    """Times training, from the moment when all is compiled to the end of the last segment."""
-
-    def __init__(self) -> None:
-        self.begin = self.end = time.perf_counter()
-        self.model_steps = 0  # since all was compiled
-        self.runs = 0  # which the caller counts
-
-
 def train(
     game: Game,
     store: Store,
@@ -563,25 +542,28 @@ def train(
         return Trained(store.load(runs))  # nothing to train
 
     checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
-    clock = _Clock()
+    begin = end = time.perf_counter()
+    model_steps = 0  # since all was compiled
+    trained_runs = 0
 
     def advance(finished_runs: int, finished_steps: int) -> None:
         """Counts a segment that some runs finished, and reports it as a number of runs, maybe a fraction."""
-        clock.end = time.perf_counter()
-        model_steps = finished_runs * finished_steps
-        clock.model_steps += model_steps
-        if not model_steps:  # the first call, once all is compiled
-            clock.begin = clock.end
-            clock.model_steps = 0
-        progress(model_steps / len(game.schedule.mask))
+        nonlocal begin, end, model_steps
+        end = time.perf_counter()
+        finished = finished_runs * finished_steps
+        model_steps += finished
+        if not finished:  # the first call, once all is compiled
+            begin = end
+            model_steps = 0
+        progress(finished / len(game.schedule.mask))
 
     size = min(chunk, runs) or chunk_size(game, runs)
-    with store.lock():
+    with hold(store.path):
         while missing := store.missing(runs):
             try:
                 for scores in play(game, cut(missing, size), size, advance, checkpoints, watch):
                     store.save(scores)
-                    clock.runs += len(scores.scores)
+                    trained_runs += len(scores.scores)
             except jax.errors.JaxRuntimeError as error:
                 if not _is_out_of_memory(error):
                     raise
@@ -590,7 +572,7 @@ def train(
                 require(size, "out of memory with one run at a time: lower `batch_size`")
                 print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
         checkpoints.clear()
-    return Trained(store.load(runs), clock.runs, clock.end - clock.begin, size, clock.model_steps)
+    return Trained(store.load(runs), trained_runs, end - begin, size, model_steps)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -24,7 +24,7 @@ from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.expansion import Stretch
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress
 from audit.settings.setting import MOST_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway

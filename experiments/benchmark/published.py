@@ -15,8 +15,8 @@ from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE, IND
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions
-from audit.laws.bisection import find_largest_refuted
 from audit.laws.gaussians import Gaussian
+from audit.laws.intervals import find_largest_refuted
 from audit.methods import exact, lifted, one_run_bounds, one_shot
 from audit.methods.lifted import moments, wilson
 from experiments.benchmark.contract import (

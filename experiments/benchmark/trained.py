@@ -34,7 +34,7 @@ def _train(canaries: int, runs: int) -> Coins:
     """Trains the FCNN on Housing in this process, with canaries along random coordinates."""
     # Imported here, since they load JAX: only the process that trains needs it.
     from audit.runtime.machine import prepare_jax
-    from audit.settings import stored
+    from audit.settings import make
     from audit.settings.make import setting_of
     from audit.tasks.task import Sources
     from audit.training import build, game
@@ -48,7 +48,7 @@ def _train(canaries: int, runs: int) -> Coins:
     )
     dataset = task("fcnn").data.load(Sources())
     with tempfile.TemporaryDirectory() as folder:
-        store = stored.open_store(Path(folder), setting, dataset)
+        store = make.open_store(Path(folder), setting, dataset)
         scores = game.train(build.build(setting, dataset), store, runs).scores
     return Coins(scores.scores, scores.presence)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.canife import measured

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.laws import densities
 from audit.methods import estimate
-from audit.storage.checkpoints import Checkpoints
-from audit.storage.store import Store
+from audit.storage.store import Checkpoints, Store
 from audit.training.game import root
 from experiments.canife import attacked as settings
 from experiments.canife import cohort_law, designed, populations, round_game

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from audit.errors import InputError
-from audit.runtime.progress import Progress
-from audit.settings import stored
+from audit.runtime.machine import Progress
+from audit.settings import make
 from audit.settings.setting import Setting, identity, validate
 from audit.storage.index import Holdings
 from audit.storage.store import Store
@@ -91,9 +91,7 @@ def setting_cell(
         runs=runs,
         seconds=runs * setting.schedule.steps * step_seconds(setting),
         is_done=is_done,
-        open=lambda out, data: stored.open_store(
-            out, setting, data.load(setting.model), experiment
-        ),
+        open=lambda out, data: make.open_store(out, setting, data.load(setting.model), experiment),
         do=lambda store, data, progress: do(store, data.load(setting.model), progress),
     )
 

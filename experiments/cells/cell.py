@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress
 from audit.settings.federated import FederatedTraining
 from audit.settings.setting import Setting
 from audit.storage import files

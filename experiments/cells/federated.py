@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress
 from audit.settings.federated import FINAL, FederatedSetting, federated_identity
 from audit.storage.index import Holdings
-from audit.storage.store import Scores, Store
+from audit.storage.store import Scores, Store, hold
 from audit.tasks.task import Federation
 from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
@@ -105,7 +105,7 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
     No other process can read and write the file at the same time.
     """
     measured = {str(run): float(value) for run, value in enumerate(values, first)}
-    with store.lock():
+    with hold(store.path):
         write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
 
 

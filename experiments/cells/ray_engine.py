@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from audit.errors import InputError, require
-from audit.runtime.machine import cores, prepare_jax
-from audit.runtime.progress import Progress
-from audit.storage import files, locks
-from audit.storage.store import Range, Scores, Store, count_runs, cut
+from audit.runtime.machine import Progress, cores, prepare_jax
+from audit.storage import files, store
+from audit.storage.store import Range, Scores, Store, count_runs, cut, hold
 from audit.tasks.task import Dataset
 from audit.training.driver import GameRecipe
 from audit.training.game import ChunkTrainer, Trained, chunk_size
@@ -204,7 +203,7 @@ class RayTrainer:
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains the runs that the store lacks, and returns the scores of all runs."""
         begin = time.perf_counter()
-        with store.lock():
+        with hold(store.path):
             size, steps, _ = self._cluster.call(prepare, *self._game, most)
             missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
@@ -230,7 +229,7 @@ def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.O
     """Does what the store lacks of a sweep's cells, each as a task (see `work.do_all`)."""
     outcome = work.Outcome(here=[], elsewhere=[], failed=[])
     missing = []
-    with locks.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
+    with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
         for cell in cells:
             with work.failing(cell, progress, outcome):
                 if work.is_done(cell, place):

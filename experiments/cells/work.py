@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from tqdm import tqdm
 
 from audit.errors import InputError
-from audit.runtime.progress import Progress, shortened
-from audit.settings import stored
+from audit.runtime.machine import Progress
+from audit.settings import make
 from audit.storage import files
+from audit.storage.store import hold
 from audit.tasks.task import Dataset
+from audit.written import shortened
 from experiments.cells.cell import Cell, DataSets
 
 if TYPE_CHECKING:
@@ -119,7 +121,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
                 ended = outcome.elsewhere
                 if not is_done(cell, place):
                     store = cell.open(place.out, place.data)
-                    with store.lock():
+                    with hold(store.path):
                         if not is_done(cell, place):  # by the process that had the lock
                             cell.do(store, place.data, progress.begin(cell))
                             ended = outcome.here
@@ -143,4 +145,4 @@ def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[N
 
 def is_done(cell: Cell, place: Workplace) -> bool:
     """Returns whether the store has all of a cell."""
-    return cell.is_done(stored.holdings(place.out), place.data)
+    return cell.is_done(make.holdings(place.out), place.data)

@@ -18,11 +18,10 @@ from absl import flags
 from audit.adversaries.directions import OneShotCanaries
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
-from audit.errors import InputError, require
-from audit.methods.level import Level
+from audit.errors import InputError, plain_digits, require
 from audit.settings.setting import Setting, validate
-from audit.values import plain_digits
-from experiments.commands import engine_flags, grid_flags
+from audit.written import Level
+from experiments.commands import grid_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ cli.define_setting()
 cli.define_levels()
 cli.define_sources()
 cli.define_out("Folder for scores, results and figures.")
-engine_flags.define_engine()
+grid_flags.define_engine()
 cli.define_json()
 grid_flags.define_vary()
 
@@ -79,7 +78,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """
     # All flags are checked before data are loaded, which takes long.
     cli.require_levels()
-    engines = engine_flags.engine()
+    engines = grid_flags.engine()
     out = cli.folder()
     request = _make_request(setting, runs, until)
     from audit.conclusions import results
@@ -142,7 +141,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     require(can_stop, "--until goes with --adversary=sphere, examples or --afresh: drop it")
     validate(setting, number, FLAGS.delta)
 
-    from audit.conclusions.rehearsals import count_rehearsals  # loads SciPy
+    from audit.conclusions.lipschitz import count_rehearsals  # loads SciPy
 
     # A bound on what the last model leaks may need a measurement, along some training runs, of how much a
     # step expands the distance between two models.

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
+from audit.storage.store import hold
 from experiments.canife import attacked
 from experiments.canife.attacked import Attacked
 from experiments.cells.cell import DataSets
@@ -55,7 +56,7 @@ def main() -> None:
 
     setting, split, store = training.prepare(setting, out, data)
     numbers = setting.measured()  # of the rounds that are measured: 1, 1 + every, ...
-    with store.lock():
+    with hold(store.path):
         n_stored = len(measured.read_rounds(store, numbers))
         with tqdm(
             total=len(numbers), initial=n_stored, desc="measuring", unit="rounds", file=sys.stderr

@@ -140,8 +140,8 @@ def _conclude(
     """
     from audit.claims.claim import DpSgd
     from audit.conclusions.concluded import conclude_each_run, conclude_together
-    from audit.methods.level import Level
     from audit.report.federated_table import FederatedAudit
+    from audit.written import Level
 
     setting = audited.setting
     # The compositions of rounds that bound what a canary and what a client leak. A client takes part in at

@@ -20,10 +20,9 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.methods.level import Level
-from audit.runtime.progress import counted
-from audit.settings import stored
+from audit.settings import make
 from audit.storage import files
+from audit.written import Level, counted
 from experiments.cells.cell import Audited
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep
@@ -70,7 +69,7 @@ def main() -> None:
     conversions.require_confidence(levels.confidence)
 
     # What the store holds of the chosen sweeps at a scale, and the conclusions from it.
-    held = stored.holdings(cli.folder())
+    held = make.holdings(cli.folder())
     scale = FLAGS.scale
     sweeps = registry.chosen(scale, FLAGS.name)
     audits: list[Audited] = []

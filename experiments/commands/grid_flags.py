@@ -1,4 +1,4 @@
-"""What `audit --vary` does: audits every combination of some fields' values, as cells that workers share."""
+"""The flags that choose what trains and a grid of audits, whose cells workers share."""
 
 import hashlib
 import json
@@ -10,24 +10,61 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.json_text import write_json
-from audit.methods.level import Level
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
+from audit.written import Level, write_json
 from experiments.cells import work
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
-from experiments.commands import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
     from experiments.sweeps.grid import GridAudit
     from experiments.sweeps.records import Record
 
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from audit.runtime.machine import prepare_jax
+
+if TYPE_CHECKING:
+    from experiments.cells.work import TrainingEngine
+
+
 # Flags of a single audit, which a grid has no use for.
 _SINGLE = ("until", "lipschitz")
+
+
+def define_engine() -> None:
+    """Defines the flag --ray_address, which `engine` reads."""
+    flags.DEFINE_string(
+        "ray_address",
+        None,
+        "A Ray cluster trains: host:port, auto, or local to start one; by default this machine trains.",
+    )
+
+
+@contextlib.contextmanager
+def engine() -> "Iterator[TrainingEngine]":
+    """Yields what trains: this process, or a Ray cluster to which this process belongs in the block.
+
+    Raises InputError if there is no cluster.
+    """
+    address = flags.FLAGS.ray_address
+    if address is not None:
+        from experiments.cells import ray_engine
+
+        with ray_engine.join(address) as joined:
+            yield joined
+    else:
+        prepare_jax()
+        from audit.training.driver import LocalTrainer
+        from experiments.cells import work
+
+        yield work.TrainingEngine(LocalTrainer, work.do_all)
 
 
 def define_vary() -> None:
@@ -52,11 +89,11 @@ def run(runs: int | None) -> None:
     place = Workplace(cli.folder(), _find_data(audits))
 
     cells = work.distinct([audit.cell() for audit in audits])
-    held = stored.holdings(place.out)
+    held = make.holdings(place.out)
     missing = [cell for cell in cells if not cell.is_done(held, place.data)]
     if missing:
-        with engine_flags.engine() as engine:
-            outcome = engine.do_all(missing, place)
+        with engine() as trains:
+            outcome = trains.do_all(missing, place)
         failed = len(outcome.failed)
         message = f"{failed} of {len(cells)} audits failed, the others are kept"
         require(not failed, f"{message}: fix what is reported above, and start again")

@@ -13,12 +13,11 @@ from absl import flags
 from tqdm import tqdm
 
 from audit.commands import cli
-from audit.errors import require
+from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.laws import conversions
-from audit.methods.level import show_level
 from audit.settings.setting import require_runs
 from audit.storage import files, index
-from audit.values import MAX_NOISE, MIN_NOISE
+from audit.written import show_level
 from experiments.cells.cell import DataSets
 from experiments.hidden_state import landscape, landscape_cells
 from experiments.hidden_state.landscape import AUDIT, SEARCH, Grid, Simulation

@@ -15,12 +15,11 @@ from tqdm import tqdm
 from audit.calibration import calibration, laws, planning
 from audit.claims import accounting
 from audit.commands import cli
-from audit.errors import InputError, require
+from audit.errors import InputError, plain_digits, require
 from audit.laws import conversions
 from audit.report.table import Column, Table
 from audit.runtime.machine import cores
 from audit.settings.setting import Setting, validate
-from audit.values import plain_digits
 from models.catalogue import task
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")

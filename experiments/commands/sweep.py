@@ -14,12 +14,12 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.runtime.progress import counted, shortened
-from audit.settings import stored
+from audit.settings import make
+from audit.written import counted, shortened
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets, file_names
 from experiments.cells.work import Workplace
-from experiments.commands import engine_flags
+from experiments.commands import grid_flags
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep
 
@@ -27,7 +27,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; --list has them.")
 flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour a figure) or paper.")
 cli.define_out("Folder of the store.")
-engine_flags.define_engine()
+grid_flags.define_engine()
 flags.DEFINE_bool("list", False, "Print names, cells and what is done; train nothing.")
 for name in file_names():
     flags.DEFINE_string(name, None, "That data set as a file, instead of fetching it.")
@@ -55,7 +55,7 @@ def main() -> None:
         cells += sweep.cells
     require(cells, f"{title} trains nothing: run ./run.sh figures --name={','.join(names)}")
     cells = work.distinct(cells)
-    held = stored.holdings(place.out)
+    held = make.holdings(place.out)
     missing = []
     for cell in cells:
         if not cell.is_done(held, data):
@@ -71,7 +71,7 @@ def main() -> None:
         print(f"{title}: {all_cells} done\n{closing}")
         return
 
-    with engine_flags.engine() as engine:
+    with grid_flags.engine() as engine:
         data.require_files()  # a mistake in a file ends the command before anything is trained
         begin = time.perf_counter()
         outcome = engine.do_all(missing, place)
@@ -96,7 +96,7 @@ def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
       sweeps: The sweeps.
       place: The store, and where data come from.
     """
-    held = stored.holdings(place.out)
+    held = make.holdings(place.out)
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)

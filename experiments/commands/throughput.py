@@ -19,8 +19,8 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.json_text import write_json
 from audit.runtime.installed import pip_install
+from audit.written import write_json
 from experiments.benchmark import throughput
 from experiments.sweeps.records import Record
 

@@ -9,10 +9,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.methods.level import show_level
 from audit.report.style import BLACK, FADED, FREE, IN, OUT
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.runtime.progress import counted
+from audit.written import counted, show_level
 from experiments.compare.compared import ALL, FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, is_bound
 from experiments.sweeps.panels import draw_panels

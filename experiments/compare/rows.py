@@ -15,12 +15,12 @@ from audit.conclusions.concluded import conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import assumption_of
 from audit.laws import conversions
 from audit.methods import one_shot
-from audit.methods.level import Level
-from audit.runtime import progress
-from audit.settings import stored
+from audit.runtime import machine
+from audit.settings import make
 from audit.storage.store import Scores, count_runs
 from audit.training import build
 from audit.training import game as games
+from audit.written import Level
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
 from experiments.canife import training as canife_training
@@ -83,13 +83,13 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
     """Returns a method's scores, and the seconds of training; None where the store had all runs."""
     dataset = place.data.load(method.setting.model)
-    store = stored.open_store(place.out, method.setting, dataset)
+    store = make.open_store(place.out, method.setting, dataset)
     missing = count_runs(store.missing(method.runs))
     if not missing:
         return store.load(method.runs), None
     begin = time.perf_counter()
     game = build.build(method.setting, dataset)
-    with progress.bar(missing) as bar:
+    with machine.bar(missing) as bar:
         games.train(game, store, method.runs, progress=bar)
     return store.load(method.runs), time.perf_counter() - begin
 

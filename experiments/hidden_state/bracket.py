@@ -26,11 +26,11 @@ from audit.conclusions.conclusion import method_of
 from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
-from audit.methods.level import show_level
 from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 from audit.report.style import BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
 from audit.report.table import Table, at_least, at_most, number
 from audit.settings.setting import Setting, identity
+from audit.written import show_level
 from experiments.cells.cell import Cell
 from experiments.hidden_state import expansion
 from experiments.sweeps.panels import draw_panels

@@ -15,9 +15,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.claims.hidden_state import FIRST, LAST, hidden_state_bound, insert_step
-from audit.methods.level import show_level
+from audit.claims.accounting import FIRST, LAST, insert_step
+from audit.claims.hidden_state import hidden_state_bound
 from audit.report.table import Table, at_most, number
+from audit.written import show_level
 from experiments.sweeps.records import Record, field
 
 INSERTIONS = 250  # as in the paper's training runs

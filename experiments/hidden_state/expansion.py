@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
@@ -32,9 +32,9 @@ def expansion_cell(setting: Setting) -> Cell:
 
     def is_complete(store: Store) -> bool:
         """Returns whether the store has a measurement along at least `runs` runs."""
-        from audit.conclusions import rehearsals  # loads SciPy
+        from audit.conclusions import lipschitz  # loads SciPy
 
-        return rehearsals.find_measured(store, runs) is not None
+        return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Measures the steps along the rehearsed runs, and stores what is found."""

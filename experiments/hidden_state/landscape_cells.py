@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress
 from audit.storage.store import Store
 from experiments.cells.cell import Cell, DataSets, write_answer
 from experiments.hidden_state.landscape import (

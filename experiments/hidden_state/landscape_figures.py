@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from audit.laws import conversions, densities
-from audit.methods.level import show_level
 from audit.report.style import BOUND, IN, OUT, PURPLE, UPPER
 from audit.report.table import Table, number
+from audit.written import show_level
 from experiments.hidden_state import landscape_law as law
 from experiments.hidden_state.landscape import HALF, Process, Result, Study
 from experiments.sweeps.panels import draw_heat_map, draw_panels

@@ -23,8 +23,8 @@ import scipy
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.methods.level import show_level
 from audit.report.table import Table, at_least, at_most, number
+from audit.written import show_level
 from experiments.sweeps.records import Record, field
 
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store

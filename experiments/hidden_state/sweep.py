@@ -24,9 +24,9 @@ from audit.adversaries.biased import GC_S_VARIANTS, GcR, GcS
 from audit.adversaries.directions import CotS
 from audit.adversaries.examples import Loss
 from audit.adversaries.sphere import SphereFields
-from audit.methods.level import Level
 from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
+from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state import landscape_cells

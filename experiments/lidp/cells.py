@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from audit.methods.level import Level
-from audit.runtime.machine import cores
+from audit.runtime.machine import Progress, cores
 from audit.runtime.processes import in_order
-from audit.runtime.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
+from audit.written import Level
 from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
 if TYPE_CHECKING:

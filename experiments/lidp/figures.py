@@ -23,9 +23,9 @@ from audit.report.style import (
     UPPER,
     VERMILION,
 )
-from audit.rounding import at_most
 from audit.settings.setting import identity
 from audit.storage.store import Scores
+from audit.written import at_most
 from experiments.cells.cell import Audited
 from experiments.lidp import cells, gains, tables
 from experiments.lidp.cells import LIFTED, PlacedAudit

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from audit.evidence import of_store
+from audit.conclusions import concluded
 from audit.evidence.canaries import Design, make_sets
 from audit.methods import lifted
-from audit.methods.level import Level
 from audit.storage.store import Scores
+from audit.written import Level
 from experiments.sweeps.records import Record
 
 # Methods by the names that records have for their bounds. An order, 1, 2 or 4, is the highest moment of a
@@ -146,9 +146,9 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
         # Sorted, so that the part of all runs is the runs in their own order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
-        return of_store.design(part)
+        return concluded.read_coins(part)
     drawn_worlds = []
-    for world in of_store.worlds(scores):
+    for world in concluded.split_worlds(scores):
         drawn_worlds.append(rng.choice(world, count // 2, replace=False)[:, None])
     return make_sets(*drawn_worlds)
 

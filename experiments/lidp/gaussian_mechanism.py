@@ -18,7 +18,7 @@ from scipy import special
 from audit.errors import require
 from audit.evidence.canaries import Sets
 from audit.methods import lifted
-from audit.methods.level import Level
+from audit.written import Level
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.directions import CotS
 from audit.adversaries.examples import ClipBkd, Poisoned
-from audit.methods.level import Level
 from audit.settings.make import setting_of
+from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, mechanism_cell

@@ -19,10 +19,10 @@ from audit.laws import conversions, cosine_law
 from audit.laws.gaussians import Gaussian
 from audit.methods import one_shot
 from audit.methods.estimate import Estimate
-from audit.methods.level import Level
 from audit.methods.one_shot import FITTED
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
+from audit.written import Level
 from experiments.cells import federated
 from experiments.one_shot.sweep import SplitPlan, TrainingPlan
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from audit.laws import cosine_law
 from audit.report import style
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMILION
-from audit.runtime.progress import counted
+from audit.written import counted
 from experiments.cells.cell import DataSets
 from experiments.one_shot import estimates, tables
 from experiments.one_shot.estimates import QUANTILES, FederatedRun, Observation, SplitQuantiles

@@ -18,8 +18,8 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from audit.runtime.progress import counted
 from audit.settings.federated import FederatedSetting
+from audit.written import counted
 from experiments.cells.cell import Cell
 from experiments.cells.federated import federated_cell
 from experiments.sweeps.sweep import Sweep

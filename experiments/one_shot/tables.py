@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from audit.laws import cosine_law
 from audit.methods import one_shot
 from audit.methods.estimate import Estimate
-from audit.methods.level import show_level
 from audit.methods.method import NoiseFloor
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.report.table import Column, Table, number
+from audit.written import show_level
 from experiments.one_shot import estimates
 from experiments.one_shot.estimates import FederatedRun, SplitQuantiles, TableCell
 from experiments.one_shot.sweep import DELTA, SIMULATIONS

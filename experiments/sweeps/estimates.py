@@ -19,11 +19,10 @@ from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods import estimate
 from audit.methods.estimate import IF_GAUSSIAN
-from audit.methods.level import show_level
-from audit.report import curves, style
+from audit.report import audit_panels, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, UPPER
 from audit.report.table import at_least
-from audit.runtime.progress import counted
+from audit.written import counted, show_level
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
@@ -187,13 +186,13 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
     def draw_rates(axis: Axes, conclusion: Conclusion, mu: float | None) -> None:
         """Draws the curves over error rates."""
-        curves.draw_trade_off(axis, conclusion, np.linspace(0, 1, 401), mu)
+        audit_panels.draw_trade_off(axis, conclusion, np.linspace(0, 1, 401), mu)
         axis.set(xlim=(0, 1), ylim=(0, 1))
         axis.set_title(axis.get_title(), pad=16)
 
     def draw_deviates(axis: Axes, conclusion: Conclusion, mu: float | None) -> None:
         """Draws the curves over normal deviates."""
-        curves.draw_on_deviates(axis, conclusion, mu)
+        audit_panels.draw_on_deviates(axis, conclusion, mu)
         axis.set_title("on normal deviates", pad=16)
 
     panels = {}

@@ -12,11 +12,10 @@ from matplotlib.figure import Figure
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import require
-from audit.json_text import finite
-from audit.methods.level import Level, show_level
 from audit.report.table import Table, at_least, at_most
 from audit.settings.setting import Setting
 from audit.storage.store import hash_of
+from audit.written import Level, finite, show_level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.cells.work import Workplace

@@ -14,10 +14,10 @@ from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import ASSUMPTION_FREE, Finding
-from audit.methods.level import Level
 from audit.methods.method import Method
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
+from audit.written import Level
 from experiments.cells.cell import Audited
 from experiments.sweeps import normal_scores
 

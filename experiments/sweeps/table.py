@@ -6,10 +6,9 @@ from operator import itemgetter
 
 from audit.methods import estimate
 from audit.methods.estimate import IF_GAUSSIAN
-from audit.methods.level import Level
 from audit.methods.method import NO_BOUND
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.runtime.progress import shortened
+from audit.written import Level, shortened
 from experiments.sweeps.points import Point
 from experiments.sweeps.records import Record, field
 from experiments.sweeps.sweep import PaperClaims, Sweep

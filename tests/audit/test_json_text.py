@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from audit.check.sampler_claims import EveryModel, LastModel, SamplerClaim, SamplerClaims
-from audit.json_text import write_json
+from audit.written import write_json
 
 
 def read_strictly(text):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from audit.adversaries.biased import random_biased_dimension
-from audit.evidence import of_store
+from audit.conclusions import concluded
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
 from audit.training import game
@@ -53,7 +53,7 @@ def test_genuine_gradients_do_not_interfere_and_mu_is_the_analytic_one():
     sigma = 2.0
     runs = 400
     (scores,) = game.play(make_game(sigma, steps, 0), [(0, runs)], runs)
-    scores_in, scores_out = of_store.worlds(scores)
+    scores_in, scores_out = concluded.split_worlds(scores)
     unit = 0.01 / 4 * sigma * np.sqrt(steps)  # the noise's standard deviation in the final model
     mu = (scores_in.mean() - scores_out.mean()) / unit
     assert mu == pytest.approx(np.sqrt(steps) / sigma, abs=4 * np.sqrt(4 / runs))

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from audit.mechanism.clipping import base, dense, layerwise
+from audit.mechanism.clipping import base, layerwise
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.dense import fcnn, least_squares, linear, logistic, mlp, two_logit_cross_entropy
 from tests.cases import mostly_slow
@@ -65,7 +65,7 @@ def test_clipped_sums_are_those_of_a_loop_over_gradients(net, gradients, strateg
     parts = (net.module, net.unravel, net.criterion)
     block_bytes = 4 * 784 * 4  # of a few examples
     clipped_sum, features = {
-        "book_keeping": (dense.book_keeping(*parts), FLAT),
+        "book_keeping": (base.book_keeping(*parts), FLAT),
         "unfolded": (layerwise.unfolded_book_keeping(*parts, block_bytes), PIXELS),
         "unfolded, flat": (layerwise.unfolded_book_keeping(*parts, block_bytes), FLAT),
         "per_example": (base.per_example(net.loss), PIXELS),

@@ -34,9 +34,8 @@ import numpy as np
 from tqdm import tqdm
 from audit.training import game
 from audit.commands import cli
-from audit.settings import stored
 from audit.training import build
-from audit.settings.make import setting_of
+from audit.settings.make import open_store, setting_of
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 
@@ -52,7 +51,7 @@ data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" *
 setting = setting_of("fcnn", batch_size=10, steps=steps, **fields)
 """
 END = """
-store = stored.open_store(out, setting, data)
+store = open_store(out, setting, data)
 game.train(build.build(setting, data), store, runs, chunk, checkpoint_seconds=seconds)
 """
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import audit
-from audit import values
+from audit import errors
 from audit.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -143,19 +143,19 @@ def test_any_argument_works_or_is_one_line(door, data):
 @given(tree=cycles() | st.just(nested(150)))
 def test_a_tree_that_contains_itself_is_refused_by_name(name, tree):
     with pytest.raises(InputError, match=f"`{name}` contains itself, or is nested more than 100"):
-        values.require_no_cycle(name, tree)
+        errors.require_no_cycle(name, tree)
 
 
 @given(tree=TREES)
 def test_any_other_tree_is_none_of_these(tree):
-    values.require_no_cycle("params", tree)
+    errors.require_no_cycle("params", tree)
 
 
 @given(number=st.integers() | st.floats(allow_nan=False), place=st.data())
 def test_digits_are_plain(number, place):
     text = str(number)
-    assert type(number)(values.plain_digits(text)) == number
+    assert type(number)(errors.plain_digits(text)) == number
     at = place.draw(st.integers(0, len(text)))
     odd = place.draw(st.sampled_from("_٣३５−"))
     with pytest.raises(ValueError, match="digits 0 to 9"):
-        values.plain_digits(text[:at] + odd + text[at:])
+        errors.plain_digits(text[:at] + odd + text[at:])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.make import changed, setting_of
 from audit.storage import files
 from audit.storage.store import Store
@@ -33,7 +33,7 @@ def train(dataset, tmp_path):
     """train(setting, out="out", runs=8, chunk=4) -> Trained, with a checkpoint after every segment."""
 
     def run(setting, out="out", runs=8, chunk=4):
-        store = stored.open_store(tmp_path / out, setting, dataset)
+        store = make.open_store(tmp_path / out, setting, dataset)
         return game.train(build.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
 
     return run
@@ -41,7 +41,7 @@ def train(dataset, tmp_path):
 
 @pytest.fixture
 def store(dataset, tmp_path):
-    return stored.open_store(tmp_path / "out", LONG, dataset)
+    return make.open_store(tmp_path / "out", LONG, dataset)
 
 
 def _dying(monkeypatch, segments):
@@ -218,7 +218,7 @@ import numpy as np
 from audit.training import game
 from audit.training import build
 from audit.settings.make import setting_of
-from audit.storage.checkpoints import Checkpoints
+from audit.storage.store import Checkpoints
 from audit.tasks.task import Dataset
 
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from audit.commands import interrupts
+from audit.commands import dispatch
 from tests.system import killed
 
 MAX_SECONDS = 10.0  # from an interrupt to the end
@@ -57,7 +57,7 @@ def strike(argv, seconds, number):
     assert process.returncode == 128 + number, errors
     assert "Traceback" not in errors
     (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert line == f"error: {interrupts.KEPT_LINE}"
+    assert line == f"error: {dispatch.KEPT_LINE}"
     return True
 
 
@@ -94,6 +94,6 @@ def test_an_interrupt_is_one_line_and_a_shells_status(work, keeps, number, statu
         begin = time.monotonic()
         process.send_signal(number)
         _, errors = process.communicate(timeout=killed.SECONDS)
-    line = interrupts.KEPT_LINE if keeps else interrupts.LINE
+    line = dispatch.KEPT_LINE if keeps else dispatch.LINE
     assert (process.returncode, errors) == (status, f"\nerror: {line}\n")
     assert time.monotonic() - begin < MAX_SECONDS

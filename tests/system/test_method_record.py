@@ -14,14 +14,14 @@ from audit.evidence import canaries
 from audit.evidence.canaries import single
 from audit.methods import estimate, lifted
 from audit.methods.estimate import Bound, Estimate, ScoreMethod
-from audit.methods.level import Level
 from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption, Mark
 from audit.report import audit_page, audit_panels, bounds_table, subjects
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
+from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.hidden_state import figures
@@ -147,7 +147,7 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
         store = Store(tmp_path, {**identity(cell.setting), "data_sha256": "0" * 64})
         store.save(Scores(0, rng.normal(size=shape) + 2 * present, present))
     sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)))
-    drawn = figures.draw(sweep, points.evidence(stored.holdings(tmp_path), cells, Level(*LEVELS)))
+    drawn = figures.draw(sweep, points.evidence(make.holdings(tmp_path), cells, Level(*LEVELS)))
     ((_, figure),) = drawn.figures
     (legend,) = figure.legends
     assert record.legend in [text.get_text() for text in legend.get_texts()]

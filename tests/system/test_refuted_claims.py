@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from audit.claims.claim import DpSgd
-from audit.evidence import of_store
+from audit.conclusions import concluded
 from audit.mechanism import dpsgd
 from audit.methods import claimed_curve, exact_null
 from audit.settings.make import setting_of
@@ -48,7 +48,7 @@ def examine(dataset):
             whole = part._replace(
                 first=0, scores=np.concatenate(scores), presence=np.concatenate(presence)
             )
-            counted = exact_null.count_exceedances(of_store.directions(whole))
+            counted = exact_null.count_exceedances(concluded.read_directions(whole))
             test = claimed_curve.examine_claim(counted, power, CONFIDENCE)
             if test.refuted:
                 break

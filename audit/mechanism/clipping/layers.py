@@ -124,10 +124,10 @@ def apply(
 
     with nn.intercept_methods(intercept):
         logits: Any = module.apply({"params": params}, x)
-    unknown = {"/".join(path[:-1]) for path in flatten_dict(params) if path[:-1] not in notes}
-    if unknown:
-        names = ", ".join(name or "the module itself" for name in sorted(unknown))
-        raise UnknownLayer(f"{names}: no layer of one input whose sums are known")
+    for *path, _ in flatten_dict(params):
+        if tuple(path) not in notes:
+            name = "/".join(path) or "the module itself"
+            raise UnknownLayer(f"{name}: no layer of one input whose sums are known")
     return logits, notes
 
 

@@ -20,10 +20,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from audit.mechanism.base import local_hardware
 from audit.mechanism.clipping import layers
 from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
 from audit.mechanism.clipping.layers import Path
-from audit.mechanism.memory import local_hardware
 
 # The best of 0.6 to 2.5 MiB for the ConvNet, with four models at once: a block is to stay in a CPU's cache.
 _CPU_BLOCK = 5 << 18

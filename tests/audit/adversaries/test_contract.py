@@ -14,7 +14,7 @@ from audit.adversaries import biased, directions, examples
 from audit.adversaries.base import Adversary, AdversaryFields, Observer, shapes
 from audit.mechanism import base, ensemble
 from audit.mechanism.clipping.base import per_example
-from audit.settings import make, stored
+from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import described
 from audit.settings.make import setting_of
@@ -253,7 +253,7 @@ def audited(data, tmp_path):
     def audit(name="audited", **changes):
         chosen = {"batch_size": 10, "steps": 3, "clipping_norm": NORM, **changes}
         setting = setting_of("fcnn", **chosen)
-        store = stored.open_store(tmp_path / name, setting, dataset)
+        store = make.open_store(tmp_path / name, setting, dataset)
         return game.train(build.build(setting, dataset), store, runs=4).scores.scores
 
     return audit

@@ -10,9 +10,10 @@ from flax import linen as nn
 from optax import softmax_cross_entropy_with_integer_labels
 
 from audit.adversaries import biased, directions, ranked
+from audit.conclusions import concluded
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import InputError
-from audit.evidence import of_store, ranks
+from audit.evidence import ranks
 from audit.settings.make import from_identity, setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Store
@@ -108,9 +109,9 @@ def test_many_ties_accuse_no_correct_training():
         seed=1,
     )
     table = build.build(setting, dataset, build.Trainee(model, 2, "per_example"))
-    concluded = conclude_setting(play(table, 30), setting)
-    assert concluded.epsilon <= concluded.upper_bound < 0.3
-    assert not concluded.claim_test.refuted
+    found = conclude_setting(play(table, 30), setting)
+    assert found.epsilon <= found.upper_bound < 0.3
+    assert not found.claim_test.refuted
 
 
 @pytest.mark.slow
@@ -122,10 +123,10 @@ def test_random_examples_leak_and_have_the_law_where_noise_hides_them(dataset):
         assert scores.draws == M and scores.dimension == 0 and scores.presence.all()
         assert (scores.scores == np.rint(scores.scores)).all()
         assert scores.scores.min() >= 0 and scores.scores.max() <= M
-        concluded = conclude_setting(scores, setting)
-        proven[sigma] = concluded.epsilon
-        assert concluded.assumption_free.assumes.text == "nothing"
-        assert len(concluded.path) == 12 and max(concluded.path) == concluded.epsilon
+        found = conclude_setting(scores, setting)
+        proven[sigma] = found.epsilon
+        assert found.assumption_free.assumes.text == "nothing"
+        assert len(found.path) == 12 and max(found.path) == found.epsilon
     drawn = M + 1 - scores.scores.astype(int)
     assert ranks.measure_law(drawn, scores.presence, M) > 1e-3
     assert proven[0.2] > 0.5 and proven[1e4] < 0.5
@@ -167,7 +168,7 @@ def test_a_store_keeps_how_many_draws_there_were(dataset, tmp_path):
     loaded = kept.load(2)
     assert loaded.draws == M
     np.testing.assert_array_equal(
-        of_store.directions(loaded).cosines, of_store.directions(scores).cosines
+        concluded.read_directions(loaded).cosines, concluded.read_directions(scores).cosines
     )
     assert from_identity(identity(setting)) == setting
 
@@ -244,5 +245,5 @@ def test_a_black_box_of_mnists_size_is_proven_to_leak_with_nothing_assumed():
         learning_rate=0.1,
     )
     table = build.build(setting, dataset, build.Trainee(model, 10, "per_example"))
-    concluded = conclude_setting(play(table, 6), setting)
-    assert 4 <= concluded.epsilon < concluded.upper_bound < 24
+    found = conclude_setting(play(table, 6), setting)
+    assert 4 <= found.epsilon < found.upper_bound < 24

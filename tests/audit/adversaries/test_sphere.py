@@ -18,7 +18,7 @@ from audit.methods import exact_null
 from audit.methods.exact_null import LAW_LEVEL
 from audit.report import bounds_table
 from audit.settings.make import setting_of
-from audit.storage.checkpoints import Checkpoints
+from audit.storage.store import Checkpoints
 from audit.training import build, game
 from tests.forks import python
 

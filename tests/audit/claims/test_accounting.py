@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
-from audit import values
+from audit import errors
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd, Gdp
@@ -60,11 +60,11 @@ def test_without_insertions_or_noise(bound):
 
 
 def test_values_at_the_ends_of_the_range_and_beyond():
-    least, most = values.MIN_NOISE, accounting.MOST_INSERTIONS
+    least, most = errors.MIN_NOISE, accounting.MOST_INSERTIONS
     mu = accounting.mu_upper_bound(least, most)
     bound = accounting.epsilon_upper_bound(least, most, 1e-5)
     assert bound == pytest.approx(mu**2 / 2, rel=1e-6) and np.isfinite(bound)
-    assert accounting.epsilon_upper_bound(values.MAX_NOISE, 1, 1e-5) == 0.0
+    assert accounting.epsilon_upper_bound(errors.MAX_NOISE, 1, 1e-5) == 0.0
     for noise, insertions, named in (
         (-1.0, 5, "`noise_multiplier=-1"),
         (1.0, -5, "`insertions=-5"),

@@ -11,7 +11,6 @@ from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import concluded
 from audit.conclusions.concluded import conclude, conclude_setting
 from audit.errors import InputError
-from audit.evidence import of_store
 from audit.evidence.canaries import single
 from audit.settings.make import setting_of
 from audit.storage.store import Scores
@@ -32,7 +31,7 @@ def test_a_setting_brings_its_mechanism_and_its_reason():
     with_reason, without = (conclude_setting(NORMAL, one) for one in (crafted, plain))
     assert with_reason.reason and not without.reason
     assert with_reason.composition == Composition(*crafted.composition)
-    assert with_reason.bounds == without.bounds == conclude(of_store.design(NORMAL)).bounds
+    assert with_reason.bounds == without.bounds == conclude(concluded.read_coins(NORMAL)).bounds
 
 
 def test_the_curve_is_tested_whoever_concludes():
@@ -40,7 +39,7 @@ def test_the_curve_is_tested_whoever_concludes():
     for refuted, one in ((False, NORMAL), (True, LAPLACE)):
         kept, of_caller = (
             conclude_setting(one, setting),
-            conclude(single(*of_store.worlds(one))),
+            conclude(single(*concluded.split_worlds(one))),
         )
         assert kept.refutes_gaussian == of_caller.refutes_gaussian == refuted
         assert kept.curve == of_caller.curve

@@ -20,9 +20,9 @@ from audit.evidence.canaries import single
 from audit.laws import conversions
 from audit.methods import estimate, lifted
 from audit.methods.estimate import METHODS, Bound, Estimate, if_gaussian
-from audit.methods.level import Level
 from audit.settings.make import setting_of
 from audit.storage.store import Scores
+from audit.written import Level
 
 RNG = np.random.default_rng(0)
 WORLDS = RNG.normal(1, 1, 200), RNG.normal(0, 1, 150)

@@ -133,7 +133,7 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
     )
     game = build.build(setting, DATA)
     batches = np.asarray(game.schedule.batches)
-    row = lipschitz.zoo.task(model)
+    row = lipschitz.task.task(model)
     moments = [ROWS[batch].astype(float).T @ ROWS[batch] / 5 for batch in batches]
     smoothness = curvature * np.array([np.linalg.eigvalsh(moment)[-1] for moment in moments])
     expected = np.maximum(abs(1 - rate * decay), np.abs(1 - rate * (decay + smoothness)))

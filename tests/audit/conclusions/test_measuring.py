@@ -10,7 +10,7 @@ import pytest
 import audit
 from audit.claims.accounting import Composition
 from audit.claims.hidden_state import Periods, bound_periods
-from audit.conclusions import lipschitz, rehearsals
+from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
@@ -74,7 +74,7 @@ def test_kinks_leave_an_estimate_and_no_bound():
 
 def test_what_is_measured_of_uncovered_steps_is_refused():
     with pytest.raises(InputError, match="depends on more than the last model"):
-        rehearsals.require_measurable(setting_of("tanh_fcnn", optimizer="adam"))
+        lipschitz.require_measurable(setting_of("tanh_fcnn", optimizer="adam"))
     with pytest.raises(InputError, match="give measured"):
         audit.audit("tanh_fcnn", runs=4, lipschitz="guessed")
 
@@ -188,10 +188,10 @@ def test_steps_are_measured_again_along_more_runs_or_by_another_version(
     kept, requested, is_measured_again, tmp_path
 ):
     store = make_store(tmp_path)
-    assert rehearsals.find_measured(store, requested) is None
+    assert lipschitz.find_measured(store, requested) is None
     lipschitz.keep(store, kept)
     assert lipschitz.kept(store) == kept
-    assert (rehearsals.find_measured(store, requested) is None) == is_measured_again
+    assert (lipschitz.find_measured(store, requested) is None) == is_measured_again
     is_of_another_version = kept.runs > 0 and kept.version != lipschitz.MEASUREMENT
     assert (lipschitz.find_current(store) is None) == is_of_another_version
 
@@ -199,13 +199,13 @@ def test_steps_are_measured_again_along_more_runs_or_by_another_version(
 @pytest.mark.parametrize(
     ("model", "fields", "request_", "runs"),
     [
-        ("tanh_fcnn", {"k": 5}, {}, rehearsals.USUAL),
+        ("tanh_fcnn", {"k": 5}, {}, lipschitz.USUAL),
         ("tanh_fcnn", {"k": 5}, {"requested": "none"}, None),
         ("tanh_fcnn", {"k": 5, "optimizer": "adam"}, {}, None),
         ("tanh_fcnn", {"k": 1}, {}, None),
         ("tanh_fcnn", {"k": 1}, {"requested": "measured", "rehearsals": 6}, 6),
         ("fcnn", {"k": 5}, {}, None),
-        ("fcnn", {"k": 5}, {"requested": "measured"}, rehearsals.USUAL),
+        ("fcnn", {"k": 5}, {"requested": "measured"}, lipschitz.USUAL),
         ("two_layer_tanh", {"k": 5}, {"requested": "measured"}, None),
     ],
 )
@@ -213,15 +213,15 @@ def test_smooth_models_of_which_nothing_is_proven_are_measured_by_default(
     model, fields, request_, runs
 ):
     setting = setting_of(model, insertions=4, **fields)
-    assert rehearsals.count_rehearsals(setting, **request_) == runs
+    assert lipschitz.count_rehearsals(setting, **request_) == runs
 
 
 def test_rehearsals_are_two_at_least_and_need_a_measurement():
     setting = setting_of("tanh_fcnn", k=5, insertions=4)
     with pytest.raises(InputError, match="give at least 2"):
-        rehearsals.count_rehearsals(setting, "measured", 1)
+        lipschitz.count_rehearsals(setting, "measured", 1)
     with pytest.raises(InputError, match="goes with `lipschitz=measured`"):
-        rehearsals.count_rehearsals(setting, None, 4)
+        lipschitz.count_rehearsals(setting, None, 4)
 
 
 @pytest.mark.parametrize("model", ["two_layer_tanh", "mobilenet_softmax_head", "logistic"])

@@ -91,10 +91,10 @@ def test_linear_losses_leak_what_the_closed_form_says(sampler, tmp_path):
 
 def read_scores(folder, runs):
     """Returns the scores of the only store in a folder."""
-    from audit.settings import stored
+    from audit.settings import make
     from audit.storage.store import Store
 
-    [store] = stored.audits(folder).folders
+    [store] = make.audits(folder).folders
     return Store.at(store).load(runs)
 
 

@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from audit.conclusions import concluded
 from audit.conclusions.concluded import conclude, conclude_each_run
 from audit.errors import InputError
-from audit.evidence import fair_coins, given, of_store
+from audit.evidence import fair_coins, given
 from audit.methods import lifted
 from audit.methods.method import COINS, GAUSSIAN_CURVE, NOTHING
 from audit.report import audit_page, bounds_table, subjects
@@ -109,7 +110,7 @@ def test_the_law_of_kinds_is_that_of_balls_in_bins():
 @pytest.mark.slow
 def test_bounds_of_given_coins_say_that_they_assume_one_probability():
     scores = RNG.normal(size=FAIR.shape) + 2 * FAIR
-    callers, drawn = given.coins(scores, FAIR), of_store.design(Scores(0, scores, FAIR))
+    callers, drawn = given.coins(scores, FAIR), concluded.read_coins(Scores(0, scores, FAIR))
     for design, assumed in ((callers, COINS), (drawn, NOTHING)):
         found = {bound.method: bound for bound in lifted.bounds(design, 1e-5, 0.95)}
         assert found["lifted"].assumes == found["lidp_bernstein_2"].assumes == assumed
@@ -129,7 +130,7 @@ def test_coins_that_our_own_game_drew_are_not_tested():
     bits = np.arange(80) < 40
     scores = RNG.normal(size=80) / 100
     ten_runs = Scores(0, np.tile(scores, (10, 1)), np.tile(bits, (10, 1)))
-    assert of_store.design(ten_runs).given is False
+    assert concluded.read_coins(ten_runs).given is False
     assert len(conclude_each_run(Scores(0, scores[None], bits[None]), 10_000, True)) == 1
     with pytest.raises(InputError, match="fair independent coins"):
         given.coins(scores[None], bits[None])

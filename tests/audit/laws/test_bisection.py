@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.laws.bisection import bisect_all, find_bracket, find_largest_refuted
+from audit.laws.intervals import bisect_all, find_bracket, find_largest_refuted
 
 
 @pytest.mark.parametrize("truth", [0.3, 1.0, 77.0])

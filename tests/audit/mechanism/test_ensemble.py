@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from audit.mechanism import base, dpsgd, ensemble, memory
+from audit.mechanism import base, dpsgd, ensemble
+from audit.mechanism.base import StepMemory, local_hardware, step_memory
 from audit.mechanism.clipping.base import per_example
-from audit.mechanism.memory import StepMemory, local_hardware, step_memory
 
 HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
 KEY = jax.random.key(7, impl="threefry2x32")
@@ -87,7 +87,7 @@ RUNS, EXPONENTS = strategies.integers(1, 100_000), strategies.integers(0, 40)
 def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent, cores):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")] * cores)
-        patch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
+        patch.setattr(base.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
         wanted = max(
             32 << 20, 4 << exponent
         )  # cache, but four runs where a quarter of 4 GiB holds them
@@ -106,7 +106,7 @@ def test_chunks_on_gpus_take_a_quarter_of_their_memory(runs, exponent, count):
 
 def test_a_small_machine_keeps_memory_free(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")])
-    monkeypatch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1024)
+    monkeypatch.setattr(base.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1024)
     assert ensemble.chunk_size(1000, StepMemory(1 << 10, 1)) * (1 << 10) <= 1 << 20
 
 

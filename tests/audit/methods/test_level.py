@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.methods.level import Level, round_confidence, show_level, show_percent, show_risk
+from audit.written import Level, round_confidence, show_level, show_percent, show_risk
 
 
 @pytest.mark.parametrize("value", [0.95, 1e-5, 0.9999999, 1 - 2**-53, 1.234567e-7, 5e-324])

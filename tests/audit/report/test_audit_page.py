@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from audit.claims.claim import DpSgd
-from audit.conclusions import results
+from audit.conclusions import concluded, results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
-from audit.evidence import of_store
 from audit.evidence.canaries import single
-from audit.methods.level import Level
 from audit.report import audit_page as report
 from audit.report import audit_panels, bounds_table, listing, page, subjects
 from audit.report.subjects import RequestedLevels
@@ -23,6 +21,7 @@ from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import index
 from audit.storage.store import Scores, Store, hash_of
+from audit.written import Level
 from tests.audit.report.outline import Outline
 from tests.cases import mostly_slow
 
@@ -45,7 +44,7 @@ def stored(root, setting=SETTING, runs=200, audited=True):
     store.save(scores)
     if audited:
         composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)
-        found = conclude(single(*of_store.worlds(scores)), composition, Level(1e-6, 0.9))
+        found = conclude(single(*concluded.split_worlds(scores)), composition, Level(1e-6, 0.9))
         results.keep_result(store, found, runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
 

@@ -16,8 +16,8 @@ from audit.evidence.canaries import single
 from audit.laws import cosine_law
 from audit.methods.method import NOTHING
 from audit.report import audit_page, audit_panels, style
-from audit.rounding import at_least
 from audit.settings.make import setting_of
+from audit.written import at_least
 from experiments.cells.cell import Audited
 from experiments.sweeps import estimates
 from experiments.sweeps.points import Point

@@ -13,13 +13,13 @@ from audit.conclusions.finish import finish
 from audit.errors import InputError
 from audit.evidence import given
 from audit.laws import cosine_law
-from audit.methods.level import Level
 from audit.report import audit_page, audit_panels, federated_table, subjects
 from audit.report.federated_table import FederatedAudit
 from audit.report.subjects import RequestedLevels
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.federated import FederatedSetting, federated_identity
 from audit.storage.store import Scores, Store
+from audit.written import Level
 from tests.audit.report.outline import Outline
 
 D = 10_000
@@ -115,7 +115,7 @@ def save_federated(root, /, sigma=4.0, observe="final", **changes):
 @pytest.mark.slow
 def test_a_saved_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     folder = save_federated(tmp_path)
-    assert stored.federated(tmp_path) == [folder]
+    assert make.federated(tmp_path) == [folder]
     about = subjects.describe_federated_folder(folder, RequestedLevels())
     assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
     text = Outline(audit_page.report("A", [about]).decode()).text

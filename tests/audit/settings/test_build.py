@@ -10,7 +10,7 @@ import pytest
 
 from audit.adversaries import biased
 from audit.errors import InputError
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
 from audit.tasks.task import Dataset
@@ -36,9 +36,7 @@ def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeyp
 
     monkeypatch.setattr(game, "play", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        game.train(
-            build.build(SETTING, dataset), stored.open_store(tmp_path, SETTING, dataset), 4, 4
-        )
+        game.train(build.build(SETTING, dataset), make.open_store(tmp_path, SETTING, dataset), 4, 4)
 
 
 def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):

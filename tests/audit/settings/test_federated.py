@@ -14,8 +14,7 @@ from audit.mechanism import cohorts
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
 from audit.storage.store import Store
-from audit.tasks import zoo
-from audit.tasks.task import Dataset, Sources
+from audit.tasks.task import Dataset, Sources, federated_task
 from audit.training import build_federated, game
 from models.data.clients import dirichlet
 
@@ -147,7 +146,7 @@ def test_zero_clients_of_images_is_one_for_each(tmp_path):
         {f"{part}_images": images, f"{part}_labels": labels} for part in ("train", "test")
     )
     np.savez(tmp_path / "images.npz", **train, **test)
-    task = zoo.federated_task("linear")
+    task = federated_task("linear")
     dealt = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients
     assert dealt.number == 40 and (dealt.counts == 1).all()
     np.testing.assert_array_equal(dealt.labels, np.arange(40) % 10)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.settings import make
 from audit.settings import make as settings
-from audit.settings import stored
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, fields, from_identity, setting_of
 from audit.settings.setting import flat, identity, validate
@@ -233,19 +233,19 @@ def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(
 ):
     given = {name: value for name, value in fields.items() if name != "model"}
     setting = dataclasses.replace(setting_of("fcnn", **given), model=fields["model"])
-    store = stored.open_store(tmp_path, setting, DATA, experiment)
+    store = make.open_store(tmp_path, setting, DATA, experiment)
     assert store.path == tmp_path / f"{words}-{Store(tmp_path / 'plain', store.config()).path.name}"
-    assert stored.open_store(tmp_path, setting, DATA, experiment).path == store.path
-    assert stored.find_store(tmp_path, setting, DATA, experiment).path == store.path
+    assert make.open_store(tmp_path, setting, DATA, experiment).path == store.path
+    assert make.find_store(tmp_path, setting, DATA, experiment).path == store.path
 
 
 def test_what_is_no_audit_is_left_alone_and_looking_for_a_store_makes_none(tmp_path):
-    assert stored.find_store(tmp_path / "out", setting_of("fcnn"), DATA) is None
+    assert make.find_store(tmp_path / "out", setting_of("fcnn"), DATA) is None
     assert not list(tmp_path.iterdir())
     for config in ({}, {"kind": "landscape_exact", "steps": 3}, {"model": "fcnn"}):
-        assert stored.parse_config(config) is None
-    assert stored.parse_config({**AUDIT, "adversary": {"name": "unheard of"}}) is None
-    assert stored.parse_config(identity(setting_of("fcnn"), "canary_norms")) is None
+        assert make.parse_config(config) is None
+    assert make.parse_config({**AUDIT, "adversary": {"name": "unheard of"}}) is None
+    assert make.parse_config(identity(setting_of("fcnn"), "canary_norms")) is None
 
 
 AUDIT = identity(setting_of("fcnn"))
@@ -285,9 +285,7 @@ SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
     ],
 )
 def test_a_foreign_config_is_no_audit(foreign):
-    assert (
-        stored.parse_config(AUDIT) is not None and stored.parse_config({**AUDIT, **foreign}) is None
-    )
+    assert make.parse_config(AUDIT) is not None and make.parse_config({**AUDIT, **foreign}) is None
 
 
 def test_scores_of_an_older_version_are_told_apart_and_named(tmp_path):
@@ -297,8 +295,8 @@ def test_scores_of_an_older_version_are_told_apart_and_named(tmp_path):
     assert from_identity(decisive) == setting
     old = Store(tmp_path, {**decisive, "adversary": {"name": "examples"}})
     old.save(CHUNK)
-    assert stored.find_store(tmp_path, setting, DATA) is None
-    found = stored.audits(tmp_path)
+    assert make.find_store(tmp_path, setting, DATA) is None
+    found = make.audits(tmp_path)
     assert not found.folders
     assert found.others == 0
     assert (
@@ -312,9 +310,9 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
         store.save(CHUNK)
     (stores[2].path / "config.json").write_text("{}")
     Store(tmp_path, identity(setting_of("fcnn", seed=9)))  # without scores
-    found = stored.audits(tmp_path)
+    found = make.audits(tmp_path)
     assert set(found.folders) == {stores[0].path, stores[1].path} and found.others == 1
     assert [folder for folder, message in found.refused.items() if str(folder) in message] == [
         stores[2].path
     ]
-    assert stored.audits(tmp_path / "nowhere") == ([], 0, {})
+    assert make.audits(tmp_path / "nowhere") == ([], 0, {})

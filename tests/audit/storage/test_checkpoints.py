@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from audit.mechanism import base, dpsgd
-from audit.storage import checkpoints
-from audit.storage.checkpoints import Checkpoints
+from audit.storage import store
+from audit.storage.store import Checkpoints
 from audit.training import game
 from tests.cases import mostly_slow
 
@@ -67,7 +67,7 @@ def test_drop_removes_one_chunks_and_clear_all(stored, folder):
 @pytest.fixture
 def now(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(store.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -83,13 +83,13 @@ def test_at_most_one_in_so_many_seconds(folder, now):
 
 
 def test_slow_writing_makes_checkpoints_rare(folder, now, monkeypatch):
-    write = checkpoints._write
+    write = store._write
 
     def slow(*arguments):
         now[0] += 10
         write(*arguments)
 
-    monkeypatch.setattr(checkpoints, "_write", slow)
+    monkeypatch.setattr(store, "_write", slow)
     stored = Checkpoints(folder, 30)
     spent = 0.0
     for segment in range(1, 201):
@@ -129,7 +129,7 @@ def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(
     def refuse(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoints.np, "savez", refuse)
+    monkeypatch.setattr(store.np, "savez", refuse)
     for segment in (3, 4):
         stored.offer("chunk", segment, STATES)
     message = capsys.readouterr().err

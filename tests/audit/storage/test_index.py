@@ -12,9 +12,9 @@ from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
 from audit.evidence.canaries import single
-from audit.methods.level import Level
 from audit.storage import index
 from audit.storage.store import Kept, Scores, Store
+from audit.written import Level
 
 SETTING = {"adversary": "gc_r", "steps": 250}
 

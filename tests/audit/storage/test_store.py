@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from audit.errors import InputError
 from audit.storage import files
-from audit.storage.store import Store, hash_of
+from audit.storage.store import Store, hash_of, hold
 from audit.training.game import Scores
 
 SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}
@@ -178,8 +178,8 @@ def test_scores_of_another_setting_are_set_aside(store, path, tmp_path, capsys):
 LOCKED = """
 import sys
 from pathlib import Path
-from audit.storage import locks
-with locks.hold(Path(sys.argv[1])), locks.hold(Path(sys.argv[1])):
+from audit.storage.store import hold
+with hold(Path(sys.argv[1])), hold(Path(sys.argv[1])):
     print("mine", flush=True)
     sys.stdin.read()
 """
@@ -193,7 +193,7 @@ def test_a_second_process_waits_for_the_lock_of_one_that_dies(store, capfd):
         entered = threading.Event()
 
         def enter():
-            with store.lock():
+            with hold(store.path):
                 entered.set()
 
         thread = threading.Thread(target=enter)

@@ -11,8 +11,8 @@ from scipy import stats
 
 from audit.adversaries import biased
 from audit.adversaries.base import Adversary, Observer
+from audit.conclusions import concluded
 from audit.errors import InputError
-from audit.evidence import of_store
 from audit.laws import densities
 from audit.mechanism import base
 from audit.training import game
@@ -46,7 +46,7 @@ def _spread_is(samples, deviation):
 def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unknown):
     """mu = insertions / (sigma sqrt(T)): noise enters at all T steps, the canary at every k-th."""
     table = empty_game(steps, k, unknown_initialisation=unknown)
-    s_in, s_out = of_store.worlds(play(table, [(0, RUNS)], 6000))
+    s_in, s_out = concluded.split_worlds(play(table, [(0, RUNS)], 6000))
     assert len(s_in) == len(s_out) == RUNS // 2
     rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
     deviation = rate * sigma * norm * np.sqrt(steps) / batch
@@ -62,7 +62,7 @@ def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unkn
 
 def test_a_wrong_sigma_is_noticed(empty_game, play):
     table = empty_game(16, hyper=base.Hyperparameters(0.5, 3.0, 2.0 * 1.05))
-    scores = np.concatenate(of_store.worlds(play(table, [(0, RUNS)], 10_000)))
+    scores = np.concatenate(concluded.split_worlds(play(table, [(0, RUNS)], 10_000)))
     shifted = scores - np.repeat([0.5 * 3.0 * 16 / 4, 0], RUNS // 2)
     assert _spread_is(shifted, 1.05 * 0.5 * 2.0 * 3.0 * 4 / 4)
     assert not _spread_is(shifted, 0.5 * 2.0 * 3.0 * 4 / 4)

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audit.methods.level import Level
 from audit.report import style
-from audit.settings import stored
+from audit.settings import make
+from audit.written import Level
 from experiments.canife import curves, figures, sweep
 from experiments.canife import measured as stored_rounds
 from experiments.canife.attacked import fit_to_clients
@@ -43,7 +43,7 @@ def trained(image_file, tmp_path_factory):
     for ablation in (POOLS, COHORTS):
         outcome = do_all(list(ablation.cells), Workplace(folder, data))
         assert len(outcome.here) == len(ablation.cells)
-    return Evidence(stored.holdings(folder), {}, Level())
+    return Evidence(make.holdings(folder), {}, Level())
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_what_is_stored_is_not_trained_again_and_all_of_it_is_drawn(trained):
         ((name, figure),) = drawn.figures
         assert (name, drawn.missing) == (ablation.name, 0)
         assert style.png(figure).startswith(b"\x89PNG")
-    nothing = Evidence(stored.holdings(trained.held.root / "none"), {}, Level())
+    nothing = Evidence(make.holdings(trained.held.root / "none"), {}, Level())
     assert figures.draw(POOLS, nothing).missing == len(POOLS.cells)
 
 

@@ -8,7 +8,7 @@ import pytest
 from audit.errors import InputError
 from audit.laws import conversions, densities
 from audit.report import style
-from audit.storage.checkpoints import Checkpoints
+from audit.storage.store import Checkpoints, hold
 from experiments.canife import attacked, cohort_law, curves, figures, populations, training
 from experiments.canife import measured as stored_rounds
 from experiments.canife import rounds as accounting_of_rounds
@@ -40,7 +40,7 @@ def data(tmp_path_factory):
 def measure(setting, data, folder):
     """Measures what is missing of a setting; returns its store and the rounds that were missing."""
     setting, split, store = training.prepare(setting, folder, data)
-    with store.lock():
+    with hold(store.path):
         return store, list(training.measure_missing(setting, split, store, setting.measured()))
 
 

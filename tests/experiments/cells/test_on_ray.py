@@ -130,8 +130,7 @@ import numpy as np
 from experiments.cells import ray_engine
 from audit.training import driver, game
 from audit.runtime.machine import prepare_jax
-from audit.settings import stored
-from audit.settings.make import setting_of
+from audit.settings.make import open_store, setting_of
 from audit.tasks.task import Dataset
 
 address, out, log, runs, chunk = sys.argv[1:]
@@ -153,12 +152,12 @@ data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" *
 setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3000, periodicity=25)
 if not address:
     prepare_jax(1)
-    store = stored.open_store(Path(out), setting, data)
+    store = open_store(Path(out), setting, data)
     game.train(driver.make_recipe(setting, data).make(data), store, int(runs), int(chunk))
     sys.exit()
 with ray_engine.join(address) as engine:
     trainer = engine.trainer(driver.make_recipe(setting, data), data)
-    store = stored.open_store(Path(out), setting, data)
+    store = open_store(Path(out), setting, data)
     trainer.train(store, int(runs), int(runs), lambda runs: None)
 """
 

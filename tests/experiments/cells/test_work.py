@@ -19,7 +19,7 @@ from audit.adversaries.directions import CotS
 from audit.adversaries.examples import Loss
 from audit.adversaries.sphere import SphereFields
 from audit.errors import InputError
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import files
@@ -253,14 +253,14 @@ def test_norms_are_kept_and_damaged_ones_are_trained_again(tmp_path, monkeypatch
     monkeypatch.setattr(norms, "canary_norms", train)
     dataset = Dataset(np.zeros((40, 8), np.float32), np.zeros(40, np.int32), "made up", "0" * 64)
     setting = setting_of("fcnn", adversary="loss", batch_size=10, steps=3)
-    store = stored.open_store(tmp_path, setting, dataset, norms.EXPERIMENT)
+    store = make.open_store(tmp_path, setting, dataset, norms.EXPERIMENT)
     data = SimpleNamespace(checksum=lambda model: None, load=lambda model: dataset)
     cell = norms.norms_cell(setting, 4)
-    held = stored.holdings(tmp_path)
+    held = make.holdings(tmp_path)
     assert not cell.is_done(held, data)
     cell.do(store, data, print)
     expected = np.arange(3.0) + np.arange(3)[:, None]
-    np.testing.assert_array_equal(norms.read(stored.holdings(tmp_path), setting, 3), expected)
+    np.testing.assert_array_equal(norms.read(make.holdings(tmp_path), setting, 3), expected)
     assert norms.read(held, setting, 5) is None and cell.is_done(held, data)
     path = store.path / "answer.json"
     path.write_text(path.read_text()[:-9])

@@ -11,8 +11,7 @@ import pytest
 
 from audit.adversaries.biased import GcS
 from audit.adversaries.sphere import SphereFields
-from audit.conclusions import lipschitz, measuring, rehearsals
-from audit.evidence import of_store
+from audit.conclusions import concluded, lipschitz, measuring
 from audit.evidence.canaries import Fresh
 from audit.methods import exact_null
 from audit.settings.make import setting_of
@@ -49,7 +48,7 @@ def make_setting(model, k, seed, adversary, **more):
 
 def bound_last_model(setting, dataset, effort=EFFORT):
     steps = None
-    if rehearsals.count_rehearsals(setting) is not None:
+    if lipschitz.count_rehearsals(setting) is not None:
         trainee = build.trainee(setting.model, dataset)
         clipped_sum = build.choices(setting, trainee).clipped_sum
         game = build.build(setting, dataset)
@@ -71,7 +70,7 @@ def compare(setting, dataset, mu, audits=1):
     """Returns the GDP limit of each audit over the bound mu."""
     ratios = []
     for scores in play(setting, dataset, RUNS, audits):
-        design = of_store.directions(scores)
+        design = concluded.read_directions(scores)
         assert isinstance(design, Fresh)
         ratios.append(exact_null.bound_gdp(design, 1e-5, 0.95).mu / mu)
     return ratios
@@ -115,7 +114,7 @@ def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
     mu = bound_last_model(setting, dataset)
     runs = 4000
     [scores] = play(setting, dataset, runs)
-    world_in, world_out = of_store.worlds(scores)
+    world_in, world_out = concluded.split_worlds(scores)
     deviation = np.sqrt((world_in.var() + world_out.var()) / 2)
     audited = (world_in.mean() - world_out.mean()) / deviation
     error = np.sqrt(4 / runs * (1 + audited**2 / 8))

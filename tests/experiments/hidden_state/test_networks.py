@@ -5,12 +5,12 @@ import pytest
 
 from audit.conclusions import lipschitz
 from audit.conclusions.lipschitz import Steps
-from audit.methods.level import Level
-from audit.settings import stored
+from audit.settings import make
 from audit.storage import index
 from audit.storage.store import Scores
 from audit.tasks.task import Dataset
 from audit.training import rehearsal
+from audit.written import Level
 from experiments.hidden_state import bracket, expansion
 from experiments.hidden_state.sweep import COORDINATE, FRESH, sweeps
 from experiments.sweeps import points
@@ -55,7 +55,7 @@ def test_the_laptop_s_brackets_take_an_hour_at_most():
 def keep_scores(out, audited):
     """Keeps made-up scores of an audit, as many as it wants."""
     setting = audited.setting
-    store = stored.open_store(out, setting, DATA)
+    store = make.open_store(out, setting, DATA)
     rng = np.random.default_rng(0)
     dimension = 68 if audited.series == FRESH.label else 0
     presence = np.arange(audited.runs)[:, None] % 2 == 1
@@ -77,7 +77,7 @@ def test_rows_show_audits_between_bounds_and_say_what_these_are(model, kink, wor
         keep_scores(tmp_path, audited)
     for cell in sweep.cells:
         if cell.audited is None:
-            store = stored.open_store(tmp_path, cell.request, DATA, expansion.EXPERIMENT)
+            store = make.open_store(tmp_path, cell.request, DATA, expansion.EXPERIMENT)
             own_kink = kink if task(cell.request.model).label == model else ""
             measured = Steps(1.02, "measured", 4, own_kink, lipschitz.MEASUREMENT)
             lipschitz.keep(store, measured)

@@ -9,11 +9,11 @@ from scipy import special, stats
 
 from audit.claims import accounting
 from audit.errors import InputError
-from audit.methods.level import Level
 from audit.report import style
 from audit.settings.setting import validate
 from audit.storage import index
 from audit.storage.store import Scores
+from audit.written import Level
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.lidp import cells, figures, gains, sweep, tables

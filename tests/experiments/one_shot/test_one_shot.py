@@ -13,11 +13,11 @@ from audit.errors import InputError
 from audit.evidence import one_run as one_run_evidence
 from audit.laws import conversions, cosine_law
 from audit.methods import one_shot
-from audit.methods.level import Level
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.federated import federated_identity, validate_federated
 from audit.storage.store import Scores, Store
+from audit.written import Level
 from experiments.canife import rounds
 from experiments.cells import federated as cells
 from experiments.cells.cell import DataSets
@@ -193,7 +193,7 @@ def made_up(tmp_path_factory):
         store = Store(root, federated_identity(IMAGES.without_canaries(noise), "0" * 64))
         store.save(Scores(0, np.zeros((1, 1)), np.zeros((1, 1), bool)))
         cells.keep_accuracies(store, 0, np.array([0.8]))
-    return points.Evidence(stored.holdings(root), {}, LEVELS)
+    return points.Evidence(make.holdings(root), {}, LEVELS)
 
 
 @pytest.mark.parametrize("scale", sweep.SIZES)
@@ -247,7 +247,7 @@ def test_figure_4_compares_one_run_with_several(tmp_path):
     plan = SPLITS._replace(training=SPLITS.training._replace(setting=setting, noises=(0.1,)))
     _store_run(tmp_path, plan.one_run(0.1), 4, 7850, 5.0)
     _store_run(tmp_path, plan.several_runs(0.1), 8, 7850, 5.0)
-    (split,) = estimates.read_splits(stored.holdings(tmp_path), plan, 1e-5)
+    (split,) = estimates.read_splits(make.holdings(tmp_path), plan, 1e-5)
     assert split.observe == "all"
     assert (np.diff(split.one_run) >= 0).all()
     assert np.median(split.several_runs) == pytest.approx(np.median(split.one_run), rel=0.4)
@@ -299,7 +299,7 @@ def test_smoke_sweeps_are_trained_and_drawn(tmp_path, image_file):
     for name in ("one_shot_table_5", "one_shot_figure_4"):
         smoke_sweep = sweep.sweeps("smoke")[name]
         assert not do_all(list(smoke_sweep.cells), place).failed
-        drawn = figures.draw(smoke_sweep, points.Evidence(stored.holdings(tmp_path), {}, LEVELS))
+        drawn = figures.draw(smoke_sweep, points.Evidence(make.holdings(tmp_path), {}, LEVELS))
         assert drawn.missing == 0
         plt.close(drawn.figures[0][1])
 

@@ -13,13 +13,13 @@ from audit.claims.claim import DpSgd
 from audit.conclusions import concluded
 from audit.evidence.canaries import single
 from audit.methods import estimate
-from audit.methods.level import Level
 from audit.report.style import UPPER
-from audit.settings import stored
+from audit.settings import make
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import index
 from audit.storage.store import Scores, Store
+from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.hidden_state import figures, norms
@@ -155,7 +155,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
         settings += [setting_of("fcnn", adversary=adversary, seed=seed) for seed in range(3)]
     cells = [Audited("panel", one.adversary.name, 1, one, 120) for one in settings]
     fill(tmp_path, cells)
-    audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS)
+    audits = points.evidence(make.holdings(tmp_path), cells, LEVELS)
     drawn = figures.draw(Sweep("made_up", "Made up", tuple(map(audit_cell, cells))), audits)
     (axis,) = drawn.figures[0][1].axes
     for method, record in estimate.METHODS.items():
@@ -213,7 +213,7 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     fill(tmp_path, cells)
     path = next(tmp_path.glob("*/scores_*.npz"))
     harm(path)
-    audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS).audits
+    audits = points.evidence(make.holdings(tmp_path), cells, LEVELS).audits
     assert len(audits) == 2 and said.format(path) in capsys.readouterr().err
     assert len(list(path.parent.glob(f"{path.name}*"))) == 1  # nothing is thrown away
     (point,) = points.points(cells, audits)

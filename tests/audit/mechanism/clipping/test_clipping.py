@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from audit.mechanism.clipping import base, dense
+from audit.mechanism.clipping import base
 from audit.mechanism.clipping.layers import UnknownLayer
 from audit.tasks.model import flat_model
 
@@ -98,7 +98,7 @@ def _model(module):
 def _both(model):
     return {
         "per_example": base.per_example(model.loss),
-        "book_keeping": dense.book_keeping(model.module, model.unravel, model.criterion),
+        "book_keeping": base.book_keeping(model.module, model.unravel, model.criterion),
     }
 
 

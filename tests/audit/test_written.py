@@ -1,6 +1,6 @@
 """Words that fit the number before them."""
 
-from audit.runtime.progress import counted
+from audit.written import counted
 
 
 def test_a_noun_and_its_verb_agree_with_the_number():

@@ -1,0 +1,166 @@
+"""How numbers are written: bounds and levels as text, and results as JSON.
+
+Bounds are rounded so that none claims more than is proven: lower bounds down, upper bounds up.
+"""
+
+import decimal
+import json
+import math
+import numbers
+import textwrap
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+
+def at_least(value: float, decimals: int = 3) -> str:
+    """Returns a lower bound as text, rounded down to some decimals, with zeros at its end, or "inf"."""
+    if math.isinf(value):
+        return "inf"
+    rounded = math.floor(value * 10**decimals) / 10**decimals
+    return f"{rounded:.{decimals}f}"
+
+
+def at_most(value: float, decimals: int = 3) -> str:
+    """Returns an upper bound as text, rounded up to some decimals, or "inf"."""
+    if math.isinf(value):
+        return "inf"
+    rounded = math.ceil(value * 10**decimals) / 10**decimals
+    return f"{rounded:.{decimals}f}"
+
+
+def short(number: str) -> str:
+    """Returns a number's text without the zeros at its end; the text must have a decimal point."""
+    return number.rstrip("0").rstrip(".")
+
+
+def at_least_digits(value: float, digits: int = 4) -> str:
+    """Returns a lower bound as text, rounded down to some significant digits, as the format "g" shows it."""
+    return _round_digits(value, digits, decimal.ROUND_FLOOR)
+
+
+def at_most_digits(value: float, digits: int = 4) -> str:
+    """Returns an upper bound as text, rounded up to some significant digits, as the format "g" shows it."""
+    return _round_digits(value, digits, decimal.ROUND_CEILING)
+
+
+def _round_digits(value: float, digits: int, rounding: str) -> str:
+    """Returns a number as text, rounded to some significant digits in a direction of the module decimal."""
+    if not math.isfinite(value):
+        return f"{value:g}"
+    context = decimal.Context(prec=digits, rounding=rounding)
+    rounded = context.create_decimal(decimal.Decimal(value))
+    return f"{float(rounded):.{digits}g}"
+
+
+def finite(value: float | None) -> float | None:
+    """Returns a number, or None where it is infinite, NaN or None: JSON has no other numbers."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value
+
+
+def write_json(content: Any, indent: int | None = None) -> str:
+    """Returns nested dicts and lists as JSON text, in which null stands for infinity and NaN.
+
+    Args:
+      content: dicts, lists and tuples of texts, booleans, None and numbers, NumPy's among them.
+      indent: the number of spaces by which each level is indented; None for a single line.
+
+    >>> from audit.written import write_json
+    >>> write_json({"upper": float("inf"), "runs": [1, 2.5]})
+    '{"upper": null, "runs": [1, 2.5]}'
+    """
+    return json.dumps(_replace_infinities(content), indent=indent, default=float, allow_nan=False)
+
+
+def _replace_infinities(value: Any) -> Any:
+    """Returns nested dicts and lists with None in the place of every number that is not finite."""
+    if isinstance(value, Mapping):
+        return dict(zip(value, map(_replace_infinities, value.values()), strict=True))
+    if isinstance(value, list | tuple):
+        return [*map(_replace_infinities, value)]
+    # Whole numbers are finite, and may be too large for a float.
+    is_fraction = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
+    return finite(value) if is_fraction else value
+
+
+_DIGITS = 5  # of the distance from 1 of a confidence that is rounded
+
+
+class Level(NamedTuple):
+    """The level of an audit's bounds.
+
+    Attributes:
+      delta: The delta at which epsilon is bounded.
+      confidence: The confidence of each lower bound.
+    """
+
+    delta: float = 1e-5
+    confidence: float = 0.95
+
+    def __str__(self) -> str:
+        """Returns the level in words, with all digits: "delta 1e-05, confidence 0.95"."""
+        return f"delta {show_level(self.delta)}, confidence {show_level(self.confidence)}"
+
+
+USUAL_LEVEL = Level()
+
+
+def show_level(value: float) -> str:
+    """Returns a delta or a confidence as the shortest text that is read as the same number: "1e-05".
+
+    Fewer digits could write a confidence as 1, which claims certainty, and which no flag takes.
+    """
+    return repr(float(value))
+
+
+def show_percent(confidence: float) -> str:
+    """Returns a confidence in percent, with all its digits: "95%" for 0.95."""
+    return _format_percent(Decimal(show_level(confidence)))
+
+
+def show_risk(confidence: float) -> str:
+    """Returns in percent the probability with which a bound may fail: "5%" for the confidence 0.95."""
+    return _format_percent(1 - Decimal(show_level(confidence)))
+
+
+def round_confidence(confidence: float) -> float:
+    """Returns a computed confidence with fewer digits, rounded down: 0.983333 for 1 - 0.05 / 3.
+
+    Its distance from 1 has five digits, so that a confidence below 1 stays below 1.
+    """
+    risk = 1 - confidence
+    decimals = _DIGITS - 1 - math.floor(math.log10(risk))
+    # Whole units of the last decimal. Rounding first takes away what is only the rounding of floats.
+    units = math.ceil(round(risk * 10.0**decimals, 6))
+    return round(1 - units / 10.0**decimals, decimals)
+
+
+def _format_percent(share: Decimal) -> str:
+    """Returns a share in percent, without zeros at its end."""
+    return f"{(100 * share).normalize():f}%"
+
+
+def shortened(text: str, width: int) -> str:
+    """Returns a text of at most `width` characters: the text, or its first words and an ellipsis.
+
+    A single word that is too long is cut to its beginning.
+    """
+    words = textwrap.shorten(text, width, placeholder=" ...")
+    if words == "...":  # not even the first word fits: `shorten` leaves the placeholder alone
+        return f"{text[: width - 3]}..."
+    return words
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells".
+
+    Args:
+      number: the number, a whole one.
+      noun: what is counted; words that agree with it may follow, as in "batch holds".
+      plural: the same in the plural; by default with an s at the end.
+    """
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number:,} {plural or f'{noun}s'}"
