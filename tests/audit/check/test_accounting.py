@@ -6,8 +6,8 @@ from scipy import stats
 
 import audit
 from audit.check import accounting
-from audit.check.batches import compute_shuffled_epsilon
 from audit.claims.accounting import Composition, participant_upper_bound
+from audit.claims.brackets import compute_shuffled_epsilon
 
 DELTA = 1e-5
 TRAINING = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
