@@ -168,8 +168,8 @@ def _count_batches(draw: Draw, examples: int) -> int:
     drawn = draw_pass(draw, 0, examples, MOST_BATCHES)
     require(
         drawn.is_whole,
-        f"it gives more than {MOST_BATCHES:,} batches with seed 0: let a pass over the data end, or name the sampler "
-        "(--sampler) and the number of batches (--batches)",
+        f"it gives more than {MOST_BATCHES:,} batches with seed 0: let a pass over the data end, or name the "
+        "sampler (--sampler) and the number of batches (--batches)",
     )
     count = len(drawn.batches)
     require(count > 1, "it gives one batch at a time: define sampling_rate beside it")
