@@ -110,22 +110,22 @@ PRECONDITIONED = (
     "movements and noise are scaled number by number, as by Adam's running means: return the private "
     "gradient, `p.grad` after clipping and noise, with learning_rate=1"
 )
-RANDOM_GRADIENTS = (
+SEED_CHANGES_EXAMPLES = (
     "what an example does depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() "
-    "would take away Opacus's hooks); augmentation, sampling or noise before the gradient do it too"
+    "would take away Opacus's hooks); augmentation or sampling before the gradient do it too. Or something "
+    "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum"
 )
 BY_NUMBER = (
     "It differs by number: does an optimizer such as Adam divide it? Then return the private gradient, "
     "`p.grad` after clipping and noise, with learning_rate=1."
 )
-UNLESS_CLAMPED = (
-    ", unless it is the model that stops examples there, by features clamped to a norm, which moves the step "
-    "as clipping does: then the noise is too small"
+UNLESS_UNCLIPPED = (
+    ", unless no clipping stops the examples there, but the model or the gradients' own size: then the noise "
+    "is too small"
 )
 PERHAPS_ANOTHER_SIZE = (
     "Or the whole step is about {factor:.3g} times as large as stated, by which no privacy is lost, and the "
-    "noise multiplier is right: clipping is not seen to stop examples at C, which another clipping norm or "
-    "extreme_examples may show. {why}"
+    "noise multiplier is right: clipping is not seen to stop examples at C. {why}"
 )
 
 # Of the noise.
@@ -135,7 +135,7 @@ SILENT = CheckFinding(
     name="no noise {where}",
     meaning="{count} the same for every seed.",
     fix="add noise of deviation sigma C to all numbers of the sum, also to an embedding's rows without "
-    "examples; numbers that are not trained are to be left out of `params`",
+    "examples; leave numbers that are not trained out of `params`",
 )
 NOISE_NOT_FINITE = CheckFinding(
     check="noise",
@@ -149,14 +149,7 @@ WRONG_NOISE = CheckFinding(
     check="noise",
     name="noise of {figure} times the stated deviation",
     meaning="It is {figure} times eta sigma C / B{where}{equivalent}. {why}",
-    fix="add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B",
-)
-MORE_NOISE = CheckFinding(
-    check="noise",
-    name=WRONG_NOISE.name,
-    meaning="It is {figure} times eta sigma C / B{where}{equivalent}: more noise than stated, by which no "
-    "privacy is lost{room}. But the step is not as stated. {why}",
-    fix="{advice}" + WRONG_NOISE.fix,
+    fix="{advice}add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B",
 )
 REPEATED_NOISE = CheckFinding(
     check="independence",
@@ -177,11 +170,48 @@ SHARED_NOISE = CheckFinding(
     fix="draw a number for every parameter, from another key in every layer, another generator on every "
     "worker",
 )
+RELEASED_BUFFER = CheckFinding(
+    check="noise",
+    name="{name} is released with the model and has no noise",
+    meaning="The data change this buffer, and it is neither clipped nor noised.",
+    fix="switch it off (track_running_stats=False in batch norm), or compute it from public data",
+)
+MISSING_NOISE = CheckFinding(
+    check="noise",
+    name="no noise in some steps",
+    meaning="{repeats} of {seeds} seeds give the step without noise.",
+    fix="add noise at every step: look for a condition, a branch or a skipped call before it",
+)
+CANCELLING_NOISE = CheckFinding(
+    check="independence",
+    name="noise that cancels in a sum",
+    meaning="The sum of {where} has much less noise than its numbers: it shows the sum of gradients.",
+    fix="add the numbers as the generator draws them: do not subtract their mean, and do not pair them",
+)
+FIXED_LENGTH = CheckFinding(
+    check="shape",
+    name="noise of one length",
+    meaning="The noise of {where} has nearly the same norm at every seed: the norm of a step tells whether "
+    "an example took part.",
+    fix="do not normalise the noise: add normal numbers as the generator draws them",
+)
+CHANGING_LENGTH = CheckFinding(
+    check="shape",
+    name="noise whose size changes from step to step",
+    meaning="The norm of the noise of {where} varies more than that of independent normal numbers.",
+    fix="draw an independent number for every parameter at every step, all of deviation sigma C",
+)
+CLAMPED = CheckFinding(
+    check="shape",
+    name="noise that is clamped",
+    meaning="{agreements} exactly in a number, at the largest or smallest draws. {why}",
+    fix="draw it by normal() and do not clamp it: a number at the edge shows the sum of gradients",
+)
 GRID = CheckFinding(
     check="shape",
     name="noise on a grid that the sum is not on",
-    meaning="Draws are {where}: {agreements} exactly in a number. {why}",
-    fix="draw the noise in float32 or float64, and round the sum after adding it, never the noise alone",
+    meaning="Draws have few values: {agreements} exactly in a number. {why}",
+    fix="draw the noise in float32 or float64, and round the sum after adding it, never the noise by itself",
 )
 NOT_NORMAL = CheckFinding(
     check="shape",

@@ -28,6 +28,8 @@ FEATURES = "features times 1000"
 ROWS = ("noise", "independence", "shape", "noise and data", "empty batch")
 ALL_LAYERS = "all layers together"
 CONSECUTIVE = "consecutive seeds"
+SUM_OF = "the sum of"  # and the name of a layer: a test
+LENGTH_OF = "the length of"
 
 _UNEQUAL = 2.5  # variances of numbers differ if they spread so many times as much as by chance
 _REACH = 6  # deviations from the mean, within which practically all draws lie
@@ -36,6 +38,10 @@ _TAILS = (3.0, 3.5, 4.0)  # deviations beyond which draws are counted
 _BODY = 2.5  # deviations from the mean, up to which tests of all draws show the shape
 _LEAST_FREEDOM = 10  # degrees of a deviation from which draws over it are hardly dependent
 _FEW_FREEDOM = 1000  # degrees of a deviation below which dividing by it shows in the shape
+_NUM_PROJECTIONS = 3  # random ones, of each layer's noise
+_SIGNS_SEED = 7
+_MIN_NUMBERS = 8  # of a layer, for the test of its noise's length
+_MIN_PAIRS = 6  # of seeds, for the same
 _LEAST_IN_TAIL = 16.0  # draws that must be expected there for a test
 
 _FREEDOM = 320  # degrees of freedom to reach in the smallest layer, in at most _MOST_SECONDS
@@ -61,6 +67,7 @@ class StepNoise(NamedTuple):
       tolerance: (layers,) by how much deviations may be wrong, relative.
       silent: (layers,) how many of all the layer's parameters are the same for every seed.
       not_finite: how many of the draws have NaN or infinity in any of all the parameters.
+      pairs: of the differences of consecutive seeds over all the layer's parameters.
     """
 
     draws: Vector
@@ -74,6 +81,24 @@ class StepNoise(NamedTuple):
     tolerance: Vector
     silent: NDArray[Any]
     not_finite: int
+    pairs: "SeedPairs"
+
+
+class SeedPairs(NamedTuple):
+    """Differences of the noise of two consecutive seeds, over sqrt(2), summarised over whole layers.
+
+    They have no mean, and those of different pairs are independent. Units are squared parameters.
+
+    Attributes:
+      squares: (pairs, layers) the squared norm of each difference.
+      projections: (pairs, 1 + _NUM_PROJECTIONS, layers) the squared scalar product of each difference with
+        the unit vector whose numbers are all equal, and with unit vectors of random signs.
+      counts: (layers,) how many numbers of the layer have noise.
+    """
+
+    squares: Vector
+    projections: Vector
+    counts: NDArray[np.int64]
 
 
 class DrawnNoise(NamedTuple):
@@ -153,18 +178,21 @@ class DrawnNoise(NamedTuple):
     def is_constant(self) -> bool:
         """Returns whether all seeds give the same noise, of about the stated deviation.
 
-        A batch that holds every example four times has four times the sum of gradients. So a step with
-        gradients' part g and constant noise z moves the parameters by g + z at the batch as given, and by
-        4 g + z at that batch. z is solved from both. False if the step refused the larger batch.
+        An empty batch shows it. If the step refuses that, a batch with every example four times does: with
+        gradients' part g and noise z the step moves by g + z at the batch as given, and there by 4 g + z.
         """
-        fourfold = self.others[FOURFOLD]
-        # `values` are the noise less its mean over seeds: any other than 0 differs between seeds.
-        if isinstance(fourfold, str) or np.any(self.given.values):
+        if np.any(self.given.values):  # noise less its mean over seeds: it differs between seeds
             return False
-        constant = (4 * self.given.mean - fourfold.mean) / 3  # z, in stated deviations
-        # A parameter of exactly 0 has no noise.
-        deviation = np.sqrt(np.mean(constant[constant != 0] ** 2))
-        return bool(0.3 < deviation < 3)  # False for NaN, if all are 0
+        empty = self.others[EMPTY]
+        fourfold = self.others[FOURFOLD]
+        if not isinstance(empty, str):
+            constant = empty.mean
+        elif not isinstance(fourfold, str):
+            constant = (4 * self.given.mean - fourfold.mean) / 3
+        else:
+            return False
+        # A parameter of exactly 0 has no noise. False for NaN, if all are 0.
+        return bool(0.3 < np.sqrt(np.mean(constant[constant != 0] ** 2)) < 3)
 
 
 class NoiseTest(NamedTuple):
@@ -283,8 +311,11 @@ def _draw_at(
     is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
     draws: list[Vector] = []
     first = np.zeros(0)  # all parameters after the first step
+    even = np.zeros(0)  # those after the last step with an even seed
     differs = np.zeros(probe.start.size, bool)  # whether a parameter differs between seeds
     not_finite = 0
+    squares = []
+    projections = []
     try:
         for seed in _choose_seeds(probe, stream, count):
             after = probe.run(rows, int(seed))
@@ -293,8 +324,16 @@ def _draw_at(
             differs |= after != first
             not_finite += not np.all(np.isfinite(after))
             draws.append(after[is_sampled])
+            if seed % 2 == 0:
+                even = after
+                continue
+            difference = (after - even) / 2**0.5
+            squares.append(np.bincount(probe.layer, difference**2))
+            projections.append(_project(difference, probe.layer))
     except RefusedError as error:
         return str(error)
+    counts = np.maximum(np.bincount(probe.layer, differs), 1)
+    pairs = SeedPairs(np.array(squares), np.array(projections) / counts, counts)
 
     # By how much a layer's deviation may be wrong, relative, if the step computes in the layer's type. Four
     # spacings leave room for rounding each of the noise's factors, such as sigma C, eta and 1 / B. A spacing
@@ -306,7 +345,18 @@ def _draw_at(
     # seed in spite of noise. It does not count as silent.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
-    return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent, not_finite)
+    measured = _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent, not_finite)
+    return measured._replace(pairs=pairs)
+
+
+def _project(difference: Vector, layer: NDArray[np.int64]) -> Vector:
+    """Returns squared sums of each layer's numbers, (1 + _NUM_PROJECTIONS, layers): plain, with signs."""
+    rng = np.random.default_rng(_SIGNS_SEED)
+    sums = [np.bincount(layer, difference)]
+    for _ in range(_NUM_PROJECTIONS):
+        signs = rng.choice(np.array([-1.0, 1.0]), difference.size)
+        sums.append(np.bincount(layer, signs * difference))
+    return np.square(sums)
 
 
 def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
@@ -394,6 +444,7 @@ def _measure_noise(
         tolerance=tolerance,
         silent=silent,
         not_finite=not_finite,
+        pairs=SeedPairs(np.zeros((0, 1)), np.zeros((0, 1, 1)), np.zeros(1, np.int64)),
     )
 
 
@@ -540,6 +591,7 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
     noisy = given.values[:, is_noisy]
     standardised = noisy / noisy.std(axis=0)
     yield from _test_independence(standardised, given.layer[is_noisy])
+    yield from _test_pairs(drawn)
     # That would change the shape, as the deviation is measured by the same few draws. So the shape is that of
     # numbers divided by their layer's deviation.
     yield from _test_shape(standardise(drawn))
@@ -615,6 +667,34 @@ def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> A
     above = squares / (1 + tolerance) ** 2
     below = squares / (1 - tolerance) ** 2
     return compute_two_sided_p_value(scipy.stats.chi2(freedom), above, below)
+
+
+def _test_pairs(drawn: DrawnNoise) -> Iterator[NoiseTest]:
+    """Yields tests of each whole layer's noise along fixed directions, and of its length.
+
+    The direction tests compare the noise's square along a direction with that along all of the layer's
+    directions. For normal numbers of one variance, their quotient over m pairs of seeds and p numbers has the
+    law Beta(m / 2, m (p - 1) / 2). The squared length over its mean, to the power 1/3, has variance 2 / 9p
+    (Wilson and Hilferty, 1931).
+    """
+    pairs = drawn.given.pairs
+    totals = pairs.squares.sum(axis=0)
+    count = len(pairs.squares)
+    is_tested = (drawn.given.freedom > 0) & (totals > 0) & (pairs.counts > 1) & (count > 1)
+    for layer in np.flatnonzero(is_tested):
+        numbers = int(pairs.counts[layer])
+        name = drawn.layer_names[layer]
+        law = scipy.stats.beta(count / 2, count * (numbers - 1) / 2)
+        shares = pairs.projections[:, :, layer].sum(axis=0) / totals[layer]
+        p_values = compute_two_sided_p_value(law, shares)
+        yield NoiseTest("independence", f"{SUM_OF} {name}", float(p_values[0]))
+        random_ones = min(1.0, _NUM_PROJECTIONS * float(np.min(p_values[1:])))
+        yield NoiseTest("independence", f"random projections of {name}", random_ones)
+        if numbers >= _MIN_NUMBERS and count >= _MIN_PAIRS:
+            roots = np.cbrt(pairs.squares[:, layer] * count / totals[layer])
+            statistic = np.sum((roots - roots.mean()) ** 2) * 9 * numbers / 2
+            p_value = compute_two_sided_p_value(scipy.stats.chi2(count - 1), statistic)
+            yield NoiseTest("shape", f"{LENGTH_OF} {name}", float(p_value))
 
 
 def standardise(drawn: DrawnNoise) -> Vector:

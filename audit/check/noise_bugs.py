@@ -14,8 +14,11 @@ from audit.check.noise import (
     CONSECUTIVE,
     EMPTY,
     FOURFOLD,
+    LENGTH_OF,
     QUARTER,
+    SUM_OF,
     DrawnNoise,
+    StepNoise,
     row_of,
 )
 from audit.check.probe import StepSettings
@@ -31,19 +34,17 @@ class NoiseBugs(NamedTuple):
     Attributes:
       settings: the caller's settings of the step.
       drawn: the noise.
-      grid: the grid on which the noise lies; None if it lies on none.
-      depends_on_example: whether the seed changes how far examples move the step.
-      least_size: the least size, over the stated one, of a step in which no example tried moves it by more
-        than C; infinite where the step can be of no other size.
+      grid: the grid or range of the noise; None if it has none.
+      max_size: the smallest size, over the stated one, of a step in which no example tried exceeds C;
+        infinite if the step can be of no other size.
       is_clipping_seen: returns whether clipping is seen to stop examples at C. A function, since it takes
-        many steps to tell, and is asked of wrong noise alone.
+        many steps to tell, and only wrong noise asks.
     """
 
     settings: StepSettings
     drawn: DrawnNoise
     grid: NoiseGrid | None
-    depends_on_example: bool
-    least_size: float
+    max_size: float
     is_clipping_seen: Callable[[], bool]
 
     def name(
@@ -58,47 +59,76 @@ class NoiseBugs(NamedTuple):
           rejected: by row of the report, the names of its rejected tests; every row of the noise is there.
         """
         drawn = self.drawn
-        has_noise = bool(np.any(drawn.given.values))  # whether any parameter differs between seeds
-        repeats = count_repeats(drawn)
+        given = drawn.given
+        has_noise = bool(np.any(given.values))  # whether any parameter differs between seeds
         result = list(certain)
+        repeats = count_repeats(drawn)
 
         # Whether seeds or parameters share noise. If so, fewer numbers are independent than other tests
-        # assume, so that their rejections need no finding. Seeds also repeat each other where the step has no
-        # noise at all, which is no shared noise: `is_constant` tells constant noise from none.
-        shares_numbers = False
-        if repeats and (has_noise or drawn.is_constant()):
-            of_seeds = f"of {counted(len(drawn.given.values), 'seed')}"
+        # assume, and their rejections need no finding. Seeds also repeat each other if the step has no noise
+        # at all: `is_constant` tells constant noise from none.
+        shares_numbers = bool(repeats) and (has_noise or drawn.is_constant())
+        between_numbers = [what for what in rejected["independence"] if what != CONSECUTIVE]
+        cancelled = self._list_cancelling(between_numbers)
+        if shares_numbers and has_noise and _is_missing_in_some_steps(given):
+            result.append(findings.MISSING_NOISE.fill(repeats=repeats + 1, seeds=len(given.values)))
+        elif shares_numbers:
+            of_seeds = f"of {counted(len(given.values), 'seed')}"
             finding = findings.REPEATED_NOISE.fill(
                 which="several seeds" if has_noise else "every seed",
                 repeats=counted(repeats, f"{of_seeds} gives", f"{of_seeds} give"),
             )
             result.append(finding)
+        elif cancelled and len(cancelled) == len(between_numbers):
+            result.append(findings.CANCELLING_NOISE.fill(where=", ".join(cancelled[:4])))
+            shares_numbers = True
+        elif between_numbers:
+            result.append(findings.SHARED_NOISE.fill(tests="; ".join(between_numbers)))
             shares_numbers = True
         elif rejected["independence"]:
-            # Tests between parameters; if only consecutive seeds are correlated, numbers are not shared.
-            between_numbers = [what for what in rejected["independence"] if what != CONSECUTIVE]
-            if between_numbers:
-                result.append(findings.SHARED_NOISE.fill(tests="; ".join(between_numbers)))
-                shares_numbers = True
-            else:
-                result.append(findings.RELATED_STEPS)
+            result.append(findings.RELATED_STEPS)
 
         # Parameters without noise, deviations other than stated, and noise that changes with the batch.
+        # Tests also reject a nearly right deviation if shared noise leaves them fewer independent numbers,
+        # and noise that is the same for every seed, whose measured deviation is 0.
         result += _find_silent_numbers(drawn)
-        # Tests reject a nearly right deviation where shared noise leaves them fewer independent numbers. They
-        # also reject noise that is the same for every seed, whose measured deviation is 0.
         sharing_explains = shares_numbers and (not has_noise or 0.5 < drawn.compute_deviation() < 2)
         if rejected["noise"] and not sharing_explains:
             result += self._explain_wrong_layers(rejected["noise"])
         result += _explain_other_batches(drawn, {} if shares_numbers else rejected)
-
-        # The shape: a grid on which the noise lies, or else that it is not normal, which a grid explains.
         if not shares_numbers:
-            if self.grid and self.grid.tells_batches_apart:
-                result.append(_describe_grid(self.grid))
-            elif rejected["shape"]:
-                result.append(findings.NOT_NORMAL)
+            result += self._explain_shape(rejected["shape"])
         return result
+
+    def _list_cancelling(self, tests: list[str]) -> list[str]:
+        """Returns the layers, of the rejected tests, whose noise nearly cancels in the layer's sum."""
+        pairs = self.drawn.given.pairs
+        layers = []
+        for i, name in enumerate(self.drawn.layer_names):
+            if f"{SUM_OF} {name}" in tests:
+                share = np.sum(pairs.projections[:, 0, i]) / np.sum(pairs.squares[:, i])
+                if share * pairs.counts[i] < 1:
+                    layers.append(name)
+        return layers
+
+    def _explain_shape(self, rejected: list[str]) -> list[CheckFinding]:
+        """Returns the findings of noise that is on a grid, clamped, of odd lengths, or not normal.
+
+        Args:
+          rejected: the rejected tests of the shape.
+        """
+        grid = self.grid
+        if grid and not grid.is_shared:
+            return [_describe_grid(grid)]
+        lengths = [name for name in self.drawn.layer_names if f"{LENGTH_OF} {name}" in rejected]
+        if lengths and len(lengths) == len(rejected):
+            pairs = self.drawn.given.pairs
+            layer = self.drawn.layer_names.index(lengths[0])
+            roots = np.cbrt(pairs.squares[:, layer] / np.mean(pairs.squares[:, layer]))
+            is_fixed = np.var(roots) < 2 / (9 * pairs.counts[layer])
+            finding = findings.FIXED_LENGTH if is_fixed else findings.CHANGING_LENGTH
+            return [finding.fill(where=", ".join(lengths[:4]))]
+        return [findings.NOT_NORMAL] if rejected else []
 
     def _explain_wrong_layers(self, wrong: list[str]) -> list[CheckFinding]:
         """Returns the findings of layers whose noise has another deviation than stated, or none at all.
@@ -154,81 +184,40 @@ class NoiseBugs(NamedTuple):
         given = self.drawn.given
         deviations = given.deviations[indices]
         freedom = given.freedom[indices]
-        deviation = np.average(deviations**2, weights=freedom) ** 0.5
-        are_equal = _are_equal(deviations, freedom)
-        least = deviation if are_equal else min(deviations)
         varies_by_number = self.drawn.varies_by_number()
-        # Whether what was drawn is noise of one law: random gradients would add to it, and an optimizer like
-        # Adam would rescale it number by number.
-        is_plain = not self.depends_on_example and not varies_by_number
-        # The noise's size alone says nothing of sigma: it does only beside examples that stop at C.
-        is_clipping_seen = self.is_clipping_seen()
-        tells_sigma = is_plain and is_clipping_seen
-        finding = findings.MORE_NOISE if tells_sigma and least > 1 else findings.WRONG_NOISE
-        room = "" if where else "; where all else is right, the claim holds with room"
-        remarks = self._list_remarks(varies_by_number)
-
-        if not are_equal:
-            figure = f"{least:.3g} to {max(deviations):.3g}"
-            why = f"It differs by layer.{remarks}"
-            return finding.fill(
-                figure=figure, where=where, equivalent="", room=room, advice="", why=why
+        remark = f" {findings.BY_NUMBER}" if varies_by_number else ""
+        if not _are_equal(deviations, freedom):
+            figure = f"{min(deviations):.3g} to {max(deviations):.3g}"
+            why = f"It differs by layer.{remark}"
+            return findings.WRONG_NOISE.fill(
+                figure=figure, where=where, equivalent="", advice="", why=why
             )
 
         # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom).
+        deviation = float(np.average(deviations**2, weights=freedom) ** 0.5)
         error = 0.01 + 4 / (2 * sum(freedom)) ** 0.5
-        fits = factors.explain_noise(deviation, self.settings, layers, min(error, _MOST_TOLERANCE))
-        if not where and not varies_by_number and not is_clipping_seen:
-            remarks += self._describe_another_size(error, layers)
-        # The noise multiplier that gives such noise. It can be stated if all layers have this noise.
-        multiplier = f"about {deviation * self.settings.noise_multiplier:.3g}"
-        equivalent = f", as a noise multiplier of {multiplier} gives"
-        advice = (
-            "if learning rate, clipping norm and batch size are as stated, state the noise multiplier that "
-            f"the step has, {multiplier}, or "
-        )
-        return finding.fill(
+        tolerance = min(error, _MOST_TOLERANCE)
+        fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
+        equivalent = ""
+        advice = ""
+        is_plain = not where and not varies_by_number
+        if is_plain and self.is_clipping_seen():
+            multiplier = f"about {deviation * self.settings.noise_multiplier:.3g}"
+            equivalent = f", as a noise multiplier of {multiplier} gives"
+            if deviation > 1:
+                equivalent += ": more noise than stated, by which no privacy is lost"
+                advice = f"state the noise multiplier that the step has, {multiplier}, or "
+        elif is_plain and deviation > 0 and self.max_size <= deviation * (1 + error):
+            size = float(f"{deviation:.3g}")  # as precise as it is measured
+            why = factors.explain_step_size(size, self.settings, layers, tolerance)
+            remark += f" {findings.PERHAPS_ANOTHER_SIZE.format(factor=size, why=why)}"
+        return findings.WRONG_NOISE.fill(
             figure=f"{deviation:.3g}",
             where=where,
-            equivalent=equivalent if tells_sigma else "",
-            room=room,
-            advice="" if where else advice,
-            why=f"{fits}{remarks}".strip(),
+            equivalent=equivalent,
+            advice=advice,
+            why=f"{fits}{remark}".strip(),
         )
-
-    def _describe_another_size(self, error: float, layers: int) -> str:
-        """Returns a sentence, after a blank, on the size of a step whose noise is right; empty if none fits.
-
-        No size fits where an example moves the step by more than C of that size.
-
-        Args:
-          error: the relative error of the noise's measured deviation.
-          layers: the number of trained layers.
-        """
-        # Random gradients add to the noise: only an empty batch shows noise alone. NaN if it was refused.
-        batch = EMPTY if self.depends_on_example else ""
-        size = float(f"{self.drawn.compute_deviation(batch):.3g}")  # as precise as it is measured
-        is_another_size = size > 0 and abs(size - 1) > error
-        if not is_another_size or self.least_size > size * (1 + error):
-            return ""
-        tolerance = min(error, _MOST_TOLERANCE)
-        why = factors.explain_step_size(size, self.settings, layers, tolerance)
-        return f" {findings.PERHAPS_ANOTHER_SIZE.format(factor=size, why=why)}"
-
-    def _list_remarks(self, varies_by_number: bool) -> str:
-        """Returns sentences on what else than wrong noise may be seen, each after a blank; empty if nothing.
-
-        Args:
-          varies_by_number: whether the noise's deviation differs between numbers of the same layer.
-        """
-        remarks = ""
-        if self.depends_on_example:
-            remarks += (
-                " What an example does depends on the seed: is something done after the noise?"
-            )
-        if varies_by_number:
-            remarks += f" {findings.BY_NUMBER}"
-        return remarks
 
 
 def _count_silent(silent: int, of_all: str) -> str:
@@ -332,19 +321,19 @@ def _explain_other_batches(
 
 
 def _describe_grid(grid: NoiseGrid) -> CheckFinding:
-    """Returns the finding of noise on a grid that the sum of gradients is not on.
-
-    Args:
-      grid: a grid that tells batches apart: draws at another batch hardly ever agree with it, or no other
-        batch could be drawn.
-    """
-    where = "values of few digits, as of float16, bfloat16 or float8"
-    if grid.is_even:
-        where = f"multiples of {grid.spacing:.3g} deviations"
-    why = (
-        "Is the sum rounded to that grid too? If not, one step tells whether an example took part."
-    )
-    if grid.shared is not None:  # the grid was compared with the draws at another batch
+    """Returns the finding of noise on a grid, or within a range, that the sum of gradients is not in."""
+    why = ""
+    if grid.is_shared is not None:
         why = "At another batch no draw falls on it: one step tells the two batches apart."
     agreements = counted(grid.agreements, "pair of seeds agrees", "pairs of seeds agree")
-    return findings.GRID.fill(where=where, agreements=agreements, why=why)
+    finding = findings.CLAMPED if grid.is_clamped else findings.GRID
+    return finding.fill(agreements=agreements, why=why)
+
+
+def _is_missing_in_some_steps(given: StepNoise) -> bool:
+    """Returns whether the seeds that repeat each other lack noise: they are near the mean of all seeds."""
+    draws, counts = np.unique(given.values[:, given.exact], axis=0, return_counts=True)
+    if np.count_nonzero(counts > 1) != 1:
+        return False
+    lengths = np.linalg.norm(draws, axis=1)
+    return bool(lengths[np.argmax(counts)] < 0.5 * np.median(np.delete(lengths, np.argmax(counts))))

@@ -4,6 +4,8 @@ Movements are in units of eta C / B, as far as a single example may move the par
 """
 
 import copy
+import functools
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -53,11 +55,6 @@ class Movement(NamedTuple):
     tolerance: float
     layer_norms: Vector
     vector: Vector
-
-    @property
-    def sizes(self) -> Vector:
-        """(p,) how far each parameter moves, without sign."""
-        return np.abs(self.vector)
 
 
 class RefusedError(Exception):
@@ -240,15 +237,26 @@ class StepProbe:
         moved.is_trained = self.is_trained.copy()
         return moved
 
-    def run_mean(self, rows: Columns, seeds: range) -> Vector:
-        """Returns the parameters (p,) after a step on a batch, averaged over seeds.
+    def with_clipping_norm(self, factor: float) -> "StepProbe | None":
+        """Returns a probe of the same step with a larger clipping norm, and as much larger noise.
 
-        The noise makes the seeds' rounding errors independent, so that the mean's error is smaller.
+        None if the step does not take `clipping_norm`.
+
+        Args:
+          factor: the clipping norm over the stated one.
         """
-        total = np.zeros(self.start.size)
-        for seed in seeds:
-            total += self.run(rows, seed)
-        return total / len(seeds)
+        step: Callable[..., Any] = self._step
+        if "clipping_norm" not in inspect.signature(step).parameters:
+            return None
+        clipping_norm = factor * self.settings.clipping_norm
+        changed = copy.copy(self)
+        changed.settings = self.settings._replace(clipping_norm=clipping_norm)
+        changed._step = functools.partial(step, clipping_norm=clipping_norm)
+        try:
+            changed.base = changed._read_numbers(changed._call(changed.rows, 0))
+        except RefusedError:
+            return None
+        return changed
 
     def measure(
         self,
@@ -256,7 +264,6 @@ class StepProbe:
         after: Vector,
         examples: int,
         steps: int = 2,
-        seeds: int = 1,
     ) -> Movement:
         """Measures the length of a difference of steps, in eta C / B, without what rounding adds to it.
 
@@ -265,7 +272,6 @@ class StepProbe:
           after: (p,) the parameters after such a step, from which its rounding is computed.
           examples: the number of examples in the batch of such a step.
           steps: the number of steps in the difference, 2 or 4.
-          seeds: the number of seeds over which each of these steps is averaged.
 
         Returns:
           The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
@@ -281,7 +287,7 @@ class StepProbe:
 
         # The norm, without the variance of the rounding errors, which add to the square of each parameter.
         # A rounding error is uniform over a spacing h, and so has variance h^2 / 12.
-        variance = steps * self.compute_rounding(after, examples, seeds) ** 2 / 12
+        variance = steps * self.compute_rounding(after, examples) ** 2 / 12
         square = np.sum(squares) - np.sum(variance)
         norm = float(np.sqrt(max(square, 0)))
 
@@ -302,7 +308,7 @@ class StepProbe:
         """Returns how far a norm that the step computes in its parameters' precision may be wrong."""
         return float(4 * max(np.max(self.spacings), self._coarsest))
 
-    def compute_rounding(self, after: Vector, examples: int, seeds: int = 1) -> Vector:
+    def compute_rounding(self, after: Vector, examples: int) -> Vector:
         """Returns the spacing (p,) to which a step effectively rounds each parameter, in eta C / B.
 
         A step rounds the update several times, and then the updated parameters. The effective spacing is the
@@ -312,9 +318,6 @@ class StepProbe:
         Args:
           after: (p,) the parameters after the step.
           examples: the number of examples in its batch, each of which adds a rounding.
-          seeds: the number of seeds over which steps are averaged. The rounding of their results differs by
-            the noise and averages out. That of the clipped sum, before noise is added, is the same for every
-            seed and stays.
         """
         update = after - self.start
         # A step may return the private gradient in place of the parameters. A layer that is nearer to 0 than
@@ -328,7 +331,7 @@ class StepProbe:
         # as adding noise and dividing by B.
         update_spacings = trees.compute_ulp(update, np.maximum(self.spacings, 2.0**-23))
         result_spacings = trees.compute_ulp(after, self.spacings)
-        rounding = np.sqrt(result_spacings**2 / seeds + (4 + examples) * update_spacings**2)
+        rounding = np.sqrt(result_spacings**2 + (4 + examples) * update_spacings**2)
         rounding = rounding / self.settings.unit
 
         # What is not rounded at all.

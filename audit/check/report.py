@@ -122,6 +122,16 @@ class CheckReport:
         """
         return replace(self, provenance=provenance.collect(code, stated))
 
+    def add_findings(self, more: Sequence[CheckFinding]) -> "CheckReport":
+        """Returns the report with further findings, whose rows then have failed."""
+        checks = []
+        for check in self.checks:
+            names = [finding.name for finding in more if finding.check == check.name]
+            if names:
+                check = Check(check.name, FAILED, "; ".join([*names, check.seen]))
+            checks.append(check)
+        return replace(self, checks=tuple(checks), findings=(*self.findings, *more))
+
     def raise_for_findings(self) -> None:
         """Raises FindingsError, with the report as its message, unless the subject passed."""
         if not self.passed:

@@ -1,5 +1,6 @@
 """A step for `check_step`, made of what a training run with torch does with a batch."""
 
+import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +13,10 @@ from audit.values import shown
 class TorchStep:
     """A step for `check_step` that returns the private gradient of a torch training run, for any optimizer.
 
-    Check it with learning_rate=1. Dropout is switched off during the step, since it makes what an example
-    does depend on the seed.
+    Check it with learning_rate=1. Every call begins with the parameters that it gets, and with the buffers
+    and the optimizer's state of construction. Dropout is switched off during the step, since it makes what an
+    example does depend on the seed. The check reports buffers that the data change, such as the
+    running means of batch norm: they are released with the model.
 
     Args:
       model, optimizer: the module that is trained and its optimizer; with Opacus, those that `make_private`
@@ -23,6 +26,7 @@ class TorchStep:
 
     Attributes:
       params: copies of the trained parameters at construction, by name; the check begins there.
+      changed_buffers: the names of floating-point buffers that differed between calls so far.
 
     Raises:
       InputError: the model is no module of torch, or no parameter requires a gradient.
@@ -40,32 +44,29 @@ class TorchStep:
     """
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
-        """Copies the trained parameters into `params`, at which the check begins.
-
-        Args:
-          model: the module that is trained; with Opacus, that which `make_private` returned.
-          optimizer: its optimizer; with Opacus, that which `make_private` returned.
-          train_batch: a function of a batch's arrays that takes a training step on them.
-
-        Raises:
-          InputError: the model is no module of torch, or no parameter requires a gradient.
-        """
-        is_module = hasattr(model, "named_parameters")
+        is_module = hasattr(type(model), "named_parameters")
         require(
             is_module, f"`model={shown(model)}` is no module of torch: give the one that is trained"
         )
         self._model = model
+        trained = self._list_trained()
+        require(trained, "`model` has no parameter that requires a gradient: give a trained one")
         self._optimizer = optimizer
         self._train_batch = train_batch
-        self.params = {}
-        for name, parameter in self._list_trained().items():
-            self.params[name] = parameter.detach().clone()
-        require(
-            self.params, "`model` has no parameter that requires a gradient: give a trained one"
-        )
+        self._optimizer_state = copy.deepcopy(optimizer.state_dict())
+        self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        self._steps = 0
+        # Opacus wraps the optimizer, whose steps it may skip.
+        wrapped = vars(optimizer).get("original_optimizer", optimizer)
+        wrapped.register_step_post_hook(self._count_step)
+        self.params = {name: parameter.detach().clone() for name, parameter in trained.items()}
+        self.changed_buffers: set[str] = set()
+        self._first_values: dict[str, Any] = {}  # of floating-point buffers, after the first call
 
-    def __call__(self, params: Any, batch: Any, seed: int) -> dict[str, Any]:
-        """Returns the private gradient of a single step, after clipping and noise, by the parameter's name.
+    def __call__(
+        self, params: Any, batch: Any, seed: int, clipping_norm: float | None = None
+    ) -> dict[str, Any]:
+        """Returns the private gradient of one step, after clipping and noise, by the parameter's name.
 
         The caller's training step leaves it in `grad` of each parameter.
 
@@ -73,43 +74,62 @@ class TorchStep:
           params: the parameters at which the step begins, by name.
           batch: the batch's arrays, in the order in which `train_batch` takes them.
           seed: the seed of all randomness of the step.
+          clipping_norm: the clipping norm of an optimizer of Opacus, if another than it has.
+
+        Raises:
+          InputError: `train_batch` takes several private steps.
+          ValueError: the clipping norm of this optimizer cannot be set.
         """
-        # Not strict: `params` has only the parameters that are trained, not all of the model's state.
-        self._model.load_state_dict(params, strict=False)
+        torch = sys.modules["torch"]  # the caller's model has loaded torch
+        with torch.no_grad():
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(self._buffers[name])
+            for name, parameter in self._list_trained().items():
+                parameter.copy_(params[name])
+        self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         _forget_failed_call(self._model, self._optimizer)
-        sys.modules["torch"].manual_seed(seed)  # the caller's model has loaded torch
-        # With dropout, the seed would decide what an example does, which hides what clipping does to it.
-        with _without_dropout(self._model):
+        self._steps = 0
+        torch.manual_seed(seed)
+        with _without_dropout(self._model), _clipped_to(self._optimizer, clipping_norm):
             self._train_batch(*batch)
+        require(
+            self._steps < 2,
+            f"`train_batch` takes {self._steps} private steps for one batch: account for each of them, or "
+            "accumulate the gradients and step once",
+        )
+        for name, buffer in self._model.named_buffers():
+            first = self._first_values.setdefault(name, buffer.clone())
+            if buffer.is_floating_point() and not torch.equal(buffer, first):
+                self.changed_buffers.add(name)
         return {name: parameter.grad for name, parameter in self._list_trained().items()}
+
+    def _count_step(self, *_: Any) -> None:
+        """Counts a step of the optimizer."""
+        self._steps += 1
 
     def _list_trained(self) -> dict[str, Any]:
         """Returns the parameters that require a gradient, by name."""
-        trained = {}
-        for name, parameter in self._model.named_parameters():
-            if parameter.requires_grad:
-                trained[name] = parameter
-        return trained
+        named = self._model.named_parameters()
+        return {name: parameter for name, parameter in named if parameter.requires_grad}
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
     """Removes what a failed call may have left in a module and an optimizer of Opacus.
 
-    These are the activations of the layers that were reached, how often each parameter was used, the
-    per-example gradients so far, and the parts of an unfinished batch. With these left the next call would
-    fail too, or take a different step.
+    With activations, counters of uses, per-example gradients, or the parts of an unfinished batch left, the
+    next call would fail too, or take a different step. A module's own dict is read, since modules that wrap
+    others, as those of PEFT, pass every other access on.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):
-            if hasattr(module, attribute):
-                delattr(module, attribute)
+            vars(module).pop(attribute, None)
     for parameter in model.parameters():
         if hasattr(parameter, "_forward_counter"):
             parameter._forward_counter = 0
         if hasattr(parameter, "_current_grad_sample"):
             del parameter._current_grad_sample
     # Opacus's BatchMemoryManager cuts a batch into parts, and queues which of them take no step.
-    queue = getattr(optimizer, "_step_skip_queue", None)
+    queue = vars(optimizer).get("_step_skip_queue")
     if queue is not None:
         queue.clear()
         optimizer._is_last_step_skipped = False
@@ -117,19 +137,33 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 
 
 @contextmanager
-def _without_dropout(model: Any) -> Iterator[None]:
-    """Sets all dropout probabilities of a module to 0 inside a `with` block, and restores them after it.
+def _clipped_to(optimizer: Any, clipping_norm: float | None) -> Iterator[None]:
+    """Sets the clipping norm of an optimizer of Opacus within a block; None leaves it."""
+    if clipping_norm is None:
+        yield
+        return
+    stated = vars(optimizer).get("max_grad_norm")
+    if not isinstance(stated, float | int):
+        raise ValueError("the clipping norm of this optimizer cannot be set")
+    optimizer.max_grad_norm = clipping_norm
+    try:
+        yield
+    finally:
+        optimizer.max_grad_norm = stated
 
-    With dropout, what an example does to a step would depend on the seed. The module stays in training mode:
-    eval() would stop Opacus's hooks.
+
+@contextmanager
+def _without_dropout(model: Any) -> Iterator[None]:
+    """Sets all dropout probabilities of a module to 0 within a block.
+
+    The module stays in training mode: eval() would stop Opacus's hooks.
     """
     probabilities = []
     for module in model.modules():
-        # Dropout modules hold the probability in `p`, recurrent layers and attention in `dropout`. `p` of
-        # another module is no such probability.
+        # Dropout modules hold the probability in `p`, recurrent layers and attention in `dropout`.
         for attribute in ("p", "dropout"):
             is_dropout = attribute == "dropout" or "Dropout" in type(module).__name__
-            value = getattr(module, attribute, None)
+            value = vars(module).get(attribute)
             if is_dropout and isinstance(value, float):
                 probabilities.append((module, attribute, value))
                 setattr(module, attribute, 0.0)

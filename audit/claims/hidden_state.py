@@ -291,8 +291,10 @@ def insert_step(insert: str | int, k: int) -> int:
     if isinstance(insert, str):
         step = {FIRST: 1, LAST: k}.get(insert, insert)
     # A string of digits, as from a flag, counts as a number; more than 19 are beyond any period.
-    is_number = type(step) is int or (isinstance(step, str) and step.isdecimal())
-    valid = is_number and len(str(step)) < 20 and 1 <= int(step) <= k
+    is_number = type(step) is int
+    if isinstance(step, str):
+        is_number = step.isdecimal() and len(step) < 20
+    valid = is_number and 1 <= int(step) <= k
     require(
         valid,
         f"`insert={values.shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "

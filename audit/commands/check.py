@@ -91,6 +91,7 @@ def check_user_step(flag: str, value: str) -> None:
         file.definitions["params"],
         file.definitions["batch"],
         seeds=FLAGS.seeds,
+        tell=_show_progress,
         **_read_stated(file),
     )
     _print_report(report, file.path)
@@ -113,6 +114,12 @@ def _check_user_batches() -> None:
     except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error
     _print_report(report, file.path)
+
+
+def _show_progress(line: str) -> None:
+    """Prints a line on stderr, if that is a terminal."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr)
 
 
 def _print_report(report: CheckReport, path: Path) -> None:

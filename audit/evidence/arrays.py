@@ -30,12 +30,13 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
       InputError: for values that are not real numbers, for masked entries, and for rows of unequal lengths.
     """
     masked = f"{name} have masked entries, which would count: drop them, with .compressed()"
-    require(not _has_mask(values), masked)
     try:
-        array = np.asarray(values)
+        has_mask = _has_mask(values)
+        array = np.zeros(0) if has_mask else np.asarray(values)
     # Not from NumPy only: PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
+    require(not has_mask, masked)
     # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records, whose type is void,
     # but also bfloat16 and other floats of ml_dtypes, which have types of their own.
     kind = array.dtype.kind

@@ -21,6 +21,7 @@ import pandas as pd
 
 from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, number
+from audit.runtime.progress import counted
 from experiments.canife import rounds
 from experiments.canife.attacked import Attacked
 from experiments.canife.measured import Floats, Measured
@@ -280,7 +281,15 @@ def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
     columns = {sweep.curve: averages["curve"], sweep.x: averages["x"]}
     for name, decimals in shown.items():
         pairs = zip(averages[name], averages[f"{name}_deviation"], strict=True)
-        columns[name] = [f"{mean:.{decimals}f} ({std:.{decimals}f})" for mean, std in pairs]
-    which += f"mean (deviation) over {averages['trainings'].max()} training runs"
+        columns[name] = [_show_mean(mean, deviation, decimals) for mean, deviation in pairs]
+    trainings = averages["trainings"].max()
+    which += f"mean (deviation) over {counted(trainings, 'training run')}"
     table = pd.DataFrame(columns).to_string(index=False)
     return "\n".join([f"{sweep.name}: {sweep.title}", which, table, _CURVES_NOTES])
+
+
+def _show_mean(mean: float, deviation: float, decimals: int) -> str:
+    """Returns a mean with its deviation in brackets; without, if there is one value only."""
+    if np.isnan(deviation):
+        return f"{mean:.{decimals}f}"
+    return f"{mean:.{decimals}f} ({deviation:.{decimals}f})"

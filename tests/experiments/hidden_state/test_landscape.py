@@ -1,7 +1,5 @@
 """The crafted landscape's study: its cells, their results in the store, and its figures."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -69,8 +67,7 @@ def test_results_come_back_and_what_is_missing_or_damaged_is_computed_again(fill
     cell = CELLS[0]
     path = cell.open(filled, NO_DATA).path / "answer.json"
     whole = path.read_text()
-    values = json.loads(whole)
-    path.write_text(json.dumps(values | {"upper": values["upper"] + 1e-15}))
+    path.write_text(whole[: len(whole) // 2])
     assert not cell.is_done(held, NO_DATA) and len(landscape.read(held, CELLS, AUDIT)) == 3
     cell.do(cell.open(filled, NO_DATA), NO_DATA, print)
     assert path.read_text() == whole and cell.is_done(held, NO_DATA)
