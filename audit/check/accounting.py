@@ -1,6 +1,7 @@
 """Is a claimed epsilon what accounting gives for these steps, and if not, what mistake would give it?"""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.check import findings
+from audit.check.findings import CheckFinding
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.claims import accounting
 from audit.claims.accounting import Composition
@@ -28,12 +30,7 @@ _CLOSE = 2e-3  # the relative difference that another accountant may make
 _LOOSE = 1.02  # a claim above so many times the accounted epsilon is looser than needed
 _SUM_BUCKETS = 1000  # edges of the buckets into which a step's sum is sorted
 _NOMINAL_EXAMPLES = 10**9  # a data set's assumed size; only the share that a batch takes matters
-_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # whole ones are quick
-_PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)  # workers, or parts of a batch
 _FITS = 0.02  # the relative difference up to which a mistake's epsilon fits the claim
-_RDP_EXCESS = (1.6, 1.0)  # (a, b): RDP's epsilon is hardly ever above a * (the exact epsilon) + b
-_COARSE = 1e-3  # times the claim: a grid of privacy losses that takes hundredths of a second
-_FINE = 1e-8  # times an upper bound: a grid whose losses fit into memory
 _MOST_COMPOSITIONS = 4  # mistakes that are accounted for on a fine grid
 # The spacings of the grids of privacy losses that are tried before a claim is refuted, over epsilon.
 _FIRST_GRID = 4e-4
@@ -42,11 +39,20 @@ _REFINEMENT = 4  # a grid's spacing over that of the next
 _MOST_LOSSES = 10**6  # of a step on a grid
 
 
-class _Mistake(NamedTuple):
-    """A mistake in accounting, in words, and the composition that it accounts for instead of the true one."""
+class _Bracket(NamedTuple):
+    """What steps leak, to judge a claimed epsilon by.
 
-    name: str
-    composition: Composition
+    Attributes:
+      least: a claim below it is refuted.
+      most: a claim of it holds.
+      text: both in words.
+      undecided: why a claim between them cannot be judged, in words.
+    """
+
+    least: float
+    most: float
+    text: str
+    undecided: str
 
 
 def check_accounting(
@@ -74,8 +80,7 @@ def check_accounting(
         or "shuffled" once an epoch of 1 / sampling_rate steps, for which the composition of epochs gives an
         upper bound and a bad case a lower bound, with neighbours of another kind: the example is replaced by
         one whose gradient is zero.
-      examples: the number of examples of the data set, to judge delta and to find mistakes in the sampling
-        rate; None if unknown.
+      examples: the number of examples of the data set, to judge delta; None if unknown.
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -118,13 +123,13 @@ def check_accounting(
         require(examples >= 1, f"`examples={examples}`: give at least 1")
 
     composition = Composition(noise_multiplier, steps, sampling_rate)
-    outcomes = {}
     if batches == SHUFFLED:
-        outcomes["epsilon"] = _check_shuffled(epsilon, delta, composition)
+        outcome = _check_shuffled(epsilon, delta, composition)
     elif batches == FIXED:
-        outcomes["epsilon"] = _check_fixed(epsilon, delta, composition)
+        outcome = _check_fixed(epsilon, delta, composition)
     else:
-        outcomes["epsilon"] = _check_poisson(epsilon, delta, composition, examples)
+        outcome = _check_poisson(epsilon, delta, composition)
+    outcomes = {"epsilon": outcome}
     if examples is not None:
         outcomes["delta"] = _check_delta(delta, examples)
     # The report passes only if the check of epsilon counts as tried: if a bound decides the claim.
@@ -159,54 +164,52 @@ def count_most_batches(sampling_rate: float) -> int:
     return math.ceil(1 / sampling_rate - 1e-6)  # a whole number may have been rounded up by as much
 
 
-def _check_poisson(
-    claimed: float,
-    delta: float,
-    composition: Composition,
-    examples: int | None,
+def _judge_claim(
+    claimed: float, bracket: _Bracket, name_finding: Callable[[], CheckFinding]
 ) -> CheckOutcome:
+    """Returns the outcome of a claimed epsilon: it holds, is refuted (with a finding), or is neither."""
+    text = f"{bracket.text} (tolerance {100 * _CLOSE:g}%)"
+    figures = {"claimed": claimed, "accounted": bracket.most}
+    if claimed >= bracket.most * (1 - _CLOSE):  # another accountant may differ by so much
+        if claimed > _LOOSE * bracket.most:  # private as claimed, but a smaller claim would do
+            text = f"{text}; {claimed:.4g} is well above"
+        return CheckOutcome(text, figures=figures)
+    if claimed >= bracket.least:
+        return CheckOutcome(f"{text}; {bracket.undecided}", tried=False, figures=figures)
+    return CheckOutcome(text, findings=[name_finding()], figures=figures)
+
+
+def _check_poisson(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
     """Checks a claimed epsilon for Poisson batches: whether it is at least that of dp-accounting.
 
     A claim below it is a bug only if refining the grid of privacy losses cannot lower epsilon to the claim.
-    Otherwise the check counts as untried.
-
-    Args:
-      claimed: the claimed epsilon.
-      delta: the claimed delta.
-      composition: the steps.
-      examples: the number of examples of the data set, to explain a claim that is too low; None if unknown.
     """
     epsilon = accounting.participant_upper_bound(composition, delta)
     least = epsilon
-    if claimed < epsilon * (1 - _CLOSE):  # another accountant may differ by so much
+    if claimed < epsilon * (1 - _CLOSE):
         epsilon, least = _refine_epsilon(claimed, delta, composition, epsilon)
-    is_below = claimed < epsilon * (1 - _CLOSE)
-    is_refuted = claimed < least * (1 - _CLOSE)
-    bugs = []
-    if is_refuted:
-        finding = findings.CLAIM_TOO_LOW.fill(
-            claimed=claimed,
-            epsilon=at_most_digits(epsilon),
-            delta=delta,
-            why=_explain_claim(claimed, delta, composition, epsilon, examples),
-        )
-        bugs.append(finding)
-
-    # For the report, which accountant gave the bound. It is never above the exact epsilon without sampling,
-    # and equals it where sampling gains nothing.
+    # Which accountant gave the bound: the exact epsilon without sampling, or the smaller one with it.
     sigma, steps, sampling_rate = composition
     accountant = "exact, without sampling"
     if sampling_rate < 1 and epsilon < accounting.epsilon_upper_bound(sigma, steps, delta):
         accountant = "PLD"
-    accounted = f"dp-accounting ({accountant}) gives {at_most_digits(epsilon)}"
-    text = f"{accounted} at delta {delta:g} (tolerance {_CLOSE:.1%})"
-    if claimed > _LOOSE * epsilon:  # private as claimed, but a smaller claim would do
-        text += f", which {claimed:.4g} is well above"
-    figures = {"claimed": claimed, "accounted": epsilon}
-    if is_below and not is_refuted:
-        text += f"; whether {claimed:.4g} holds cannot be told: no finer grid of losses fits"
-        return CheckOutcome(text, tried=False, figures=figures)
-    return CheckOutcome(text, findings=bugs, figures=figures)
+    bracket = _Bracket(
+        least=least * (1 - _CLOSE),
+        most=epsilon,
+        text=f"dp-accounting ({accountant}) gives {at_most_digits(epsilon)} at delta {delta:g}",
+        undecided=f"whether {claimed:.4g} holds cannot be told: no finer grid of losses fits",
+    )
+
+    def name_finding() -> CheckFinding:
+        """Returns the finding of a claim that is too low, with the mistakes that give it."""
+        return findings.CLAIM_TOO_LOW.fill(
+            claimed=claimed,
+            epsilon=at_most_digits(epsilon),
+            delta=delta,
+            why=_explain_claim(claimed, delta, composition, epsilon),
+        )
+
+    return _judge_claim(claimed, bracket, name_finding)
 
 
 def _refine_epsilon(
@@ -229,7 +232,7 @@ def _refine_epsilon(
       The smallest upper bound on epsilon, and what epsilon is at least, judged by the last two grids. The
       claim is reached by the first, or is below the second, or lies between them if no grid decides.
     """
-    sigma, steps, sampling_rate = composition
+    sigma, _, sampling_rate = composition
     if not accounting.counts_sampling(composition):
         return epsilon, epsilon  # exact, without a grid
     # The largest loss of a step, ten deviations beyond the sum's mean.
@@ -238,41 +241,30 @@ def _refine_epsilon(
         math.log1p(-sampling_rate), math.log(sampling_rate) + largest_exponent
     )
     grid = min(_FIRST_GRID * epsilon, accounting.COARSEST_GRID)
+    finest = min(_FINEST_GRID * epsilon, grid / _REFINEMENT)  # two grids are always compared
     coarse = np.inf
     least = 0.0
-    finest_of_step = largest_loss / _MOST_LOSSES
-    finest_of_all = min(_FINEST_GRID * epsilon, grid / _REFINEMENT)  # two grids are always compared
-    while grid >= max(finest_of_step, finest_of_all):
+    while grid >= max(finest, largest_loss / _MOST_LOSSES):
         fine = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
         epsilon = min(epsilon, fine)
         if np.isfinite(coarse):
             least = min(epsilon, fine - abs(coarse - fine))
-        is_reached = claimed >= epsilon * (1 - _CLOSE)
-        is_refuted = claimed < least * (1 - _CLOSE)
-        if is_reached or is_refuted:
+        is_undecided = least * (1 - _CLOSE) <= claimed < epsilon * (1 - _CLOSE)
+        if not is_undecided:
             break
         coarse = fine
         grid /= _REFINEMENT
-        finest_of_all = min(finest_of_all, _FINEST_GRID * epsilon)
+        finest = min(finest, _FINEST_GRID * epsilon)
     return epsilon, least
 
 
 def _check_fixed(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
-    """Checks a claimed epsilon for fixed-size batches, between data sets that differ by a replaced example.
-
-    A claim below the lower bound on epsilon is refuted. A claim between lower and upper bound is neither
-    proven nor refuted.
-
-    Args:
-      claimed: the claimed epsilon.
-      delta: the claimed delta.
-      composition: the steps.
-    """
+    """Checks a claimed epsilon for fixed-size batches, for a single example that is replaced."""
     # The upper bound is the smaller of two: by RDP with sampling, and exact without.
     rdp = _compute_fixed_rdp_epsilon(composition, delta)
-    unsampled = _compute_whole_epsilon(composition, delta)
-    accountant = "RDP" if rdp < unsampled else "exact, without sampling"
-    epsilon = min(rdp, unsampled)
+    whole = _compute_whole_epsilon(composition, delta)
+    epsilon = min(rdp, whole)
+    accountant = "RDP" if rdp < whole else "exact, without sampling"
 
     # The lower bound is the larger of two, each for a pair of data sets. In the first pair, the replacement
     # has gradient zero: sums then have the laws that they have in Poisson batches with and without an
@@ -280,50 +272,44 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     # Rounding lowers each step's loss by up to the grid's spacing, which should be small beside epsilon over
     # the steps, but coarse enough to fit into memory.
     fine_grid = max(1e-6, 1e-2 / composition.insertions) * epsilon
-    grid = max(_FINE * epsilon, min(LEAST_GRID, fine_grid))
-    least = max(
-        _compute_replaced_epsilon(composition, delta, grid, 0.0),
-        _compute_replaced_epsilon(composition, delta, grid, -1.0),
+    grid = max(1e-8 * epsilon, min(LEAST_GRID, fine_grid))
+    replaced = [
+        _compute_replaced_epsilon(composition, delta, grid, gradient) for gradient in (0.0, -1.0)
+    ]
+    least = min(max(replaced), epsilon)  # computed bounds may cross by rounding
+    bracket = _Bracket(
+        least=least,
+        most=epsilon,
+        text=f"dp-accounting ({accountant}, one example replaced) gives {at_most_digits(epsilon)} at delta "
+        f"{delta:g}; at least {at_least_digits(least)} leaks",
+        undecided=f"{claimed:.4g} is neither proven nor refuted: claim {at_most_digits(epsilon)}",
     )
-    least = min(least, epsilon)  # computed bounds may cross by rounding
 
-    # The claim reaches the upper bound, or lies between the two, or is below the lower one.
-    text = (
-        f"dp-accounting ({accountant}, one example replaced) gives {at_most_digits(epsilon)} at delta "
-        f"{delta:g}; at least {at_least_digits(least)} leaks"
-    )
-    figures = {"claimed": claimed, "accounted": epsilon, "at least": least}
-    if claimed >= epsilon * (1 - _CLOSE):
-        if claimed > _LOOSE * epsilon:
-            text += f"; {claimed:.4g} is well above"
-        return CheckOutcome(text, figures=figures)
-    if claimed >= least:
-        advised = at_most_digits(epsilon)
-        text += f", so that {claimed:.4g} is neither proven nor refuted: claim {advised}"
-        return CheckOutcome(text, tried=False, figures=figures)
+    def name_finding() -> CheckFinding:
+        """Returns the finding of a claim that is too low, with the mistakes that give it."""
+        # The functions of the upper bound assume that a replaced example moves the sum by 2 C. With a doubled
+        # sigma, they give the epsilon of a movement of C.
+        doubled = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
+        moved_by_c = _compute_whole_epsilon(doubled, delta)
+        mistakes = {
+            "batches are accounted for as Poisson": accounting.participant_upper_bound(
+                composition, delta
+            ),
+            "replacing an example is taken to move the sum by C, not 2 C": min(
+                moved_by_c, _compute_fixed_rdp_epsilon(doubled, delta)
+            ),
+        }
+        fitting = [name for name, value in mistakes.items() if abs(claimed / value - 1) < _FITS]
+        return findings.FIXED_CLAIM_TOO_LOW.fill(
+            claimed=claimed,
+            least=at_least_digits(least),
+            epsilon=at_most_digits(epsilon),
+            delta=delta,
+            why=_say_fitting(fitting),
+        )
 
-    # Mistakes that may explain the claim. The functions of the upper bound assume that a replaced example
-    # moves the sum by 2 C. With a doubled sigma, they give the epsilon of a movement of C.
-    doubled = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
-    rdp_if_c = _compute_fixed_rdp_epsilon(doubled, delta)
-    unsampled_if_c = _compute_whole_epsilon(doubled, delta)
-    causes = {
-        "batches are accounted for as Poisson": accounting.participant_upper_bound(
-            composition, delta
-        ),
-        "replacing an example is taken to move the sum by C, not 2 C": min(
-            rdp_if_c, unsampled_if_c
-        ),
-    }
-    fitting = [cause for cause, caused in causes.items() if abs(claimed / caused - 1) < _FITS]
-    finding = findings.FIXED_CLAIM_TOO_LOW.fill(
-        claimed=claimed,
-        least=at_least_digits(least),
-        epsilon=at_most_digits(epsilon),
-        delta=delta,
-        why=_say_fitting(fitting),
-    )
-    return CheckOutcome(text, findings=[finding], figures=figures)
+    outcome = _judge_claim(claimed, bracket, name_finding)
+    return outcome._replace(figures={**outcome.figures, "at least": least})
 
 
 def _compute_whole_epsilon(composition: Composition, delta: float) -> float:
@@ -408,17 +394,12 @@ def _compute_normal_masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(is_low, np.diff(below), -np.diff(above))
 
 
-def _check_shuffled(
-    claimed: float,
-    delta: float,
-    composition: Composition,
-) -> CheckOutcome:
+def _check_shuffled(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
     """Checks a claimed epsilon for shuffled batches against a lower and an upper bound.
 
-    The lower bound is that of the whole epochs that the steps contain: a claim below it is a bug. The upper
-    bound composes all epochs, an unfinished one included, as if the adversary knew the order of examples. A
-    claim above it, or below it by `_CLOSE` at most, passes. A claim between the two counts as untried, since
-    it is neither proven nor refuted. Raises InputError for less than an epoch.
+    The lower bound is that of the whole epochs that the steps contain. The upper bound composes all epochs,
+    an unfinished one included, as if the adversary knew the order of examples. Raises InputError for less
+    than an epoch.
     """
     sigma, steps, sampling_rate = composition
     batches = count_most_batches(sampling_rate)
@@ -427,35 +408,30 @@ def _check_shuffled(
         f"`steps={steps}`: shuffled batches take at least an epoch, {counted(batches, 'step')}",
     )
     epochs = steps // batches
-    least = compute_shuffled_epsilon(sigma, batches, epochs, delta)
-    least = min(
-        least, accounting.epsilon_upper_bound(sigma, epochs, delta)
-    )  # they cross by rounding
+    exact = accounting.epsilon_upper_bound(sigma, epochs, delta)  # the bounds cross by rounding
+    least = min(compute_shuffled_epsilon(sigma, batches, epochs, delta), exact)
     # Epochs without their last, smaller batch are shorter, so that the same steps are more epochs. By
     # rounding, 1 / rate may lie just below a whole number.
     least_batches = max(math.floor(1 / sampling_rate + 1e-6), 1)
     most_epochs = math.ceil(steps / least_batches)
     most = accounting.epsilon_upper_bound(sigma, most_epochs, delta)
-
-    text = (
-        f"shuffled batches leak at least {at_least_digits(least)}, and at most {at_most_digits(most)} by "
-        f"composition of {counted(most_epochs, 'epoch')}, {ZERO_OUT}"
+    bracket = _Bracket(
+        least=least,
+        most=most,
+        text=f"shuffled batches leak at least {at_least_digits(least)}, and at most {at_most_digits(most)} "
+        f"by composition of {counted(most_epochs, 'epoch')}, {ZERO_OUT}",
+        undecided=f"{claimed:.4g} is neither proven nor refuted: claim {at_most_digits(most)}; where only "
+        "the last model is released, the command claim (audit.sampler_claims) may prove less",
     )
-    figures = {"claimed": claimed, "accounted": most, "at least": least}
-    if claimed < least:
-        bug = findings.SHUFFLED_LEAK.fill(
+
+    def name_finding() -> CheckFinding:
+        """Returns the finding of a claim below what shuffled batches leak."""
+        return findings.SHUFFLED_LEAK.fill(
             claimed=claimed, least=at_least_digits(least), epsilon=at_most_digits(most)
         )
-        return CheckOutcome(text, findings=[bug], figures=figures)
-    if claimed >= most * (1 - _CLOSE):
-        if claimed > _LOOSE * most:
-            text += f"; {claimed:.4g} is well above"
-        return CheckOutcome(text, figures=figures)
-    text += (
-        f", so that {claimed:.4g} is neither proven nor refuted: claim {at_most_digits(most)}; where only "
-        "the last model is released, the command claim (audit.sampler_claims) may prove less"
-    )
-    return CheckOutcome(text, tried=False, figures=figures)
+
+    outcome = _judge_claim(claimed, bracket, name_finding)
+    return outcome._replace(figures={**outcome.figures, "at least": least})
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
@@ -484,74 +460,52 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
 
 
-def _explain_claim(
-    claimed: float,
-    delta: float,
-    composition: Composition,
-    accounted: float,
-    examples: int | None,
-) -> str:
+def _explain_claim(claimed: float, delta: float, composition: Composition, accounted: float) -> str:
     """Returns a sentence on the mistakes that would give the claim; empty where there is none.
 
-    RDP and a coarse grid of privacy losses are quick upper bounds on a mistake's epsilon. Mistakes that they
-    cannot rule out are accounted for on a fine grid, but only a few.
+    A coarse grid of privacy losses gives a quick upper bound on a mistake's epsilon. Those nearest to the
+    claim are accounted for on a fine grid.
 
     Args:
       claimed: the claimed epsilon.
       delta: the claimed delta.
       composition: the steps as they are.
       accounted: the epsilon that accounting gives for these steps, above the claim.
-      examples: the number of examples of the data set; None if unknown.
     """
     if claimed == 0:  # the differences below are relative to the claim
         return ""
-    # A mistake fits only if its exact epsilon is near the claim. It is ruled out if an upper bound on its
-    # epsilon is more than 2% below the claim. It is also ruled out if its RDP epsilon is above `most`: RDP's
-    # is hardly ever so far above an exact epsilon that equals the claim.
-    least = claimed * (1 - _FITS)
-    factor, summand = _RDP_EXCESS
-    most = claimed * factor + summand
     candidates = []
-    for mistake in _list_mistakes(composition, examples):
-        if not least <= _compute_rdp_epsilon(mistake.composition, delta) <= most:
-            continue
-        coarse = _compute_coarse_epsilon(mistake.composition, delta, claimed)
-        if coarse >= least:
-            candidates.append((coarse, mistake))
-    # All coarse epsilons are above the claim, or just below it, so that the smallest are the nearest.
-    candidates.sort(key=lambda candidate: candidate[0])
+    for name, mistaken in _list_mistakes(composition).items():
+        is_in_range = 1 <= mistaken.insertions <= accounting.MOST_SAMPLED
+        if is_in_range and not np.allclose(mistaken, composition, rtol=1e-9, atol=0):
+            coarse = _compute_coarse_epsilon(mistaken, delta, claimed)
+            if coarse >= claimed * (1 - _FITS):
+                candidates.append((coarse, name, mistaken))
 
     # A mistake fits if its epsilon lies within 2% of the claim, and at most half as far from the claim as the
     # right epsilon does.
     close = min(_FITS, abs(claimed / accounted - 1) / 2)
     fitting = []
-    for _, mistake in candidates[:_MOST_COMPOSITIONS]:
+    for _, name, mistaken in sorted(candidates)[:_MOST_COMPOSITIONS]:
         try:
-            epsilon = accounting.participant_upper_bound(mistake.composition, delta)
+            epsilon = accounting.participant_upper_bound(mistaken, delta)
         except InputError:  # the mistake is out of the accountant's range
             continue
         if abs(claimed / max(epsilon, 1e-12) - 1) < close:  # a mistake's epsilon may be 0
-            fitting.append(mistake.name)
+            fitting.append(name)
     return _say_fitting(fitting)
 
 
 def _compute_coarse_epsilon(composition: Composition, delta: float, claimed: float) -> float:
     """Returns an upper bound on epsilon for Poisson batches, on a coarse grid of privacy losses.
 
-    Args:
-      composition: the steps.
-      delta: the delta at which epsilon is bounded.
-      claimed: the claimed epsilon; the grid's spacing is 1e-3 of it, but at least 1e-3 and at most 1.
+    The grid is a thousandth of the claim, but coarse enough that losses of any size fit into memory.
     """
-    grid = min(max(_COARSE * claimed, _COARSE), 1.0)
-    epsilon = accounting.account_sampled(composition, grid).get_epsilon(delta)
-    # The exact epsilon without sampling is an upper bound too, and may be the lower one.
-    unsampled = accounting.epsilon_upper_bound(
-        composition.noise_multiplier,
-        composition.insertions,
-        delta,
-    )
-    return min(float(epsilon), unsampled)
+    sigma, steps, _ = composition
+    unsampled = accounting.epsilon_upper_bound(sigma, steps, delta)
+    grid = min(max(1e-3 * claimed, 1e-5 * unsampled), accounting.COARSEST_GRID)
+    epsilon = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
+    return min(epsilon, unsampled)
 
 
 def _say_fitting(names: list[str]) -> str:
@@ -561,62 +515,27 @@ def _say_fitting(names: list[str]) -> str:
     return f"It fits if {', or if '.join(names)}."
 
 
-def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mistake]:
-    """Returns common mistakes in accounting for these steps, each with what it accounts for instead.
-
-    Mistakes that change nothing are left out, and those out of the accountant's range.
-
-    Args:
-      composition: the steps as they are.
-      examples: the number of examples of the data set; None if unknown.
-    """
-    sigma, steps, sampling_rate = composition
-    batches = count_batches(sampling_rate)
-    epochs = max(round(steps / batches), 1)
-    mistakes = [
-        _Mistake("epochs are counted as steps", Composition(sigma, epochs, sampling_rate)),
-        _Mistake("only one step is counted", Composition(sigma, 1, sampling_rate)),
-        _Mistake("only one epoch is counted", Composition(sigma, batches, sampling_rate)),
-        _Mistake("half the steps are counted", Composition(sigma, steps // 2, sampling_rate)),
+def _list_mistakes(composition: Composition) -> dict[str, Composition]:
+    """Returns common mistakes in accounting for these steps, in words, each with what it accounts for."""
+    sigma, steps, rate = composition
+    batches = count_batches(rate)
+    length = count_most_batches(rate)
+    mistakes = {
+        "epochs are counted as steps": Composition(sigma, max(round(steps / batches), 1), rate),
+        "only one epoch is counted": Composition(sigma, batches, rate),
+        "half the steps are counted": Composition(sigma, steps // 2, rate),
         # The noise's deviation sigma * C at C = 2, taken for sigma.
-        _Mistake("sigma is counted with C = 2", Composition(2 * sigma, steps, sampling_rate)),
-        _Mistake("sigma is squared", Composition(sigma**2, steps, sampling_rate)),
-        _Mistake("the sampling rate is squared", Composition(sigma, steps, sampling_rate**2)),
-    ]
-    # A batch that is divided among workers, or into parts that are accounted for as steps.
-    for parts in _PARTS:
-        part = sampling_rate / parts
-        worker = f"the rate is of one of {parts} workers, {part:.4g}"
-        micro = f"each of {parts} parts of a batch is counted as a step, at rate {part:.4g}"
-        mistakes.append(_Mistake(worker, Composition(sigma, steps, part)))
-        mistakes.append(_Mistake(micro, Composition(sigma, steps * parts, part)))
-    # The rate that follows from a loader's length, in batches, which is a whole number.
-    lengths = [math.floor(1 / sampling_rate), math.ceil(1 / sampling_rate)]
-    if examples is not None:
-        batch_size = max(round(sampling_rate * examples), 1)
-        lengths.append(math.ceil(examples / batch_size))
-    for length in sorted(set(lengths)):
-        name = f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}"
-        mistakes.append(_Mistake(name, Composition(sigma, steps, 1 / length)))
-
-    def is_another(mistake: _Mistake) -> bool:
-        """Returns whether a mistake changes what is accounted for, within the accountant's range."""
-        mistaken = mistake.composition
-        # `insertions` are the steps: each takes the example at the sampling rate.
-        is_in_range = 1 <= mistaken.insertions <= accounting.MOST_SAMPLED
-        return is_in_range and not np.allclose(mistaken, composition, rtol=1e-9, atol=0)
-
-    return [mistake for mistake in mistakes if is_another(mistake)]
-
-
-def _compute_rdp_epsilon(composition: Composition, delta: float) -> float:
-    """Returns an upper bound on epsilon for Poisson batches, by dp-accounting's RDP at a few Renyi orders."""
-    import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
-
-    sigma, steps, sampling_rate = composition
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = RdpAccountant(orders=_ORDERS, neighboring_relation=relation)
-    gaussian = dp_accounting.GaussianDpEvent(sigma)
-    step = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
-    return float(accountant.compose(step, steps).get_epsilon(delta))
+        "sigma is counted with C = 2": Composition(2 * sigma, steps, rate),
+        f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": Composition(
+            sigma, steps, 1 / length
+        ),
+    }
+    for workers in (2, 4, 8):
+        part = rate / workers
+        name = f"the rate is of one of {workers} workers, {part:.4g}"
+        mistakes[name] = Composition(sigma, steps, part)
+    for parts in (2, 4):
+        part = rate / parts
+        name = f"each of {parts} parts of a batch is counted as a step, at rate {part:.4g}"
+        mistakes[name] = Composition(sigma, steps * parts, part)
+    return mistakes

@@ -16,6 +16,7 @@ from scipy import special
 
 from audit.check import loaders
 from audit.check.loaders import Draw
+from audit.check.noise import compute_two_sided_p_value
 from audit.written import counted
 
 Array = NDArray[np.float64]
@@ -73,18 +74,51 @@ class _Passes(NamedTuple):
 
     Attributes:
       steps: (passes, examples) the index of the batch; the largest index is that of examples left out.
-      shares: (passes, indices) the share of examples that each index has.
+      sizes: (passes, indices) the number of examples that each index has.
       is_once, is_whole: as in OrderTest.
     """
 
     steps: NDArray[np.int32]
-    shares: Array
+    sizes: NDArray[np.int64]
     is_once: bool
     is_whole: bool
 
+    @property
+    def passes(self) -> int:
+        """The number of passes."""
+        return len(self.steps)
+
+    @property
+    def examples(self) -> int:
+        """The number of examples."""
+        return len(self.steps[0])
+
+    @property
+    def shares(self) -> Array:
+        """The share of the examples that each index has, (passes, indices)."""
+        return self.sizes / self.examples
+
+    @property
+    def middles(self) -> Array:
+        """The middle of each batch in its pass, from 0 to 1, (passes, indices)."""
+        return np.asarray(np.cumsum(self.shares, axis=1) - self.shares / 2)
+
+    @property
+    def scores(self) -> Array:
+        """Each batch's place in its pass, standardized over examples, (passes, indices)."""
+        centred = self.middles - 0.5
+        deviations = np.sqrt(np.sum(self.shares * centred**2, axis=1, keepdims=True))
+        return np.asarray(centred / np.maximum(deviations, 1e-12))
+
+    @property
+    def rates_together(self) -> Array:
+        """The probability, of each pass, that two examples are in the same batch, (passes,)."""
+        pairs = np.sum(self.sizes * (self.sizes - 1), axis=1)
+        return np.asarray(pairs / (self.examples * (self.examples - 1)))
+
 
 class _Sight(NamedTuple):
-    """A test's p-value, and the sentence that describes what it saw."""
+    """A test's p-value, which may exceed 1 by a union bound, and the sentence on what it saw."""
 
     p_value: float
     sentence: str
@@ -104,13 +138,13 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
       InputError: `draw` fails, or gives something else than indices of the data set.
     """
     drawn = _draw_passes(draw, examples, batches)
-    scores = _score_steps(drawn.shares)
+    places = np.take_along_axis(drawn.scores, drawn.steps, axis=1)  # (passes, examples)
     sights = {
         "order": [
             _test_single_batch(drawn),
-            _test_mean_place(drawn, scores),
+            _test_mean_place(drawn, places),
             *_test_blocks(drawn),
-            _test_neighbours(drawn, scores),
+            _test_neighbours(places),
         ],
         "together": [_test_same_batches(drawn), *_test_pairs(drawn)],
     }
@@ -123,12 +157,12 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         p_values[row] = min(1.0, len(tests) * strongest.p_value)
         seen[row] = strongest.sentence
     return OrderTest(
-        passes=len(drawn.steps),
-        batches=int((drawn.shares[:, :-1] > 0).sum(axis=1).min()),
+        passes=drawn.passes,
+        batches=int((drawn.sizes[:, :-1] > 0).sum(axis=1).min()),
         is_once=drawn.is_once,
         is_whole=drawn.is_whole,
         repeats=bool(np.all(drawn.steps == drawn.steps[0])),
-        is_even=bool(drawn.shares[:, :-1].max() * batches <= 1 + 1e-9),
+        is_even=bool(drawn.sizes[:, :-1].max() * batches <= examples),
         p_values=p_values,
         seen=seen,
     )
@@ -145,7 +179,7 @@ def _draw_passes(draw: Draw, examples: int, batches: int) -> _Passes:
     """Draws passes with seeds 0, 1, ...; returns the batch of each example in each pass."""
     passes = _count_passes(examples, batches)
     steps = np.full((passes, examples), batches, np.int32)
-    shares = np.empty((passes, batches + 1))
+    sizes = np.empty((passes, batches + 1), np.int64)
     is_once = True
     is_whole = True
     seed = 0
@@ -160,23 +194,15 @@ def _draw_passes(draw: Draw, examples: int, batches: int) -> _Passes:
                 seed += 1
         indices = np.concatenate(contents)
         steps[i, indices] = np.repeat(np.arange(len(contents)), [len(batch) for batch in contents])
-        counts = np.bincount(steps[i], minlength=batches + 1)
-        is_once = is_once and len(indices) == examples - counts[batches]
-        shares[i] = counts / examples
-    return _Passes(steps, shares, is_once, is_whole)
-
-
-def _score_steps(shares: Array) -> Array:
-    """Returns each batch's place in its pass, (passes, indices), standardized over examples."""
-    middles = np.cumsum(shares, axis=1) - shares / 2 - 0.5
-    deviations = np.sqrt(np.sum(shares * middles**2, axis=1, keepdims=True))
-    return np.asarray(middles / np.maximum(deviations, 1e-12))
+        sizes[i] = np.bincount(steps[i], minlength=batches + 1)
+        is_once = is_once and len(indices) == examples - sizes[i, batches]
+    return _Passes(steps, sizes, bool(is_once), is_whole)
 
 
 def _test_single_batch(drawn: _Passes) -> _Sight:
     """Tests how often an example is in one and the same batch. An example left out is in none."""
-    passes, examples = drawn.steps.shape
-    left_out = drawn.shares.shape[1] - 1
+    passes = drawn.passes
+    left_out = drawn.sizes.shape[1] - 1
     never_equal = -1 - np.arange(passes, dtype=np.int32)[:, None]
     ordered = np.sort(np.where(drawn.steps == left_out, never_equal, drawn.steps), axis=0)
     most = 1
@@ -187,37 +213,32 @@ def _test_single_batch(drawn: _Passes) -> _Sight:
             most = others + 1
             example = int(is_same.argmax())
             break
-    largest = float(drawn.shares[:, :-1].max())
-    tail = scipy.stats.binom.sf(most - 1, passes, largest)
+    tail = float(scipy.stats.binom.sf(most - 1, passes, drawn.shares[:, :-1].max()))
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
-    return _Sight(min(1.0, examples * left_out * float(tail)), sentence)
+    return _Sight(drawn.examples * left_out * tail, sentence)
 
 
-def _test_mean_place(drawn: _Passes, scores: Array) -> _Sight:
+def _test_mean_place(drawn: _Passes, places: Array) -> _Sight:
     """Tests the mean place of each example over passes, by a Chernoff bound."""
-    passes, examples = drawn.steps.shape
-    sums = np.zeros(examples)
-    for i in range(passes):
-        sums += scores[i][drawn.steps[i]]
+    sums = places.sum(axis=0)
     example = int(np.abs(sums).argmax())
     extreme = float(np.abs(sums[example]))
     sign = float(np.sign(sums[example]))
     log_tails = []
     for tilt in _TILTS:
-        moments = np.sum(drawn.shares * np.exp(sign * tilt * scores), axis=1)
+        moments = np.sum(drawn.shares * np.exp(sign * tilt * drawn.scores), axis=1)
         log_tails.append(np.log(moments).sum() - tilt * extreme)
-    p_value = 2 * examples * math.exp(min(log_tails))
     when = "late" if sign > 0 else "early"
-    sentence = f"Example {example} comes {when} on average over {passes} passes."
-    return _Sight(min(1.0, p_value), sentence)
+    sentence = f"Example {example} comes {when} on average over {drawn.passes} passes."
+    return _Sight(2 * drawn.examples * math.exp(min(log_tails)), sentence)
 
 
 def _test_blocks(drawn: _Passes) -> list[_Sight]:
     """Compares blocks of the data with blocks of a pass, over all passes; and each two of these orders."""
-    passes, examples = drawn.steps.shape
-    middles = np.cumsum(drawn.shares, axis=1) - drawn.shares / 2
+    passes = drawn.passes
+    examples = drawn.examples
     for blocks in range(_MOST_BLOCKS, 1, -1):
-        blocks_of_steps = np.minimum((blocks * middles).astype(np.int64), blocks - 1)
+        blocks_of_steps = np.minimum((blocks * drawn.middles).astype(np.int64), blocks - 1)
         shares = np.zeros((passes, blocks))
         np.add.at(shares, (np.arange(passes)[:, None], blocks_of_steps), drawn.shares)
         if examples * shares.min() ** 2 >= _LEAST_EXPECTED:
@@ -237,7 +258,7 @@ def _test_blocks(drawn: _Passes) -> list[_Sight]:
     p_value = math.comb(passes + 1, 2) * float(of_pairs.min())
     return [
         _Sight(float(of_data), "When an example comes depends on its place in the data."),
-        _Sight(min(1.0, p_value), f"The order of pass {second} depends on {other}."),
+        _Sight(p_value, f"The order of pass {second} depends on {other}."),
     ]
 
 
@@ -275,12 +296,14 @@ def _compare_tables(tables: Array, expected: Array, examples: int) -> Array:
     return np.asarray(np.minimum(tails, 1.0))
 
 
-def _test_neighbours(drawn: _Passes, scores: Array) -> _Sight:
-    """Tests whether examples at any distance in the data come at related places, by autocorrelation."""
-    passes, examples = drawn.steps.shape
-    power = np.zeros(examples // 2 + 1)
-    for i in range(passes):
-        power += np.abs(np.fft.rfft(scores[i][drawn.steps[i]])) ** 2
+def _test_neighbours(places: Array) -> _Sight:
+    """Tests whether examples at any distance in the data come at related places, by autocorrelation.
+
+    Args:
+      places: (passes, examples) the standardized place of each example in its pass.
+    """
+    passes, examples = places.shape
+    power = np.sum(np.abs(np.fft.rfft(places, axis=1)) ** 2, axis=0)
     # By distance, the sum over passes and examples of products of two scores, which is negative on average.
     products = np.fft.irfft(power, examples)[1 : examples // 2 + 1]
     deviations = np.full(len(products), math.sqrt(passes * examples))
@@ -289,58 +312,53 @@ def _test_neighbours(drawn: _Passes, scores: Array) -> _Sight:
     z_scores = np.abs(products + passes * examples / (examples - 1)) / deviations
     distance = int(z_scores.argmax()) + 1
     p_value = 2 * len(products) * float(scipy.stats.norm.sf(z_scores.max()))
-    sentence = f"Examples {distance} apart in the data come at related times."
-    return _Sight(min(1.0, p_value), sentence)
+    return _Sight(p_value, f"Examples {distance} apart in the data come at related times.")
 
 
 def _test_sizes(drawn: _Passes) -> _Sight:
     """Tests whether sizes vary as they do where every example draws its batch by itself."""
-    passes, examples = drawn.steps.shape
-    sizes = drawn.shares[:, :-1] * examples
-    expected = examples / sizes.shape[1]
-    law = scipy.stats.chi2(passes * (sizes.shape[1] - 1))
+    sizes = drawn.sizes[:, :-1]
+    expected = drawn.examples / sizes.shape[1]
+    law = scipy.stats.chi2(drawn.passes * (sizes.shape[1] - 1))
     statistic = float(np.sum((sizes - expected) ** 2)) / expected
-    p_value = 2 * min(law.sf(statistic), law.cdf(statistic))
-    return _Sight(min(1.0, float(p_value)), "Sizes vary more or less than those of balls in bins.")
+    p_value = compute_two_sided_p_value(law, statistic)
+    return _Sight(float(p_value), "Sizes vary more or less than those of balls in bins.")
 
 
 def _test_same_batches(drawn: _Passes) -> _Sight:
     """Tests whether any two examples of the data are together in every pass."""
-    passes, examples = drawn.steps.shape
     # Of other steps, sums with random weights (modulo 2^64) are next to never the same.
-    weights = np.random.default_rng(0).integers(1, 2**62, (passes, 1))
+    weights = np.random.default_rng(0).integers(1, 2**62, (drawn.passes, 1))
     signatures = np.sum(weights * drawn.steps, axis=0)
     order = np.argsort(signatures, kind="stable")
     equal = np.flatnonzero(np.diff(signatures[order]) == 0)
     if not equal.size:
         return _Sight(1.0, "")
-    first = int(order[equal[0]])
-    second = int(order[equal[0] + 1])
-    log_pairs = math.log(math.comb(examples, 2))
-    log_p_value = log_pairs + float(np.log(_rates_together(drawn)).sum())
-    sentence = f"Examples {first} and {second} are together in all {passes} passes."
-    return _Sight(min(1.0, math.exp(min(log_p_value, 0.0))), sentence)
+    first, second = order[equal[0] : equal[0] + 2]
+    log_pairs = math.log(math.comb(drawn.examples, 2))
+    log_p_value = log_pairs + float(np.log(drawn.rates_together).sum())
+    sentence = f"Examples {first} and {second} are together in all {drawn.passes} passes."
+    return _Sight(math.exp(min(log_p_value, 0.0)), sentence)
 
 
 def _test_pairs(drawn: _Passes) -> list[_Sight]:
     """Tests how often pairs of some examples come together: the most frequent pair, and all of them."""
-    passes, examples = drawn.steps.shape
-    first_of_pairs = np.linspace(0, examples - 2, _OBSERVED // 2).astype(int)
+    passes = drawn.passes
+    first_of_pairs = np.linspace(0, drawn.examples - 2, _OBSERVED // 2).astype(int)
     observed = np.unique([first_of_pairs, first_of_pairs + 1])  # neighbours in the data
     counts = np.zeros((len(observed), len(observed)), np.int16)
-    for i in range(passes):
-        steps = drawn.steps[i, observed]
+    for steps in drawn.steps[:, observed]:
         counts += np.equal.outer(steps, steps)
     first, second = np.triu_indices(len(observed), 1)
     together = counts[first, second].astype(np.int64)
     pairs = len(together)
-    rates = _rates_together(drawn)
+    rates = drawn.rates_together
     most = int(together.max())
     pair = int(together.argmax())
     names = f"{observed[first[pair]]} and {observed[second[pair]]}"
     tail = float(scipy.stats.binom.sf(most - 1, passes, rates.max()))
     sentence = f"Examples {names} are together in {counted(most, 'pass', 'passes')} of {passes}."
-    sights = [_Sight(min(1.0, pairs * tail), sentence)]
+    sights = [_Sight(pairs * tail, sentence)]
 
     # Over pairs of examples and pairs of passes, the sum of products of (together or not, less its mean).
     rate = float(rates.mean())
@@ -355,10 +373,3 @@ def _test_pairs(drawn: _Passes) -> list[_Sight]:
         p_value = float(scipy.stats.chi2.sf(statistic, freedom))
         sights.append(_Sight(p_value, "Some examples come together more often than others."))
     return sights
-
-
-def _rates_together(drawn: _Passes) -> Array:
-    """Returns the probability, of each pass (passes,), that two examples are in the same batch."""
-    examples = drawn.steps.shape[1]
-    sizes = drawn.shares * examples
-    return np.asarray(np.sum(sizes * (sizes - 1), axis=1) / (examples * (examples - 1)))

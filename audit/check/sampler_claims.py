@@ -17,7 +17,7 @@ from audit.claims.samplers import MixtureLimit, ShuffledSteps
 from audit.errors import number, require, shown
 from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, at_most
-from audit.written import write_json
+from audit.written import counted, write_json
 
 _MOST_STEPS = 10**6
 _TAILS = (1, 2, 5, 10, 20, 50, 100)  # the numbers of noise-only steps that are tried for the advice
@@ -83,13 +83,11 @@ class SamplerClaim(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the row as nested dicts, ready for json.dumps."""
-        return {
-            "sampler": self.sampler,
-            "yours": self.yours,
+        nested = {
             "every_model": self.every_model._asdict(),
             "last_model": self.last_model._asdict(),
-            "advice": self.advice,
         }
+        return {**self._asdict(), **nested}
 
 
 @dataclass(frozen=True)
@@ -129,33 +127,26 @@ class SamplerClaims:
         columns = [
             Column("sampler", _show_sampler, "sampler", left=True),
             Column("every_model", _show_bracket, "every model\nseen"),
-            Column(
-                "last_model",
-                lambda row: row.last_model.upper,
-                "last model\nalone",
-                at_most_two,
-                none="no bound",
-            ),
         ]
+        of_last_model = {"last model\nalone": lambda row: row.last_model.upper}
         if self.tail:  # training ends with noise-only steps
             head = f"and {self.tail} noise-\nonly steps"
-            columns.append(
-                Column("tail", lambda row: row.last_model.tail, head, at_most_two, none="no bound")
-            )
+            of_last_model[head] = lambda row: row.last_model.tail
+        for head, read in of_last_model.items():
+            columns.append(Column(head, read, head, _show_upper, none="no bound"))
         lines = [f"epsilon at delta {self.delta:g}", "", Table(columns, self.rows).text(), ""]
         # Below the table, what computed each row's bounds, the advice, and what all bounds assume.
-        for row in self.rows:
-            text = f"{row.sampler}: {row.every_model.accountant}. {row.advice}"
-            lines.extend(textwrap.wrap(text, _COLUMNS, subsequent_indent="  "))
-        note = f"last model alone: {self.rows[0].last_model.assumes}. Neighbours: {ZERO_OUT}."
-        lines.extend(textwrap.wrap(note, _COLUMNS, subsequent_indent="  "))
+        notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in self.rows]
+        assumes = self.rows[0].last_model.assumes
+        notes.append(f"last model alone: {assumes}. Neighbours: {ZERO_OUT}.")
         if self.order:
-            order = f"order: {self.order}."
-            lines.extend(textwrap.wrap(order, _COLUMNS, subsequent_indent="  "))
+            notes.append(f"order: {self.order}.")
+        for note in notes:
+            lines.extend(textwrap.wrap(note, _COLUMNS, subsequent_indent="  "))
         return "\n".join(lines)
 
 
-def at_most_two(value: float) -> str:
+def _show_upper(value: float) -> str:
     """Returns an upper bound as text with two decimals, rounded up."""
     return at_most(value, _DECIMALS)
 
@@ -173,9 +164,10 @@ def _show_bracket(row: SamplerClaim) -> str:
     The upper one stands alone where there is no lower one, or both round to the same text.
     """
     lower, upper, _ = row.every_model
-    if lower is None or at_most(lower, _DECIMALS) == at_most(upper, _DECIMALS):
-        return at_most(upper, _DECIMALS)
-    return f"{at_least(lower, _DECIMALS)} to {at_most(upper, _DECIMALS)}"
+    shown_upper = _show_upper(upper)
+    if lower is None or _show_upper(lower) == shown_upper:
+        return shown_upper
+    return f"{at_least(lower, _DECIMALS)} to {shown_upper}"
 
 
 class _Training(NamedTuple):
@@ -196,37 +188,32 @@ class _Training(NamedTuple):
     constants: str
 
     @property
-    def epochs_of_batches(self) -> tuple[float, int, int]:
-        """The noise multiplier, the number of batches of an epoch, and the number of epochs."""
+    def epochs_of_batches(self) -> tuple[float, int, int, float]:
+        """The noise multiplier, the number of batches of an epoch, that of epochs, and delta."""
         schedule = self.schedule
-        return schedule.noise_multiplier, schedule.batches, schedule.epochs
+        return schedule.noise_multiplier, schedule.batches, schedule.epochs, self.delta
 
     @property
     def composition(self) -> Composition:
         """The steps, without noise-only steps, as if batches were drawn by Poisson sampling."""
-        return Composition(
-            self.schedule.noise_multiplier, self.schedule.insertable, 1 / self.schedule.batches
-        )
-
-
-_Bound = Callable[[ShuffledSteps, float], MixtureLimit]  # (steps, delta) -> the last model's bound
+        schedule = self.schedule
+        return Composition(schedule.noise_multiplier, schedule.insertable, 1 / schedule.batches)
 
 
 class _Sampler(NamedTuple):
-    """The functions by which a sampler is accounted for.
+    """How a sampler is accounted for.
 
     Attributes:
       bracket: returns lower and upper bound on epsilon where every model is seen.
-      bound: returns an upper bound on the epsilon of the last model alone.
-      advise: returns a sentence of advice, from the training and the upper bound on the last model's epsilon,
-        which is None for samplers that are there to compare with.
+      bound: returns an upper bound on the epsilon of the last model alone, from steps and delta.
+      advice: what makes the claim hold; empty where changes to the training are advised instead.
       unseen: what nobody may see if the last model's bound is to hold, in words.
       order: the condition on the order of examples, in words.
     """
 
     bracket: Callable[[_Training], EveryModel]
-    bound: _Bound
-    advise: Callable[[_Training, float | None], str]
+    bound: Callable[[ShuffledSteps, float], MixtureLimit]
+    advice: str = ""
     unseen: str = "an earlier model or the batches"
     order: str = ""
 
@@ -272,13 +259,27 @@ def sampler_claims(
     is_sampler = isinstance(name, str) and name in _SAMPLERS
     require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(_SAMPLERS)}")
     sigma = read_noise_multiplier(noise_multiplier)
-    steps = read_steps(batches, epochs, tail)
-    level = read_delta(delta)
+    number_of_batches = number("batches", batches, int)
+    number_of_epochs = number("epochs", epochs, int)
+    noise_only = number("tail", tail, int)
+    # With a single batch an epoch, every example is in every step, and nothing is sampled.
+    require(number_of_batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
+    require(1 <= number_of_epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
+    require(
+        number_of_batches * number_of_epochs <= _MOST_STEPS,
+        f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps",
+    )
+    require(0 <= noise_only <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
+    level = number("delta", delta, float)
+    conversions.require_delta(level)
+    least = accounting.LEAST_SAMPLED_DELTA
+    require(level >= least, f"`delta={level:g}`: give at least {least:g}")
 
     # The steps of training, without and with the noise-only steps, since the last model is bounded for both.
     constants = 1.0 if lipschitz is None else lipschitz
-    schedule = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants)
-    with_tail = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants, steps.tail)
+    steps = (sigma, number_of_batches, number_of_epochs, constants)
+    schedule = samplers.make_schedule(*steps)
+    with_tail = samplers.make_schedule(*steps, noise_only)
     condition = "if every step is Lipschitz with constant 1, which is not checked"
     if lipschitz is not None:
         condition = _describe_constants(schedule.lipschitz)
@@ -288,39 +289,6 @@ def sampler_claims(
     rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
     order = _SAMPLERS[str(name)].order
     return SamplerClaims(rows, training.delta, training.with_tail.tail, order)
-
-
-class _Steps(NamedTuple):
-    """Checked numbers of batches an epoch, of epochs, and of noise-only steps at the end."""
-
-    batches: int
-    epochs: int
-    tail: int
-
-
-def read_steps(batches: Any, epochs: Any, tail: Any) -> _Steps:
-    """Returns a caller's numbers of steps; raises InputError for what is out of range."""
-    steps = _Steps(
-        number("batches", batches, int), number("epochs", epochs, int), number("tail", tail, int)
-    )
-    # With a single batch an epoch, every example is in every step, and nothing is sampled.
-    require(steps.batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
-    require(1 <= steps.epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
-    require(
-        steps.batches * steps.epochs <= _MOST_STEPS,
-        f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps",
-    )
-    require(0 <= steps.tail <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
-    return steps
-
-
-def read_delta(delta: Any) -> float:
-    """Returns a caller's delta; raises InputError if samplers are not accounted at it."""
-    checked = number("delta", delta, float)
-    conversions.require_delta(checked)
-    least = accounting.LEAST_SAMPLED_DELTA
-    require(checked >= least, f"`delta={checked:g}`: give at least {least:g}")
-    return checked
 
 
 def _describe_constants(lipschitz: NDArray[np.float64]) -> str:
@@ -337,23 +305,18 @@ def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
 
     For a sampler that is there to compare with, the last model gets no bound of its own: it leaks no more
     than all models together.
-
-    Args:
-      name: the sampler's name in _SAMPLERS.
-      yours: whether it is the caller's sampler; if not, it is there to compare with.
-      training: the training run.
     """
     sampler = _SAMPLERS[name]
     every_model = sampler.bracket(training)
+    tail = None
     if not yours:
-        # Without noise-only steps there is no bound with them. The advice gets no bound of the last model.
-        tail = every_model.upper if training.with_tail.tail else None
+        if training.with_tail.tail:
+            tail = every_model.upper
         last_model = LastModel(every_model.upper, tail, "no more than every model leaks")
-        return SamplerClaim(name, yours, every_model, last_model, sampler.advise(training, None))
+        return SamplerClaim(name, yours, every_model, last_model, sampler.advice)
 
     limit = sampler.bound(training.schedule, training.delta)
     upper = min(limit.epsilon, every_model.upper)  # the last model leaks no more than all models
-    tail = None
     if training.with_tail.tail:
         with_tail = sampler.bound(training.with_tail, training.delta)
         tail = min(with_tail.epsilon, upper)  # steps without a gradient leak nothing more
@@ -361,8 +324,8 @@ def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
     assumes = f"holds {training.constants}, and nobody sees {sampler.unseen}"
     if limit.error:  # the bound was simulated, and may be too low with this probability
         assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
-    last_model = LastModel(upper, tail, assumes)
-    return SamplerClaim(name, yours, every_model, last_model, sampler.advise(training, upper))
+    advice = sampler.advice or _advise_changes(training, upper, sampler)
+    return SamplerClaim(name, yours, every_model, LastModel(upper, tail, assumes), advice)
 
 
 def _account_poisson(training: _Training) -> EveryModel:
@@ -400,131 +363,87 @@ def _account_truncated(training: _Training) -> EveryModel:
 
 def _account_allocation(training: _Training) -> EveryModel:
     """Returns bounds on epsilon where every example takes part in one random step of each epoch."""
-    return brackets.bracket_allocation(*training.epochs_of_batches, training.delta)
+    return brackets.bracket_allocation(*training.epochs_of_batches)
 
 
 def _account_shuffled(training: _Training) -> EveryModel:
     """Returns bounds on epsilon for batches that are shuffled once an epoch."""
-    return brackets.bracket_shuffled(*training.epochs_of_batches, training.delta)
+    return brackets.bracket_shuffled(*training.epochs_of_batches)
 
 
 def _account_cyclic(training: _Training) -> EveryModel:
     """Returns epsilon for batches in a fixed order: an example takes a known step of each epoch."""
-    sigma, _, epochs = training.epochs_of_batches
-    return brackets.bracket_fixed_order(sigma, epochs, training.delta)
+    sigma, _, epochs, delta = training.epochs_of_batches
+    return brackets.bracket_fixed_order(sigma, epochs, delta)
 
 
-def _advise_poisson(training: _Training, last_model: float | None) -> str:
-    """Returns the condition under which the claim of Poisson sampling holds, in words."""
-    return (
-        "The claim holds if the loader flips a coin for every example: audit.check_batches looks."
-    )
-
-
-def _advise_truncated(training: _Training, last_model: float | None) -> str:
-    """Returns the advice to truncate batches at a size where it costs little."""
-    return "Let largest_batch lie well above the expected size, where truncation costs little."
-
-
-def _advise_allocation(training: _Training, last_model: float | None) -> str:
-    """Returns the condition under which the claim of random allocation holds, in words."""
-    return "The claim holds if every example draws its step of each epoch by itself."
-
-
-def _advise_shuffled(training: _Training, last_model: float | None) -> str:
-    """Returns the advice on how training with shuffled batches may claim Poisson sampling's epsilon."""
-    return _advise_order(training, last_model, samplers.bound_one_of_each_epoch)
-
-
-def _advise_any_order(training: _Training, last_model: float | None) -> str:
-    """Returns the advice on how training with any order may claim Poisson sampling's epsilon."""
-    return _advise_order(training, last_model, samplers.bound_any_order)
-
-
-def _advise_cyclic(training: _Training, last_model: float | None) -> str:
-    """Returns the advice on how training with a fixed order may claim Poisson sampling's epsilon."""
-    return _advise_order(training, last_model, samplers.bound_fixed_order)
-
-
-def _advise_order(training: _Training, last_model: float | None, bound: _Bound) -> str:
-    """Returns the advice on how training with another sampler may claim Poisson sampling's epsilon.
+def _advise_changes(training: _Training, last_model: float, sampler: _Sampler) -> str:
+    """Returns the advice on how training may claim Poisson sampling's epsilon.
 
     The ways are Poisson batches, more noise, or releasing the last model alone, after noise-only steps if
     need be.
 
     Args:
       training: the training run.
-      last_model: an upper bound on the last model's epsilon without noise-only steps; None if it was not
-        computed, which leaves out the last of the ways.
-      bound: the function that computes this bound, for other numbers of noise-only steps.
+      last_model: an upper bound on the last model's epsilon without noise-only steps.
+      sampler: how the training's sampler is accounted for.
     """
     poisson = accounting.participant_upper_bound(training.composition, training.delta)
-    claim = at_most_two(poisson)
     # The noise that makes the claim true whatever the order of batches. An example takes part once an epoch,
     # so that training is mu-GDP (Gaussian DP) with mu = sqrt(epochs) / sigma.
     mu = conversions.mu_from_epsilon(poisson, training.delta)
-    sigma = at_most_two(math.sqrt(training.schedule.epochs) / mu)
+    sigma = _show_upper(math.sqrt(training.schedule.epochs) / mu)
+    claim = _show_upper(poisson)
     advice = f"To claim {claim}, draw Poisson batches, or raise the noise multiplier to {sigma}"
-    if last_model is None:
-        return f"{advice}."
-
-    # The last model alone: as it is, after noise-only steps, or not low enough even so.
     if last_model <= poisson:
         return f"{advice}, or release the last model alone, on the condition below."
-    tail = _find_tail(training, poisson, bound)
-    if tail is None:
-        return f"{advice}; the last model alone may claim {at_most_two(last_model)}."
-    steps = f"{tail} noise-only step{'s' if tail > 1 else ''}"
-    return f"{advice}, or release the last model alone after {steps}, on the condition below."
-
-
-def _find_tail(training: _Training, epsilon: float, bound: _Bound) -> int | None:
-    """Returns how many noise-only steps bring the last model's epsilon low enough; None if no number does.
-
-    It is the least of the numbers in _TAILS that suffices.
-
-    Args:
-      training: the training run.
-      epsilon: the largest epsilon that is low enough.
-      bound: the function that bounds the last model's epsilon.
-    """
     schedule = training.schedule
     constants = schedule.lipschitz[: schedule.insertable]  # without those of noise-only steps
     for tail in _TAILS:
         longer = samplers.make_schedule(
             schedule.noise_multiplier, schedule.batches, schedule.epochs, constants, tail
         )
-        if bound(longer, training.delta).epsilon <= epsilon:
-            return tail
-    return None
+        if sampler.bound(longer, training.delta).epsilon <= poisson:
+            steps = counted(tail, "noise-only step")
+            return (
+                f"{advice}, or release the last model alone after {steps}, on the condition below."
+            )
+    return f"{advice}; the last model alone may claim {_show_upper(last_model)}."
 
 
 _UNIFORM = "every epoch draws a uniform order anew, which is not checked"
 _EARLIER = "an earlier model"  # and the batches may be seen
 _ALLOCATION = _Sampler(
-    _account_allocation, samplers.bound_one_of_each_epoch, _advise_allocation, order=_UNIFORM
+    _account_allocation,
+    samplers.bound_one_of_each_epoch,
+    "The claim holds if every example draws its step of each epoch by itself.",
+    order=_UNIFORM,
 )
 _SAMPLERS = {
-    "poisson": _Sampler(_account_poisson, samplers.bound_poisson, _advise_poisson),
-    "truncated_poisson": _Sampler(_account_truncated, samplers.bound_poisson, _advise_truncated),
+    "poisson": _Sampler(
+        _account_poisson,
+        samplers.bound_poisson,
+        "The claim holds if the loader flips a coin for every example: audit.check_batches looks.",
+    ),
+    "truncated_poisson": _Sampler(
+        _account_truncated,
+        samplers.bound_poisson,
+        "Let largest_batch lie well above the expected size, where truncation costs little.",
+    ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,
-    "shuffled": _Sampler(
-        _account_shuffled, samplers.bound_one_of_each_epoch, _advise_shuffled, order=_UNIFORM
-    ),
+    "shuffled": _Sampler(_account_shuffled, samplers.bound_one_of_each_epoch, order=_UNIFORM),
     "any_order": _Sampler(
         _account_shuffled,
         samplers.bound_any_order,
-        _advise_any_order,
-        _EARLIER,
-        "each example comes once an epoch, in any step, which may be known",
+        unseen=_EARLIER,
+        order="each example comes once an epoch, in any step, which may be known",
     ),
     "cyclic": _Sampler(
         _account_cyclic,
         samplers.bound_fixed_order,
-        _advise_cyclic,
-        _EARLIER,
-        "every epoch has the same order, which may be known",
+        unseen=_EARLIER,
+        order="every epoch has the same order, which may be known",
     ),
 }
 SAMPLERS = tuple(_SAMPLERS)

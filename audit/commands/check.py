@@ -43,7 +43,6 @@ flags.DEFINE_string(
 flags.DEFINE_float("sampling_rate", None, "With which the accountant lets a batch take an example.")
 flags.DEFINE_integer("examples", None, "Of the data set; by default as many as the loader's own.")
 flags.DEFINE_string("assumed", "poisson", "Batches: poisson, fixed, shuffled or balls_in_bins.")
-flags.DEFINE_integer("epochs", 1, "After which --noise_multiplier says what shuffled batches leak.")
 flags.DEFINE_float("clipping_norm", None, "C, in place of the file's.")
 flags.DEFINE_float("noise_multiplier", None, "sigma, in place of the file's.")
 flags.DEFINE_float("learning_rate", None, "eta, in place of the file's.")
@@ -52,8 +51,8 @@ flags.DEFINE_integer("seeds", None, "Draws of the noise; by default as many as i
 flags.DEFINE_string("report", None, "Also write a page with pictures into this HTML file.")
 cli.define_json()
 
-_OF_BATCHES = ("sampling_rate", "examples", "assumed", "epochs")  # without a meaning for a step
-_OF_STEPS = ("clipping_norm", "learning_rate", "batch_size", "seeds")  # without one for batches
+_OF_BATCHES = ("sampling_rate", "examples", "assumed")  # without a meaning for a step
+_OF_STEPS = (*STATED, "seeds")  # without one for batches
 
 
 def main() -> None:
@@ -101,8 +100,6 @@ def check_user_step(flag: str, value: str) -> None:
 def _check_user_batches() -> None:
     """Checks the batches that --batches names, prints the report, and exits as `main` does."""
     cli.refuse(_OF_STEPS, "is for --step=, not for batches: leave it out")
-    if FLAGS.noise_multiplier is None:
-        cli.refuse(("epochs",), "is of use with --noise_multiplier= only: give that, too")
     cli.require_output("report", "an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
     require_kind(FLAGS.assumed)
@@ -113,8 +110,6 @@ def _check_user_batches() -> None:
             FLAGS.examples,
             FLAGS.sampling_rate,
             assumed=FLAGS.assumed,
-            noise_multiplier=FLAGS.noise_multiplier,
-            epochs=FLAGS.epochs,
         )
     except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error

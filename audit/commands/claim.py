@@ -13,26 +13,23 @@ of yours is. Where it gives one batch at a time it has also sampling_rate, with 
 """
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from absl import flags
 
-from audit.check.accounting import require_least_rate
-from audit.check.batches import check_batches
+from audit.check.batches import check_batches, read_sampling_rate
 from audit.check.findings import ANOTHER_RATE
-from audit.check.loaders import MOST_BATCHES, count_examples, make_draw
-from audit.check.report import LEVEL, describe_error
+from audit.check.loaders import MOST_BATCHES, Draw, count_examples, draw_pass, make_draw
+from audit.check.report import LEVEL
 from audit.check.sampler_claims import (
     SAMPLERS,
     TruncatedPoisson,
     sampler_claims,
 )
 from audit.commands import cli
-from audit.commands.user_file import run_user_file
-from audit.errors import InputError, number, require
+from audit.commands.user_file import UserFile, run_user_file
+from audit.errors import InputError, require
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")
@@ -110,111 +107,73 @@ def _find_loader() -> _Loader:
         return _Loader(FLAGS.sampler, int(FLAGS.batches))
     unused = ("sampler", "examples", "largest_batch")
     cli.refuse(unused, "does not go with a loader, which is named: leave it out")
-    return _name_loader(_read_loader())
-
-
-class _Definitions(NamedTuple):
-    """What a user's file says of a loader.
-
-    Attributes:
-      file: the file's name, for messages.
-      draw: seed -> the batches of a pass.
-      examples: the number of examples in the data set.
-      rate: the sampling rate that the file states, or else 1 / the number of batches of a pass.
-    """
-
-    file: str
-    draw: Callable[[int], Any]
-    examples: int
-    rate: float
-
-
-def _read_loader() -> _Definitions:
-    """Runs the file that --batches names, and returns what it says of the loader.
-
-    The file defines the loader. It may also define `examples` and `sampling_rate`.
-
-    Raises InputError where the file fails, lacks a definition, or has a sampling rate out of range.
-    """
     user_file = run_user_file("batches", FLAGS.batches)
+    try:
+        return _name_loader(user_file)
+    except InputError as error:  # it may name the argument `draw`, whose flag is --batches
+        message = str(error).replace("`draw", "`batches")
+        raise InputError(f"{user_file.path.name}: {message}") from error
+
+
+def _name_loader(user_file: UserFile) -> _Loader:
+    """Returns the sampler that draws the batches of a user's loader, as the check of batches recognises it.
+
+    The file defines the loader. It may also define `examples`, by default the size of the loader's `dataset`,
+    and `sampling_rate`, by default 1 / the number of batches of a pass.
+
+    Raises InputError where the file lacks a definition, where 1 / the sampling rate is not whole, where the
+    batches show another rate, and where no sampler with a proven bound draws such batches.
+    """
     definitions = user_file.definitions
-    path = user_file.path
     loader = definitions[user_file.name]
-
-    # The size of the data set: as the file defines it, or that of the `dataset` of a loader. A function has
-    # no such attribute.
     examples = definitions.get("examples")
-    if examples is None:
-        has_size = hasattr(getattr(loader, "dataset", None), "__len__")
-        require(has_size, f"{path.name} has no examples: define examples, the size of the data set")
-        examples = count_examples(loader, None)
-
-    # The sampling rate: as the file defines it, or 1 / the number of batches of a pass.
+    is_known = examples is not None or hasattr(getattr(loader, "dataset", None), "__len__")
+    require(is_known, "it has no examples: define examples, the size of the data set")
+    examples = count_examples(loader, examples)
     draw = make_draw(loader)
     rate = definitions.get("sampling_rate")
     if rate is None:
-        rate = 1 / _count_batches(path.name, draw)
-    rate = number("sampling_rate", rate, float)
-    require_least_rate(rate)
+        rate = 1 / _count_batches(draw, examples)
+    rate = read_sampling_rate(rate)
     # An epoch has at least two batches, as in `sampler_claims`.
-    require(rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
-    return _Definitions(path.name, draw, examples, rate)
-
-
-def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
-    """Returns the number of batches in a pass of a user's loader, the one with seed 0.
-
-    Raises InputError where the loader fails, never ends, or gives a single batch instead of a pass.
-
-    Args:
-      file: the file's name, for messages.
-      draw: seed -> the batches of a pass.
-    """
-    try:
-        first = list(itertools.islice(draw(0), MOST_BATCHES + 1))
-    except Exception as error:  # of the user's code
-        raise InputError(f"{file} fails with seed 0: {describe_error(error)}") from error
-    require(
-        len(first) <= MOST_BATCHES,
-        f"{file} gives more than {MOST_BATCHES:,} batches with seed 0: let a pass over the data end, or name "
-        "the sampler (--sampler) and the number of batches (--batches)",
-    )
-    # A batch is a list of indices. Where the loader gives a single batch, its items are indices themselves.
-    is_pass = len(first) > 1 and np.ndim(first[0]) == 1
-    require(is_pass, f"{file} gives one batch at a time: define sampling_rate beside it")
-    return len(first)
-
-
-def _name_loader(loader: _Definitions) -> _Loader:
-    """Returns the sampler that draws a loader's batches, as the check of batches recognises it.
-
-    The number of batches in an epoch is 1 / the sampling rate. Raises InputError where that is not whole,
-    where the batches show another rate, and where no sampler with a proven bound draws such batches.
-    """
-    batches = round(1 / loader.rate)
+    require(rate <= 0.5, f"a sampling rate of {rate:g}: give 0.5 at most")
+    batches = round(1 / rate)
     # A claim for a rounded number of batches would be one for another sampling rate.
-    is_whole = abs(1 / loader.rate - batches) <= _ROUNDING * batches
     require(
-        is_whole,
-        f"{loader.file}: a sampling rate of {loader.rate:g} is one in {1 / loader.rate:.6g} batches: "
-        "state 1 / a whole number, or, of Poisson batches, take "
-        "audit.DpSgd(sigma, steps, sampling_rate).epsilon(delta)",
+        abs(1 / rate - batches) <= _ROUNDING * batches,
+        f"a sampling rate of {rate:g} is one in {1 / rate:.6g} batches: state 1 / a whole number, or, of "
+        "Poisson batches, take audit.DpSgd(sigma, steps, sampling_rate).epsilon(delta)",
     )
-    report = check_batches(loader.draw, loader.examples, loader.rate)
+
+    report = check_batches(draw, examples, rate)
     for finding in report.findings:
         if finding.name == ANOTHER_RATE.name:
-            raise InputError(f"{loader.file}: {finding.name}: {finding.meaning}")
+            raise InputError(f"{finding.name}: {finding.meaning}")
     kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
-    unknown = f"{loader.file}: {kind or 'these'} batches are of no sampler with a bound; "
+    unknown = f"{kind or 'these'} batches are of no sampler with a bound; "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
     order = report.figures.get("order")  # of batches that take every example once a pass
     if order is None:
         return _Loader(kind, batches)
-    require(
-        order["is_whole"],
-        f"{loader.file}: a pass does not end after {batches} batches: let it end, as an epoch does",
-    )
+    message = f"a pass does not end after {batches} batches: let it end, as an epoch does"
+    require(order["is_whole"], message)
     return _name_order(kind, min(batches, order["batches"]), order)
+
+
+def _count_batches(draw: Draw, examples: int) -> int:
+    """Returns the number of batches in a pass of a user's loader, the one with seed 0.
+
+    Raises InputError where the loader fails, never ends, or gives a single batch instead of a pass.
+    """
+    drawn = draw_pass(draw, 0, examples, MOST_BATCHES)
+    require(
+        drawn.is_whole,
+        f"it gives more than {MOST_BATCHES:,} batches with seed 0: let a pass over the data end, or name the "
+        "sampler (--sampler) and the number of batches (--batches)",
+    )
+    count = len(drawn.batches)
+    require(count > 1, "it gives one batch at a time: define sampling_rate beside it")
+    return count
 
 
 def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
@@ -231,24 +190,22 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
     p_value = order["p_value"]
     shown = f"p = {p_value:.2g}" if p_value > _SMALLEST_SHOWN else f"p < {_SMALLEST_SHOWN:g}"
     tested = f"tested over {passes}, {shown}"
-    # The mixture gives all steps of an epoch the same probability. A smaller last batch makes its step less
-    # probable, which is no worse, unless steps expand: then an earlier step may show more.
-    expands = max(cli.numbers("lipschitz"), default=1.0) > 1
-    if p_value > LEVEL and expands and kind == "shuffled" and not order["is_even"]:
-        why = "batches differ in size and steps may expand; the bounds take the order as known"
-        return _Loader("any_order", batches, f"uniform order ({tested}), but {why}")
     if p_value > LEVEL:
-        return _Loader(kind, batches, f"uniform order ({tested})")
+        uniform = f"uniform order ({tested})"
+        # The mixture gives all steps of an epoch the same probability. A smaller last batch makes its step
+        # less probable, which is no worse, unless steps expand: then an earlier step may show more.
+        expands = max(cli.numbers("lipschitz"), default=1.0) > 1
+        if kind == "shuffled" and expands and not order["is_even"]:
+            why = "batches differ in size and steps may expand; the bounds take the order as known"
+            return _Loader("any_order", batches, f"{uniform}, but {why}")
+        return _Loader(kind, batches, uniform)
     if order["repeats"]:
         return _Loader(
             "cyclic", batches, f"the same in all of {passes}; the bounds take it as known"
         )
-    seen = " ".join(order["seen"].values())
-    return _Loader(
-        "any_order",
-        batches,
-        f"not uniform ({tested}); the bounds take it as known. {seen.removesuffix('.')}",
-    )
+    seen = " ".join(order["seen"].values()).removesuffix(".")
+    known = f"not uniform ({tested}); the bounds take it as known. {seen}"
+    return _Loader("any_order", batches, known)
 
 
 def _add_truncation(sampler: str) -> str | TruncatedPoisson:

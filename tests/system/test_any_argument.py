@@ -63,7 +63,7 @@ DOORS = {  # a function, the arguments that it gets, and those among them, or be
     "check_batches": (
         audit.check_batches,
         {"draw": draw, "examples": 50, "sampling_rate": 0.2},
-        ("draw", "examples", "sampling_rate", "assumed", "noise_multiplier"),
+        ("draw", "examples", "sampling_rate", "assumed"),
     ),
     "check_accounting": (
         audit.check_accounting,

@@ -148,7 +148,7 @@ check --example=nobody | --example=nobody: give jax_privacy, lora
 check --step=mine.py | --step=mine.py: name a file and what to take from it, mine.py:step
 check --step=nowhere.py:step | there is no file nowhere.py
 check --step=fails.py:step | fails.py fails with ZeroDivisionError: division by zero
-check --step=mine.py:step --epochs=3 | --epochs=3 is for --batches=
+check --step=mine.py:step --assumed=fixed | --assumed=fixed is for --batches=
 check --batches=mine.py:loader | give --sampling_rate=
 check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poisson, fixed, shuffled
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import audit
-from audit.check import batches
 from audit.errors import InputError
 from tests.cases import mostly_slow
 
@@ -198,25 +197,6 @@ def test_a_dropped_last_batch_is_told_only_where_it_is_seen():
 
 
 @pytest.mark.slow
-def test_what_shuffling_leaks_is_judged_for_shuffled_batches_alone():
-    for draw, result in ((draw_shuffled, "failed"), (draw_poisson, "does not apply")):
-        report = audit.check_batches(draw, SIZE, RATE, noise_multiplier=1.0, epochs=2)
-        (leak,) = [check for check in report.checks if check.name == "leak"]
-        assert leak.result == result
-        figures = report.figures
-        assert figures["shuffled epsilon at least"] > figures["poisson epsilon"] > 0
-
-
-def test_what_shuffling_leaks_is_no_bug_where_shuffled_batches_are_assumed():
-    report = audit.check_batches(
-        draw_shuffled, SIZE, RATE, assumed="shuffled", noise_multiplier=1.0, epochs=2
-    )
-    figures = report.figures
-    assert figures["shuffled epsilon at least"] > figures["poisson epsilon"]
-    assert report.passed
-
-
-@pytest.mark.slow
 def test_a_kind_that_is_recognised_is_a_bug_even_where_no_test_sees_it():
     def draw(seed):
         bins = np.random.default_rng(seed).integers(0, 15_000, 50_000)
@@ -303,7 +283,7 @@ class TestLoaders:
     @pytest.mark.parametrize("assumed", ["poisson", "fixed"])
     def test_batches_that_are_the_same_in_every_pass_are_not_called_shuffled(self, assumed):
         batches = np.arange(SIZE).reshape(BATCHES, 30).tolist()
-        report = self.check(batches, examples=SIZE, assumed=assumed, noise_multiplier=1.0)
+        report = self.check(batches, examples=SIZE, assumed=assumed)
         names = [finding.name for finding in report.findings]
         assert names[0] == "the same batches in every pass"
         if assumed == "poisson":
@@ -441,7 +421,6 @@ def test_the_command_checks_batches_of_a_file(forked, tmp_path, name, status, sa
         ("--step=mine.py:draw", "--assumed=nonsense", "is for --batches="),
         ("--step=mine.py:draw", "--sampling_rate=7", "is for --batches="),
         ("--batches=mine.py:draw", "--seeds=5", "is for --step="),
-        ("--batches=mine.py:draw", "--epochs=5", "with --noise_multiplier= only"),
     ],
 )
 def test_a_flag_without_a_use_is_refused(forked, tmp_path, what, flag, says):
@@ -507,9 +486,3 @@ def test_an_empty_batch_is_no_last_batch_of_shuffled_ones():
     assert SIZE % round(SIZE * RATE) == 0
     report = audit.check_batches(draw, SIZE, RATE, assumed="shuffled")
     assert not report.passed
-
-
-def test_what_shuffled_batches_leak_at_least_is_rounded_down():
-    outcome = batches._check_leak(batches._Leaks(1.0001, 2.9996), batches.SHUFFLED, batches.POISSON)
-    assert outcome.text == "Poisson accounting: epsilon 1.001; shuffled batches: at least 2.999"
-    assert "epsilon 1.001; at least 2.999 leaks" in outcome.findings[0].meaning

@@ -215,6 +215,15 @@ def test_an_example_that_is_not_observed_may_not_come_twice():
     assert not audit.check_batches(draw, 4000, 0.01, assumed="shuffled").passed
 
 
+@pytest.mark.parametrize("assumed", ["poisson", "fixed", "shuffled", "balls_in_bins"])
+def test_no_row_fails_without_a_finding(assumed):
+    """Here every pass is the same, with an example that is not observed twice: of no known kind."""
+    order = permute(0, 4000)
+    order[100] = order[3000]
+    report = audit.check_batches(lambda seed: np.split(order, 100), 4000, 0.01, assumed=assumed)
+    assert report.verdict.startswith("FAILED") and report.findings
+
+
 def test_an_endless_loader_is_read_up_to_a_stated_number_of_batches():
     def draw(seed):
         rng = np.random.default_rng(seed)

@@ -196,7 +196,7 @@ bare = list(loader)
     assert told.returncode == 0 and "cyclic (yours)" in told.stdout, told.stderr
     asked = python("-m", "audit", "claim", "--batches=own.py:bare", *steps, cwd=tmp_path)
     assert asked.returncode == 2
-    assert "own.py has no examples: define examples, the size of the data set" in asked.stderr
+    assert "own.py: it has no examples: define examples, the size of the data set" in asked.stderr
 
 
 ODD_RATE = """
