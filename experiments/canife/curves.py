@@ -18,10 +18,10 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from audit.runtime.progress import counted
 
 from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, number
+from audit.written import counted
 from experiments.canife import rounds
 from experiments.canife.attacked import Attacked
 from experiments.canife.measured import Floats, Measured
