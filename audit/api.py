@@ -169,8 +169,6 @@ def audit_model(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
     **settings: Any,
 ) -> Result:
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
@@ -185,10 +183,8 @@ def audit_model(
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or an
         `audit.adversaries.base.Adversary` of your own.
       out: the folder of the store; figure and page are written there too.
-      delta: the delta at which epsilon is bounded.
-      confidence: the probability with which each bound holds.
       settings: what describes the training, such as steps=100, noise_multiplier=2, k=5. `model` names the
-        model in the report.
+        model in the report. `delta`, by default 1e-5, and `confidence`, by default 0.95, are those of bounds.
         `lipschitz` is the Lipschitz constant, or a list with one for each step, of the map from a model to
         the next: without canary and noise, with learning rate, clipping and weight decay. Give it where you
         can vouch for it: the upper bound on what the last model leaks then is smaller
@@ -212,7 +208,8 @@ def audit_model(
     installed.require_training_libraries("audit_model")
     from audit import own
 
-    request = _read_request(runs, out, delta, confidence, settings)
+    level = settings.pop("delta", 1e-5), settings.pop("confidence", 0.95)
+    request = _read_request(runs, out, *level, settings)
     model = own.wrap_module(module, criterion, features, labels)
     return _audit_own(model, request, {**settings, "adversary": adversary})
 
@@ -226,8 +223,6 @@ def audit_loss(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
     **settings: Any,
 ) -> Result:
     """Trains and audits any JAX model that is given by its loss, as `audit_model` does a Linen module.
@@ -241,7 +236,7 @@ def audit_loss(
       params: a tree of float arrays, at which every run begins.
       features: (N, ...), one row an example.
       labels: (N, ...), one row an example.
-      runs, adversary, out, delta, confidence, settings: see `audit_model`.
+      runs, adversary, out, settings: see `audit_model`.
 
     Raises:
       InputError: the loss, data or setting cannot be audited.
@@ -258,7 +253,8 @@ def audit_loss(
     installed.require_training_libraries("audit_loss")
     from audit import own
 
-    request = _read_request(runs, out, delta, confidence, settings)
+    level = settings.pop("delta", 1e-5), settings.pop("confidence", 0.95)
+    request = _read_request(runs, out, *level, settings)
     model = own.wrap_loss(loss, params, features, labels)
     return _audit_own(model, request, {**settings, "adversary": adversary})
 

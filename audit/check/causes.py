@@ -35,7 +35,7 @@ class BugCause(NamedTuple):
     why: str = ""
 
 
-class Evidence(NamedTuple):
+class Excess(NamedTuple):
     """What the causes of too large movements are judged by.
 
     Attributes:
@@ -281,7 +281,7 @@ def find_lost_signal(probe: StepProbe, tried: TriedExamples, plateau: float) -> 
     return findings.LOST_SIGNAL.fill(name=mistakes[0], plateau=plateau, why=why)
 
 
-def find_cause(evidence: Evidence) -> BugCause:
+def find_cause(evidence: Excess) -> BugCause:
     """Returns the first of CAUSES that fits movements of more than C, or what was seen if none fits."""
     for find in CAUSES:
         cause = find(evidence)
@@ -290,7 +290,7 @@ def find_cause(evidence: Evidence) -> BugCause:
     return BugCause("an example that moves the step by more than C", _describe_excess(evidence))
 
 
-def _find_actual_size(evidence: Evidence) -> BugCause | None:
+def _find_actual_size(evidence: Excess) -> BugCause | None:
     """Finds noise that is a quarter as large on a batch four times as large."""
     if evidence.drawn is None:
         return None
@@ -301,7 +301,7 @@ def _find_actual_size(evidence: Evidence) -> BugCause | None:
     return BugCause(findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows.")
 
 
-def _find_unclipped_rows(evidence: Evidence) -> BugCause | None:
+def _find_unclipped_rows(evidence: Excess) -> BugCause | None:
     """Finds examples that exceed C in some rows of the batch only."""
     places = evidence.tried.places
     rows = sorted(row for row, movement in places.items() if is_violation(movement))
@@ -312,7 +312,7 @@ def _find_unclipped_rows(evidence: Evidence) -> BugCause | None:
     return BugCause("rows of the batch that are not clipped", why)
 
 
-def _find_mixed_examples(evidence: Evidence) -> BugCause | None:
+def _find_mixed_examples(evidence: Excess) -> BugCause | None:
     """Finds examples that change each other's gradients, which leaves the size of a movement unexplained."""
     if not evidence.examples_interact:
         return None
@@ -321,7 +321,7 @@ def _find_mixed_examples(evidence: Evidence) -> BugCause | None:
     return None
 
 
-def _find_clipped_numbers(evidence: Evidence) -> BugCause | None:
+def _find_clipped_numbers(evidence: Excess) -> BugCause | None:
     """Finds gradients whose numbers are clipped one by one: most move by C, and none by more."""
     sizes = np.abs(evidence.largest.vector)
     sizes = sizes[sizes > 1e-3]
@@ -330,7 +330,7 @@ def _find_clipped_numbers(evidence: Evidence) -> BugCause | None:
     return None
 
 
-def _find_scaling_up(evidence: Evidence) -> BugCause | None:
+def _find_scaling_up(evidence: Excess) -> BugCause | None:
     """Finds short gradients that are scaled up to C: several movements are just C, and none is less."""
     norms = evidence.tried.list_norms()
     norms = norms[norms > 0]
@@ -348,7 +348,7 @@ def _find_scaling_up(evidence: Evidence) -> BugCause | None:
     return None
 
 
-def _find_wrong_factor(evidence: Evidence) -> BugCause | None:
+def _find_wrong_factor(evidence: Excess) -> BugCause | None:
     """Finds mistakes in a factor, by the norm other than C at which examples stop."""
     plateau = find_plateau(evidence.tried)
     # The same gradient several times has one norm without clipping.
@@ -372,7 +372,7 @@ def _find_wrong_factor(evidence: Evidence) -> BugCause | None:
     return BugCause(mistakes[0], why)
 
 
-def _find_no_clipping(evidence: Evidence) -> BugCause | None:
+def _find_no_clipping(evidence: Excess) -> BugCause | None:
     """Finds movements far above C that grow with the features, as gradients without clipping do."""
     tried = evidence.tried
     scaled = [one.norm for name, one in tried.movements.items() if tried.examples[name].is_largest]
@@ -384,7 +384,7 @@ def _find_no_clipping(evidence: Evidence) -> BugCause | None:
     return None
 
 
-def _find_pieces(evidence: Evidence) -> BugCause | None:
+def _find_pieces(evidence: Excess) -> BugCause | None:
     """Finds movements above C that stop growing with the features: each of several pieces is clipped."""
     norms = {name: one.norm for name, one in evidence.tried.movements.items()}
     largest = f"features times {trees.LARGEST_SCALE:g}"
@@ -400,7 +400,7 @@ def _find_pieces(evidence: Evidence) -> BugCause | None:
     return BugCause(f"clipping in {pieces} pieces or more", why)
 
 
-def _find_other_norm(evidence: Evidence) -> BugCause | None:
+def _find_other_norm(evidence: Excess) -> BugCause | None:
     """Finds examples that stop at another norm than C."""
     plateau = find_plateau(evidence.tried)
     if not _stop_in_several_directions(evidence.tried, plateau):
@@ -424,7 +424,7 @@ def _stop_in_several_directions(tried: TriedExamples, plateau: float) -> bool:
     return bool(np.min(np.abs(np.array(vectors) @ vectors[0])) < _SAME_DIRECTION)
 
 
-def _describe_excess(evidence: Evidence) -> str:
+def _describe_excess(evidence: Excess) -> str:
     """Returns a sentence that narrows down why movements exceed C, if no known bug explains it."""
     layer_norms = evidence.tried.list_layer_norms()
     names = evidence.probe.layer_names
@@ -441,7 +441,7 @@ def _describe_excess(evidence: Evidence) -> str:
     return "They do not stop at any norm: is there any clipping?"
 
 
-def _find_layers(evidence: Evidence) -> BugCause | None:
+def _find_layers(evidence: Excess) -> BugCause | None:
     """Finds layers that are clipped one by one, or left out of clipping or of its norm."""
     probe = evidence.probe
     tried = evidence.tried
@@ -526,7 +526,7 @@ def _clips_whole_batch(probe: StepProbe) -> bool:
 
 
 # The causes of movements of more than C, the most specific first.
-CAUSES: tuple[Callable[[Evidence], BugCause | None], ...] = (
+CAUSES: tuple[Callable[[Excess], BugCause | None], ...] = (
     _find_actual_size,
     _find_unclipped_rows,
     _find_mixed_examples,

@@ -64,7 +64,9 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
 
     ties = [np.sum(np.abs(draws - draws[end]) <= tolerances, axis=0) for end in (0, -1)]
     pairs_at_ends = sum(float(np.sum(scipy.special.comb(tie, 2))) for tie in ties)
-    is_clamped = pairs_at_ends > 0.5 * agreements
+    share_at_ends = sum(int(np.sum(tie)) for tie in ties) / draws.size
+    # Noise of two values has most draws at an end, and noise that is clamped the fewest.
+    is_clamped = pairs_at_ends > 0.5 * agreements and share_at_ends < 0.5
     is_clamped = is_clamped and pairs_at_ends > 3 * expected + _MIN_TIES
     if not is_clamped and agreements < 3 * expected + _MIN_AGREEMENTS:
         return None

@@ -572,7 +572,7 @@ def _check_sensitivity(probe: StepProbe, trial: StepTrial, examples_interact: bo
     if np.isinf(largest.norm):
         bugs.append(findings.NOT_FINITE.fill(check="sensitivity", where=example))
     elif violations:
-        evidence = causes.Evidence(probe, tried, trial.drawn, examples_interact, violations)
+        evidence = causes.Excess(probe, tried, trial.drawn, examples_interact, violations)
         cause = causes.find_cause(evidence)
         bug = findings.TOO_FAR.fill(
             norm=largest.norm, example=example, name=cause.name, why=cause.why

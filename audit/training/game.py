@@ -305,9 +305,7 @@ class _ChunkPlayer:
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         self._begin = _map_begin(game.mechanism.start, init, adversary.observer, placement)
-        # Scores (R, K), and what a step may insert.
-        self._score = placement.over_runs(adversary.score_for_run, (None, 0, 0, 0, None))
-        self._craft = placement.over_runs(adversary.craft_for_run, (None, 0, 0, 0))
+        self._score, self._craft = _map_attack(adversary, placement)
         program = ensemble.compile_segment(game.mechanism, _Bind(adversary, game.join), placement)
         # Of arguments only shapes, dtypes and places matter to a program: any runs will do.
         runs = np.arange(self._width)
@@ -475,6 +473,17 @@ def _map_begin(
         return first._replace(seen=observer.begin(state, assumed_theta_0))
 
     return placement.over_runs(begin, (0, None, None, None))
+
+
+@functools.lru_cache(ensemble.MOST_PROGRAMS)
+def _map_attack(adversary: Adversary, placement: Placement) -> tuple[Wrapped, Wrapped]:
+    """Returns the programs that score the canaries of a chunk's runs, (R, K), and that craft them.
+
+    Methods of equal adversaries are not equal, so the programs are kept by adversary.
+    """
+    score = placement.over_runs(adversary.score_for_run, (None, 0, 0, 0, None))
+    craft = placement.over_runs(adversary.craft_for_run, (None, 0, 0, 0))
+    return score, craft
 
 
 def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:

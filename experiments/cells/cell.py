@@ -151,5 +151,5 @@ def read_answer(store: Store) -> dict[str, Any] | None:
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError):
-        files.set_aside(store.path / _ANSWER, "it is computed again")
+        files.set_aside(store.path / _ANSWER, "it counts as missing")
         return None

@@ -114,8 +114,8 @@ def strictly_fewer(monkeypatch):
     """What was seen does not count as so few."""
     honest = exact._compute_p_value
 
-    def fewer(family, parameter, counts, rates):
-        return honest(family, parameter, counts._replace(errors=max(counts.errors - 1, 0)), rates)
+    def fewer(family, parameter, counts):
+        return honest(family, parameter, counts._replace(errors=max(counts.errors - 1, 0)))
 
     monkeypatch.setattr(exact, "_compute_p_value", fewer)
 
@@ -148,8 +148,7 @@ def test_the_p_value_is_the_simulated_share(name, counts, parameter, audits=40_0
     rng, found = np.random.default_rng(1), Counts(*counts)
     threshold = rng.beta(found.rank, found.scores - found.rank + 1, audits)
     errors = rng.binomial(found.trials, FAMILIES[name].trade_off(parameter, threshold))
-    rates = exact._compute_rates(found.rank, found.scores)
-    said = exact._compute_p_value(FAMILIES[name], parameter, found, rates)
+    said = exact._compute_p_value(FAMILIES[name], parameter, found)
     share = np.mean(errors <= found.errors)
     assert said == pytest.approx(
         share, abs=4 * np.sqrt(said * (1 - said) / audits) + 0.02 * said + 1e-9

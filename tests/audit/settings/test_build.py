@@ -59,7 +59,7 @@ def test_insertions_take_the_place_of_steps():
 @pytest.mark.parametrize(
     ("insert", "steps", "attack"),
     [
-        ("first", (1, 5, 9), {"adversary": "gc_r", "seed": 2}),
+        ("first", (1, 5, 9), {"adversary": "gc_r", "seed": 3}),
         ("2", (2, 6, 10), {"adversary": "gc_r", "canaries": 12}),
         ("3", (3, 7, 11), {"adversary": "sphere"}),
     ],
