@@ -121,3 +121,52 @@ def test_a_bug_in_a_training_run_is_named(name):
     example, old, new, says = BUGS[name]
     report = audit.check_step(**plant_bug(example, old, new), seeds=SEEDS)
     assert not report.passed and says in " ".join(str(report).split()), report
+
+
+def make_small_step(train=None):
+    """Returns a TorchStep of a linear model with a running mean, trained by Opacus's optimizer."""
+    torch = pytest.importorskip("torch")
+    opacus = pytest.importorskip("opacus")
+
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(6, 2)
+            self.register_buffer("running_mean", torch.zeros(6))
+
+        def forward(self, x):
+            if train is None and len(x):
+                self.running_mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+            return self.linear(x)
+
+    torch.manual_seed(0)
+    model = opacus.GradSampleModule(Counting(), strict=False)
+    optimizer = opacus.optimizers.DPOptimizer(
+        torch.optim.Adam(model.parameters()),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=16,
+    )
+
+    def once(x, y):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    batch = torch.randn(16, 6), torch.randint(0, 2, (16,))
+    given = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 1, "batch_size": 16}
+    step = audit.TorchStep(model, optimizer, train(once) if train else once)
+    return {"step": step, "params": step.params, "batch": batch, **given}
+
+
+def test_a_buffer_that_the_data_change_is_named():
+    (finding,) = audit.check_step(**make_small_step(), seeds=SEEDS).findings
+    assert finding.name.endswith("running_mean is released with the model and has no noise")
+
+
+def test_several_private_steps_for_a_batch_are_refused():
+    def four(once):
+        return lambda x, y: [once(x[i::4], y[i::4]) for i in range(4)]
+
+    with pytest.raises(audit.InputError, match="takes 4 private steps for one batch"):
+        audit.check_step(**make_small_step(four), seeds=SEEDS)

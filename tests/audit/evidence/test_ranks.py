@@ -96,13 +96,10 @@ def is_ever_refuted(design, epsilon, delta):
     levels = exact_null.cosine_of(STUDENT, design.dimension)
     log_rates = exact_null.compute_log_rates(design, levels)
     shares = np.stack([exact_null._compute_shares(run, levels) for run in design.cosines])
-    first = exact_null._make_first_bet(design.cosines[0], design, delta)
-    growth = exact_null._Growth(log_rates, delta, shares, first)
-    capital = growth.log_capital(epsilon)
-    largest = special.logsumexp(capital)
-    for run in range(1, len(shares)):
-        capital = capital + growth.log_factors(run, epsilon)
-        largest = max(largest, special.logsumexp(capital))
+    start = exact_null._make_start(design.cosines[0], design, delta)
+    capital = exact_null._Capital(log_rates, delta, shares, start)
+    runs = range(1, len(shares) + 1)
+    largest = max(special.logsumexp(capital.compute_log(run, epsilon)) for run in runs)
     return largest >= -np.log(ERROR)
 
 

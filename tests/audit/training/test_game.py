@@ -103,7 +103,7 @@ def test_draws_depend_on_seed_and_run_alone(empty_game, play):
     np.testing.assert_array_equal(play(table, [(3, 14)], 5).scores, whole[3:14])
     root = game.root(0, "noise")
     runs = np.arange(40, 44)
-    for key, run in zip(jax.random.key_data(game._run_keys(root, runs)), runs, strict=True):
+    for key, run in zip(jax.random.key_data(table.run_keys("noise", runs)), runs, strict=True):
         np.testing.assert_array_equal(key, jax.random.key_data(jax.random.fold_in(root, run)))
     first, again, other = (play(empty_game(5, seed=seed), [(0, 4)], 4).scores for seed in (3, 3, 4))
     np.testing.assert_array_equal(again, first)
