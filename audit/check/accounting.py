@@ -526,6 +526,7 @@ def _list_mistakes(composition: Composition) -> dict[str, Composition]:
         "half the steps are counted": Composition(sigma, steps // 2, rate),
         # The noise's deviation sigma * C at C = 2, taken for sigma.
         "sigma is counted with C = 2": Composition(2 * sigma, steps, rate),
+        "sigma is squared": Composition(sigma**2, steps, rate),
         f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": Composition(
             sigma, steps, 1 / length
         ),

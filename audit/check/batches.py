@@ -300,8 +300,7 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
     needed = ("indices", "batch size", "spread of sizes", "every example")
     rows_of_order = () if order is None else tuple(order.p_values)
     name_findings = partial(_name_findings, sample, kind, tests, rows_of_order)
-    pictures = {"sizes": sample.sizes, "expected": sample.expected_size}
-    return make_report("batches", outcomes, needed, name_findings, **pictures)
+    return make_report("batches", outcomes, needed, name_findings)
 
 
 def _test_poisson(sample: _Sample) -> dict[str, _Test]:

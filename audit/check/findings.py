@@ -266,14 +266,6 @@ TOGETHER = CheckFinding(
     "expected.",
     fix="toss a coin for every example alone: look for groups, buckets or blocks that are drawn as one",
 )
-LEAKS_MORE = CheckFinding(
-    check="leak",
-    name="batches that leak more than is claimed",
-    meaning="Poisson accounting claims epsilon {claimed}; at least {least} leaks from some data "
-    "(Chua et al., 2024).",
-    fix="draw Poisson batches, or account for every epoch without amplification by sampling; claim "
-    "(audit.sampler_claims) says what may be claimed for these",
-)
 ANOTHER_KIND = CheckFinding(
     check="every example",
     name="{kind} batches, not {assumed}",

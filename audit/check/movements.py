@@ -4,7 +4,7 @@ Movements are in units of eta C / B. An example in place of a row counts half of
 example leaves and another comes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -95,7 +95,7 @@ def try_examples(probe: StepProbe, examples: dict[str, Example], seconds: float)
       examples: the examples by name.
       seconds: how long a call of the step takes, which limits the number of rows.
     """
-    added = TriedExamples(examples, *_measure_each(probe, examples, is_added=True))
+    added = _measure_each(probe, examples, is_added=True)
     if added.refusal:
         refusal = f"the step refused a batch with one more example: {added.refusal}"
     elif not added.is_any_moved():
@@ -119,16 +119,14 @@ def replace_examples(
       refusal: why examples are not added; if they cannot replace a row either, that reason takes its place.
       seconds: how long a call of the step takes.
     """
-    movements, places, error = _measure_each(probe, examples, is_added=False)
-    if error:
-        refusal = f"the step refused a batch with another example: {error}"
-    return _try_places(probe, TriedExamples(examples, movements, places, refusal), seconds)
+    replaced = _measure_each(probe, examples, is_added=False)
+    if replaced.refusal:
+        refusal = f"the step refused a batch with another example: {replaced.refusal}"
+    return _try_places(probe, replaced._replace(refusal=refusal), seconds)
 
 
-def _measure_each(
-    probe: StepProbe, examples: Mapping[str, Example], is_added: bool
-) -> tuple[dict[str, Movement], dict[int, Movement], str]:
-    """Returns the examples' movements, no places yet, and the last error of a batch that the step refused."""
+def _measure_each(probe: StepProbe, examples: dict[str, Example], is_added: bool) -> TriedExamples:
+    """Returns the examples' movements, without places; `refusal` is the last error of a refused batch."""
     movements = {}
     last_error = ""
     for name, example in examples.items():
@@ -144,7 +142,7 @@ def _measure_each(
             continue
         share = 1.0 if is_added else 0.5
         movements[name] = probe.measure(share * difference, probe.base, len(batch[0]))
-    return movements, {}, last_error
+    return TriedExamples(examples, movements, {}, last_error)
 
 
 def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> TriedExamples:
@@ -160,13 +158,13 @@ def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> Tried
     places = {}
     for row in [row for row in ranked if row < rows][:count]:
         try:
-            after, others = [
+            with_first, with_second = [
                 probe.run(replace_rows(probe.rows, {row: tried.examples[name].columns}), 0)
                 for name in pair
             ]
         except RefusedError:
             break
-        places[row] = probe.measure((after - others) / 2, after, rows)
+        places[row] = probe.measure((with_first - with_second) / 2, with_first, rows)
     return tried._replace(places=places)
 
 
@@ -241,53 +239,32 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> list[Movemen
     cancels. A correct step has interactions of 0 up to rounding. Returns the reason if the step refuses every
     pair.
     """
-    examples = [example.columns for example in tried.examples.values()]
-    batches = []  # functions from whether each of the two parts is there to a batch
+    rows = probe.rows
+    triples = []  # batches with both parts, with the first and with the second
     if tried.were_added:
+        examples = [example.columns for example in tried.examples.values()]
         # An odd number: if a step clips examples two by two, it clips the last of the first part together
         # with the first of the second.
         half = (len(examples) // 2) | 1
-        batches.append(
-            _make_joined([trees.join(*examples[:half]), trees.join(*examples[half:])], probe)
-        )
-    batches += [_make_replaced(parts, probe) for parts in choose_parts(tried, len(probe.rows[0]))]
+        first_part = trees.join(*examples[:half])
+        second_part = trees.join(*examples[half:])
+        both = trees.join(rows, first_part, second_part)
+        triples.append((both, trees.join(rows, first_part), trees.join(rows, second_part)))
+    for first_rows, second_rows in choose_parts(tried, len(rows[0])):
+        both = replace_rows(rows, first_rows | second_rows)
+        triples.append((both, replace_rows(rows, first_rows), replace_rows(rows, second_rows)))
     measured = []
     error = tried.refusal
-    for make_batch in batches:
+    for triple in triples:
         try:
-            both, first, second = [
-                probe.run(make_batch(*parts), 0)
-                for parts in ((True, True), (True, False), (False, True))
-            ]
+            after_both, after_first, after_second = [probe.run(batch, 0) for batch in triple]
         except RefusedError as refused:
             error = f"the step refused a changed batch: {refused}"
             continue
-        difference = both - first - second + probe.base
-        size = len(make_batch(True, False)[0])
-        measured.append(probe.measure(difference, first, size, steps=4))
+        difference = after_both - after_first - after_second + probe.base
+        size = len(triple[1][0])
+        measured.append(probe.measure(difference, after_first, size, steps=4))
     return measured or error
-
-
-def _make_joined(parts: list[Columns], probe: StepProbe) -> Callable[[bool, bool], Columns]:
-    """Returns a function from which parts are added to the batch."""
-
-    def make(*is_there: bool) -> Columns:
-        chosen = [part for part, there in zip(parts, is_there, strict=True) if there]
-        return trees.join(probe.rows, *chosen)
-
-    return make
-
-
-def _make_replaced(parts: Parts, probe: StepProbe) -> Callable[[bool, bool], Columns]:
-    """Returns a function from which parts replace rows to the batch."""
-
-    def make(*is_there: bool) -> Columns:
-        changed: dict[int, Columns] = {}
-        for part, there in zip(parts, is_there, strict=True):
-            changed |= part if there else {}
-        return replace_rows(probe.rows, changed)
-
-    return make
 
 
 def choose_parts(tried: TriedExamples, rows: int) -> list[Parts]:
@@ -324,8 +301,8 @@ def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> SeedEffect | 
     whose size depends on the examples, and whatever happens after the noise, such as rounding or clamping.
 
     Returns:
-      The change between seeds 0 and 1, of two pairs of examples that which exceeds its tolerance more; None
-      if it cannot be measured.
+      The change between seeds 0 and 1. Two pairs of examples are tried, and the larger excess over the
+      tolerance counts. None if it cannot be measured.
     """
     if 0 not in tried.places:
         return None

@@ -309,11 +309,16 @@ def _draw_at(
     first_of_layer = np.searchsorted(probe.layer, probe.layer)
     place_in_layer = np.arange(probe.start.size) - first_of_layer
     is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
+    rng = np.random.default_rng(_SIGNS_SEED)
     draws: list[Vector] = []
     first = np.zeros(0)  # all parameters after the first step
     even = np.zeros(0)  # those after the last step with an even seed
     differs = np.zeros(probe.start.size, bool)  # whether a parameter differs between seeds
     not_finite = 0
+    # Signs of the directions along which the noise is projected: all equal, and random ones.
+    signs = [np.ones(probe.start.size, np.int8)]
+    for _ in range(_NUM_PROJECTIONS):
+        signs.append(rng.choice(np.array([-1, 1], np.int8), probe.start.size))
     squares = []
     projections = []
     try:
@@ -329,7 +334,8 @@ def _draw_at(
                 continue
             difference = (after - even) / 2**0.5
             squares.append(np.bincount(probe.layer, difference**2))
-            projections.append(_project(difference, probe.layer))
+            sums = [np.bincount(probe.layer, sign * difference) for sign in signs]
+            projections.append(np.square(sums))
     except RefusedError as error:
         return str(error)
     counts = np.maximum(np.bincount(probe.layer, differs), 1)
@@ -345,18 +351,7 @@ def _draw_at(
     # seed in spite of noise. It does not count as silent.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
-    measured = _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent, not_finite)
-    return measured._replace(pairs=pairs)
-
-
-def _project(difference: Vector, layer: NDArray[np.int64]) -> Vector:
-    """Returns squared sums of each layer's numbers, (1 + _NUM_PROJECTIONS, layers): plain, with signs."""
-    rng = np.random.default_rng(_SIGNS_SEED)
-    sums = [np.bincount(layer, difference)]
-    for _ in range(_NUM_PROJECTIONS):
-        signs = rng.choice(np.array([-1.0, 1.0]), difference.size)
-        sums.append(np.bincount(layer, signs * difference))
-    return np.square(sums)
+    return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent, not_finite, pairs)
 
 
 def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
@@ -389,6 +384,7 @@ def _measure_noise(
     tolerance: Vector,
     silent: NDArray[Any],
     not_finite: int,
+    pairs: SeedPairs,
 ) -> StepNoise:
     """Returns the noise of n steps at a single batch with different seeds.
 
@@ -402,6 +398,7 @@ def _measure_noise(
       tolerance: (layers,) by how much deviations may be wrong, relative.
       silent: (layers,) how many of all the layer's parameters are the same for every seed.
       not_finite: how many of the draws have NaN or infinity in any of all the parameters.
+      pairs: the differences of consecutive seeds over whole layers.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     freedom_of_number = len(draws) - 1  # the mean over n seeds is subtracted
@@ -444,7 +441,7 @@ def _measure_noise(
         tolerance=tolerance,
         silent=silent,
         not_finite=not_finite,
-        pairs=SeedPairs(np.zeros((0, 1)), np.zeros((0, 1, 1)), np.zeros(1, np.int64)),
+        pairs=pairs,
     )
 
 

@@ -101,7 +101,7 @@ class NoiseBugs(NamedTuple):
         return result
 
     def _list_cancelling(self, tests: list[str]) -> list[str]:
-        """Returns the layers, of the rejected tests, whose noise nearly cancels in the layer's sum."""
+        """Returns the layers among the rejected tests whose noise nearly cancels in the layer's sum."""
         pairs = self.drawn.given.pairs
         layers = []
         for i, name in enumerate(self.drawn.layer_names):

@@ -245,7 +245,11 @@ class StepProbe:
           factor: the clipping norm over the stated one.
         """
         step: Callable[..., Any] = self._step
-        if "clipping_norm" not in inspect.signature(step).parameters:
+        try:
+            parameters = inspect.signature(step).parameters
+        except (TypeError, ValueError):  # compiled code may hide its parameters
+            return None
+        if "clipping_norm" not in parameters:
             return None
         clipping_norm = factor * self.settings.clipping_norm
         changed = copy.copy(self)

@@ -337,7 +337,9 @@ def _judge(
         signal = sensitivity = separation = _untried(_HIDDEN)
     else:
         signal = _check_signal(probe, tried)
-        if is_changed_after or trial.depends_on_seed:
+        if (
+            is_changed_after or trial.depends_on_seed
+        ):  # or the examples decide how large the noise is
             sensitivity = separation = _untried(findings.SEED_CHANGES_EXAMPLES)
         else:
             separation = _check_separation(probe, tried)
@@ -469,7 +471,7 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
     quietest = alive[np.argmin(peaks[alive])]
     measured = f"smallest: {probe.layer_names[quietest]}, {peaks[quietest]:.2g} C"
     if peaks[quietest] < _FAINT:
-        measured += ", hardly more than nothing: is its gradient scaled down or detached?"
+        measured += ", almost 0: is its gradient scaled down or detached?"
     frozen = len(probe.layer_names) - len(alive)
     if frozen:
         measured += f"; {counted(frozen, 'is not trained', 'are not trained')}"

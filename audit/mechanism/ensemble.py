@@ -83,7 +83,6 @@ class Placement(NamedTuple):
         copied: T = jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
         return copied
 
-    @functools.lru_cache(MOST_PROGRAMS)  # noqa: B019, placements are few
     def over_runs(
         self,
         function: Callable[..., base.Tree],
@@ -92,7 +91,7 @@ class Placement(NamedTuple):
     ) -> jax.stages.Wrapped:
         """Returns a function of a single run, mapped over runs; it is compiled when it is first called.
 
-        Every device maps the function over its own runs. Equal arguments give the same program.
+        Every device maps the function over its own runs. Each call makes another program: keep the result.
 
         Args:
           function: a function of a single run.
