@@ -6,6 +6,7 @@ import gc
 import hashlib
 import os
 import platform
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -57,7 +58,14 @@ def _keep_programs():
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
+def _keep_bytecode():
+    """Lets Python keep what it compiled: the tests start hundreds of processes, and pytest rewrites every test."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
 _keep_programs()  # before JAX is imported
+_keep_bytecode()
 
 
 def pytest_addoption(parser):
@@ -78,6 +86,16 @@ def _share(text):
     """(I modulo N, N)."""
     place, count = map(int, text.split("/"))
     return place % count, count
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out a file whose tests are all slow if no slow test runs: some load PyTorch."""
+    if config.option.markexpr != "not slow" or not collection_path.name.startswith("test_"):
+        return None
+    return (
+        bool(re.search(r"^pytestmark\b.*\bslow\b", collection_path.read_text(), re.MULTILINE))
+        or None
+    )
 
 
 def pytest_collection_modifyitems(config, items):

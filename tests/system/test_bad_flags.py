@@ -1,19 +1,27 @@
-"""Bad command lines. Each is one line that names the flag and exit status 2, and nothing else happens."""
+"""Bad command lines and bad values of settings' fields: each is one line that names the flag or the field."""
 
 import json
+import math
+import random
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+import audit
 from audit.commands import dispatch
+from audit.errors import InputError
+from audit.settings.adversaries import ADVERSARIES
 from audit.settings.federated import FederatedSetting
+from audit.settings.fields import FieldLimits, declared, require_fields
 from audit.settings.make import fields
+from audit.settings.setting import Setting
 from experiments import __main__ as main
 from experiments.canife.attacked import Attacked
 from experiments.compare.compared import Compared
+from tests.cases import mostly_slow
 from tests.forks import python
-from tests.system.bad import HUGE, Bad, assert_refused, images, two_worlds
+from tests.system.bad import HUGE, Bad, assert_refused, lay_files
 
 MODULES = dispatch.find_commands(main.PACKAGES)
 READ_FLAGS = """
@@ -32,20 +40,32 @@ WRONG = {  # values that are none of a flag's type, or out of every range
     "float": ("", "many", "nan", "1_0.5", "\N{ARABIC-INDIC DIGIT TWO}", "-1e300"),
     "bool": ("maybe", "", "2"),
 }
-# What a command needs to look at the flag. A range is checked before data, which are not there, are read.
+WRONG_TEXTS = {int: ("", "1.5", "many"), float: ("", "many"), bool: ("maybe", ""), str: ()}
+WRONG_VALUES = {
+    int: ("4", 1.5, True, [4]),
+    float: ("fast", True, []),
+    bool: ("no", 1),
+    str: (3, ["a"]),
+}
+SETTINGS = {  # by command
+    "audit": Setting,
+    "plan": Setting,
+    "federated": FederatedSetting,
+    "canife": Attacked,
+    "compare": Compared,
+}
+EPOCHS = ("--batches=4", "--epochs=2", "--noise_multiplier=1")
+# What a command needs to look at a flag. A range is checked before data, which are not there, are read.
 BESIDE = {
-    "audit": ("--data_file=nowhere.csv", "--adversary=sphere"),
+    "audit": ("--data_file=nowhere.csv",),
     "bound": ("--scores=scores.npz", "--noise_multiplier=1", "--insertions=10", "--lipschitz=1"),
     "canife": ("--data_file=nowhere.npz",),
     "check": ("--example=numpy",),
-    "claim": ("--sampler=shuffled", "--batches=4", "--epochs=2", "--noise_multiplier=1"),
+    "claim": ("--sampler=shuffled", *EPOCHS),
     "compare": ("--data_file=nowhere.npz",),
     "federated": ("--data_file=nowhere.npz",),
     "list": ("--report=page.html",),
 }
-OF_SETTINGS = {field.flag for field in fields().values()}  # test_bad_fields.py has these
-for _kind in (FederatedSetting, Attacked, Compared):
-    OF_SETTINGS |= {field.flag for field in fields(_kind).values()}
 # Flags that a command reads only with others.
 NEEDS = {
     ("bound", "dimension"): ("--scores=scores.npz",),
@@ -56,59 +76,70 @@ NEEDS = {
         *("--batches=mine.py:loader", "--sampling_rate=0.5", "--assumed=shuffled"),
         *("--noise_multiplier=1", "--examples=4"),
     ),
-    ("claim", "examples"): (
-        "--sampler=truncated_poisson",
-        "--largest_batch=5",
-        "--batches=4",
-        "--epochs=2",
-        "--noise_multiplier=1",
-    ),
-    ("claim", "largest_batch"): (
-        "--sampler=truncated_poisson",
-        "--examples=50",
-        "--batches=4",
-        "--epochs=2",
-        "--noise_multiplier=1",
-    ),
+    ("claim", "examples"): ("--sampler=truncated_poisson", "--largest_batch=5", *EPOCHS),
+    ("claim", "largest_batch"): ("--sampler=truncated_poisson", "--examples=50", *EPOCHS),
 }
+OTHER_WORDS = {"upper_bound", "directions"}  # flags that messages name in other words
 
 
-def lay_files(folder):
-    two_worlds(folder)
-    images(folder)
-    (folder / "fails.py").write_text("1 / 0\n")
-    (folder / "mine.py").write_text("def loader(seed):\n    return [[0, 1], [2, 3]]\n")
+def list_beyond(kind, limits):
+    """Returns values just beyond each limit, and far beyond it; of a text those that are no choice."""
+    found = []
+    if limits.choices:
+        found = [
+            "",
+            "nobody",
+            limits.choices[0].title(),
+            ",".join(limits.choices),
+            "../x",
+            "\x1b[2J",
+        ]
+    elif kind is int:
+        found = [-HUGE, HUGE]
+        found += [limits.least - 1] * (limits.least > -math.inf)
+        found += [limits.most + 1] * (limits.most < math.inf)
+    elif kind is float:
+        near = [np.nextafter(limits.least, -np.inf), np.nextafter(limits.most, np.inf)]
+        far = [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-300, 5e-324, 1e300]
+        found = [*map(float, (*near, limits.above, limits.below)), *far]
+    return list({repr(value): value for value in found if not limits.hold(value)}.values())
+
+
+def find_owner(name):
+    """Returns the adversary that has a field of its own of that name, as keywords."""
+    found = [kind.name for kind in ADVERSARIES.values() if name in declared(kind)]
+    return {"adversary": found[0]} if found else {}
+
+
+def list_bad_values(command, flags):
+    """Returns the command lines with one bad value of each flag, and what they say, by the flag's name."""
+    rng = random.Random(command)
+    found = {}
+    kind = SETTINGS.get(command)
+    of_setting = {field.flag: field for field in fields(kind).values()} if kind else {}
+    for name, flag_type in flags.items():
+        field = of_setting.get(name)
+        beside = NEEDS.get((command, name), BESIDE.get(command, ()))
+        if field:
+            values = [*list_beyond(field.kind, field.limits), *WRONG_TEXTS[field.kind]]
+            if command == "audit":
+                beside += tuple(f"--adversary={owner}" for owner in find_owner(field.name).values())
+        else:
+            values = WRONG.get(flag_type, ())
+        if values and name not in OTHER_WORDS:
+            value = rng.choice(values)
+            found[name] = (command, *beside, f"--{name}={value}")
+    return found
 
 
 @pytest.mark.parametrize("command", MODULES)
-def test_a_value_of_another_type_or_out_of_every_range_is_named(
-    command, forked, homes, tmp_path_factory
-):
+def test_a_bad_value_of_any_flag_is_named(command, forked, homes, tmp_path_factory):
     script = tmp_path_factory.mktemp("script") / "read.py"
     script.write_text(READ_FLAGS)
     read = forked("python", str(script), MODULES[command], folder=script.parent)
-    of_type = {name: kind for name, kind in json.loads(read.stdout).items() if kind in WRONG}
-    own = sorted(set(of_type) - OF_SETTINGS - {"upper_bound", "directions"})  # named in other words
-
-    @settings(
-        max_examples=20,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(data=st.data())
-    def is_refused(data):
-        name = data.draw(st.sampled_from(own))
-        value = data.draw(st.sampled_from(WRONG[of_type[name]]))
-        beside = NEEDS.get((command, name), BESIDE.get(command, ()))
-        argv = (command, *beside, f"--{name}={value}")
-        assert_refused(
-            Bad(argv, f"{name}", lay_files), forked, homes, tmp_path_factory.mktemp("case")
-        )
-
-    if own:
-        is_refused()
+    for name, argv in list_bad_values(command, json.loads(read.stdout)).items():
+        folder = tmp_path_factory.mktemp("case")
+        assert_refused(Bad(argv, name, lay_files), forked, homes, folder)
 
 
 TOGETHER = """
@@ -177,21 +208,56 @@ def test_what_does_not_go_together_is_one_line(case, forked, homes, tmp_path):
     assert_refused(Bad(tuple(line.split()), says, lay_files), forked, homes, tmp_path)
 
 
+def audit_built_in(**given):
+    audit.audit(**{"data_file": "nowhere.csv", **given})
+
+
+def audit_own_loss(**given):
+    features = np.ones((40, 5))
+    loss = lambda params, example: jnp.sum(params * example[0])  # noqa: E731
+    audit.audit_loss(loss, jnp.ones(5), features, np.arange(40) % 3, **{"runs": 4, **given})
+
+
+@pytest.mark.parametrize("call", mostly_slow([audit_built_in, audit_own_loss]))
+@pytest.mark.parametrize("name", fields())
+def test_a_bad_keyword_is_one_line(tmp_path, monkeypatch, call, name):
+    monkeypatch.chdir(tmp_path)
+    field = fields()[name]
+    bad = [(value, f"`{name}={value}`") for value in list_beyond(field.kind, field.limits)]
+    for value in WRONG_VALUES[field.kind]:
+        if not (field.limits.numbers_too and isinstance(value, int)):
+            bad.append((value, f"`{name}={value!r}` is no {field.kind.__name__}"))
+    if name == "model" and call is audit_own_loss:  # a model of the caller's has any name
+        bad = [(value, message) for value, message in bad if not isinstance(value, str)]
+    for keyword in {name, field.flag}:
+        for value, message in bad:
+            with pytest.raises(InputError) as refused:
+                call(**{**find_owner(name), keyword: value})
+            assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [FederatedSetting, Attacked, Compared])
+def test_every_field_of_a_setting_is_held_to_its_limits(kind):
+    require_fields(kind())
+    for name, field in declared(kind).items():
+        assert field.limits != FieldLimits() or field.kind is bool or name == "model", name
+        for value in list_beyond(field.kind, field.limits):
+            with pytest.raises(InputError, match=f"^`{name}="):
+                require_fields(kind(**{name: value}))
+
+
 SCRIPT = """
 import audit
 
-def ask():
-    return audit.audit("mlp", adversary="gcr", runs=4)
-
-ask()
+audit.audit("mlp", adversary="gcr", runs=4)
 """
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (SCRIPT, "error: mine.py line 5: `adversary=gcr` is unknown"),
-        ("import torch_of_no_kind", "ModuleNotFoundError"),
+        (SCRIPT, "error: mine.py line 4: `adversary=gcr` is unknown"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )

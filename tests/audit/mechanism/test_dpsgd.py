@@ -278,12 +278,10 @@ def test_fixed_shuffle(n, size, steps):
     assert not np.array_equal(others.ravel(), epochs.ravel())
 
 
-theirs = pytest.importorskip("jax_privacy.clipping")
-
-
 @pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")  # their call
 @pytest.mark.parametrize("clipping_norm", [0.4, pytest.param(0.02, marks=pytest.mark.slow)])
 def test_noiseless_steps_agree(data, model, choices, clipping_norm):
+    theirs = pytest.importorskip("jax_privacy.clipping")
     theta = jnp.asarray(0.4 * np.random.default_rng(0).normal(size=model.n_parameters), jnp.float32)
     batches = base.fixed_shuffle(jax.random.key(1), 200, 20, 8)
     hyper = base.Hyperparameters(0.5, clipping_norm, 0.0)
