@@ -59,7 +59,7 @@ def _keep_programs():
 
 
 def _keep_bytecode():
-    """Lets Python keep what it compiled: the tests start hundreds of processes, and pytest rewrites every test."""
+    """Lets Python keep what it compiled: tests start hundreds of processes, and pytest rewrites tests."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 
