@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from audit.calibration.calibration import KnownMechanism, calibrate
+from audit.calibration.calibration import calibrate
 from audit.laws import intervals
 from audit.runtime.processes import as_completed
 from experiments.benchmark.false_claims import ClaimCell
@@ -66,8 +66,9 @@ class AuditedCell(NamedTuple):
             broken       the estimator's assumptions that the mechanism breaks; empty if they hold
         """
         estimator = ESTIMATORS[self.estimator]
-        setting = self.make_setting()
-        [row] = calibrate(setting)  # the estimator is the only method that audits
+        setting = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
+        law = setting.law._replace(audit=estimator.audit)  # the only method that audits
+        [row] = calibrate(setting._replace(law=law))
         exceeding = round(row.exceeding * self.audits)
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {
@@ -87,30 +88,23 @@ class AuditedCell(NamedTuple):
             "broken": ", ".join(sorted(setting.find_broken(estimator.assumes))),
         }
 
-    def make_setting(self) -> KnownMechanism:
-        """Returns the cell's mechanism, to be audited by the cell's estimator only."""
-        setting = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
-        audit = ESTIMATORS[self.estimator].audit
-        return setting._replace(law=setting.law._replace(audit=audit))
-
 
 Cell = AuditedCell | ClaimCell
 
 
 def list_cells(
-    estimators: Iterable[str], mechanisms: Iterable[str], scale: Scale, seed: int
+    estimators: Sequence[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
     """Returns a cell for each mechanism, each size, and each installed estimator of the mechanism's design.
 
     A slow estimator has fewer audits, by a factor of its cost.
     """
-    installed = [ESTIMATORS[name] for name in estimators if ESTIMATORS[name].is_installed()]
     cells = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
         for n in scale.sizes or mechanism.sizes:
-            for estimator in installed:
-                if estimator.design == mechanism.design:
+            for estimator in map(ESTIMATORS.__getitem__, estimators):
+                if estimator.design == mechanism.design and estimator.is_installed():
                     audits = max(scale.audits // estimator.cost, 1)
                     cells.append(AuditedCell(estimator.name, name, n, audits, seed))
     return cells

@@ -91,8 +91,8 @@ class Estimator(NamedTuple):
             epsilon = 0.0
             refusal = "not a number"
         seconds = time.process_time() - begin
-        clipped = min(max(epsilon, 0.0), MAX_EPSILON)
-        return [Value(self.name, clipped, seconds=seconds, refusal=refusal)]
+        epsilon = min(max(epsilon, 0.0), MAX_EPSILON)
+        return [Value(self.name, epsilon, seconds=seconds, refusal=refusal)]
 
 
 class BenchmarkedMechanism(NamedTuple):

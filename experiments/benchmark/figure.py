@@ -11,8 +11,8 @@ from experiments.benchmark.contract import OURS, PAPER, PEER
 from experiments.benchmark.tables import LEVEL
 from experiments.sweeps.records import Record
 
-_COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
-_LABELS = {OURS: "ours", PEER: "a package's", PAPER: "a paper's"}
+# By kind of estimator: the color and the label.
+_LOOKS = {OURS: (BLUE, "ours"), PEER: (VERMILION, "a package's"), PAPER: (GREEN, "a paper's")}
 _MAX_SHARE = 1.3  # the right edge: larger shares of the truth are drawn here, as arrows
 
 
@@ -25,31 +25,29 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
     with plt.rc_context(STYLE):
         figure, (wrong, proven) = plt.subplots(1, 2, sharey=True, figsize=(9, 9))
         for place, row in enumerate(estimators):
-            color = _COLORS[row["kind"]]
-            fill = color if row["claims_level"] else "white"
-            style = {"color": color, "mfc": fill, "clip_on": False}
-            share = min(row["proven"] or 0.0, _MAX_SHARE)
+            color, _ = _LOOKS[row["kind"]]
+            style = {"color": color, "clip_on": False}
+            style["mfc"] = color if row["claims_level"] else "white"
+            share = row["proven"] or 0.0
             if row["too_much"] is not None:
                 wrong.plot(row["too_much"], place, "o", **style)
-                proven.plot(share, place, "o" if share < _MAX_SHARE else ">", **style)
+                shape = "o" if share < _MAX_SHARE else ">"
+                proven.plot(min(share, _MAX_SHARE), place, shape, **style)
             if place and row["design"] != estimators[place - 1]["design"]:
                 wrong.axhline(place - 0.5, color="0.6", lw=0.8)
                 proven.axhline(place - 0.5, color="0.6", lw=0.8)
-        for kind, color in _COLORS.items():
-            wrong.plot([], [], "o", color=color, label=_LABELS[kind])
+        for color, label in _LOOKS.values():
+            wrong.plot([], [], "o", color=color, label=label)
         wrong.plot([], [], "o", color="0.4", mfc="white", label="claims no level")
         wrong.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
-        wrong.set_xscale("function", functions=(_scale_root, np.square))
+        roots = (lambda share: np.sqrt(np.maximum(share, 0)), np.square)
+        wrong.set_xscale("function", functions=roots)
         wrong.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
         wrong.set(xlim=(0, 1), xlabel="audits that claim too much, in the worst cell")
-        names = [row["estimator"] for row in estimators]
-        wrong.set_yticks(range(len(names)), names, fontsize=8)
-        wrong.set_ylim(len(names) - 0.5, -0.5)
+        wrong.set_yticks(
+            range(len(estimators)), [row["estimator"] for row in estimators], fontsize=8
+        )
+        wrong.set_ylim(len(estimators) - 0.5, -0.5)
         proven.set(xlim=(0, _MAX_SHARE), xlabel="mean share of the truth that it proves")
         figure.legend(loc="outside lower center", ncols=4)
         return figure
-
-
-def _scale_root(share: np.ndarray) -> np.ndarray:
-    root: np.ndarray = np.sqrt(np.maximum(share, 0))
-    return root

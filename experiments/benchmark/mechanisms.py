@@ -24,7 +24,6 @@ from audit.calibration.calibration import (
 from audit.evidence.canaries import Coins, Fresh
 from audit.laws import conversions, cosine_law, known_laws
 from audit.laws.known_laws import MixturePart, Sampler, ScoreFamily
-from experiments.benchmark import trained
 from experiments.benchmark.contract import (
     DIRECTIONS,
     ONE_CANARY,
@@ -71,11 +70,9 @@ def _draw_worlds(
     sample: Sampler, rng: Generator, setting: KnownMechanism, share_in: float = 0.5
 ) -> Coins:
     """Draws the scores of runs with a single canary each: first a share with it, then those without."""
-    runs = setting.runs
-    runs_in = round(runs * share_in)
-    scores_in = sample(rng, setting.mu, True, runs_in)
-    scores_out = sample(rng, setting.mu, False, runs - runs_in)
-    presence = np.arange(runs) < runs_in
+    presence = np.arange(setting.runs) < round(setting.runs * share_in)
+    scores_in = sample(rng, setting.mu, True, presence.sum())
+    scores_out = sample(rng, setting.mu, False, (~presence).sum())
     return Coins(np.concatenate([scores_in, scores_out])[:, None], presence[:, None])
 
 
@@ -173,33 +170,10 @@ def _make_law(
     return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
 
 
-def _make_mechanisms(
-    design: str, prefix: str, gaussian: Law, mus: tuple[float, ...]
-) -> Iterator[BenchmarkedMechanism]:
-    """Yields a design's Gaussian mechanisms and, unless it is of directions, those of other curves.
-
-    Mechanisms with mu 0 and 1 have all sizes, any other has only the usual size.
-    """
-    sizes = _SIZES[design]
-    for mu in mus:
-        audited = sizes if mu in (0.0, 1.0) or design == DIRECTIONS else sizes[:1]
-        yield BenchmarkedMechanism(design, f"{prefix}Gaussian {mu:g}", gaussian, mu, audited)
-    if design == DIRECTIONS:
-        return
-    draw = _draw_worlds if design == ONE_CANARY else _draw_coins
-    families = (
-        ("Laplace 1", known_laws.LAWS["laplace"], 1.0),
-        ("randomised response 1", known_laws.LAWS["randomized_response"], 1.0),
-        ("heavy tails", known_laws.LAWS["t3"], 2.0),
-    )
-    for name, family, parameter in families:
-        law = _make_law(draw, family, _CURVED)
-        yield BenchmarkedMechanism(design, prefix + name, law, parameter, sizes[:1])
-
-
 _MIXTURE = ScoreFamily("mixture", (3.0,), known_laws.NORMAL, _mixture_parts)
-_GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN, frozenset())
-_FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, frozenset(), share_in=0.1)
+_NONE: frozenset[str] = frozenset()
+_GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN, _NONE)
+_FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, _NONE, share_in=0.1)
 _SUBSAMPLED = _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED)
 _MIXED = _make_law(_draw_worlds, _MIXTURE, _CURVED)
 _OPEN = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
@@ -209,34 +183,50 @@ _TIED = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDE
 _FAILING = Law("failing", _draw_failing, _failing_truth, breaks=_CURVED | {INDEPENDENT})
 _UNFAIR = _make_law(_draw_coins, known_laws.GAUSSIAN, frozenset([FAIR]), probability=0.9)
 _COSINES = Law("directions", _draw_cosines, laws.gaussian_truth)
-
-
-def _make_coin_mechanisms(design: str, prefix: str) -> Iterator[BenchmarkedMechanism]:
-    """Yields the mechanisms with many canaries, each of which is in by a coin; in one run or in several."""
-    sizes = _SIZES[design]
-    yield from _make_mechanisms(design, prefix, _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0))
-    yield BenchmarkedMechanism(design, f"{prefix}tied canaries", _TIED, 1.0, sizes)
-    yield BenchmarkedMechanism(design, f"{prefix}failing runs", _FAILING, 2.0, sizes[:1])
-    yield BenchmarkedMechanism(design, f"{prefix}nine tenths in", _UNFAIR, 1.0, sizes[:1])
-
-
-_RECORDS = (
-    *_make_mechanisms(ONE_CANARY, "", _GAUSSIAN_WORLDS, (0.0, 0.5, 1.0, 2.0, 4.0)),
+_CURVES = (  # the name, the scores, their parameter
+    ("Laplace 1", known_laws.LAWS["laplace"], 1.0),
+    ("randomised response 1", known_laws.LAWS["randomized_response"], 1.0),
+    ("heavy tails", known_laws.LAWS["t3"], 2.0),
+)
+# By design: the beginning of names, the law of Gaussian scores and its mus, and how other scores are drawn.
+_DESIGNS: dict[str, tuple[str, Law, tuple[float, ...], Callable[..., Coins]]] = {
+    ONE_CANARY: ("", _GAUSSIAN_WORLDS, (0.0, 0.5, 1.0, 2.0, 4.0), _draw_worlds),
+    SEVERAL: ("runs of 16: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),
+    ONE_RUN: ("coins: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),
+}
+_OF_ONE_CANARY = (
     BenchmarkedMechanism(ONE_CANARY, "Gaussian 1, few in", _FEW_IN, 1.0),
     BenchmarkedMechanism(ONE_CANARY, "Poisson-subsampled", _SUBSAMPLED, 0.5),
     BenchmarkedMechanism(ONE_CANARY, "mixture of runs", _MIXED, 3.0),
     BenchmarkedMechanism(ONE_CANARY, "(0, delta)", _OPEN, 0.0, delta=_OPEN_DELTA),
-    *_make_coin_mechanisms(SEVERAL, "runs of 16: "),
-    *_make_coin_mechanisms(ONE_RUN, "coins: "),
-    BenchmarkedMechanism(ONE_RUN, "coins: (0, delta)", _OPENED, 0.0, delta=_OPEN_DELTA),
-    *_make_mechanisms(DIRECTIONS, "directions: ", _COSINES, (0.0, 1.0, 4.0)),
-    # Laws of directions with another trade-off curve, or with canaries that are not independent.
-    *(
-        BenchmarkedMechanism(
-            DIRECTIONS, f"directions: {name} 2", laws.DIRECTIONS[name], 2.0, _SIZES[DIRECTIONS]
-        )
-        for name in ("equal", "failing", "laplace", "bound")
-    ),
-    *trained.MECHANISMS,
 )
-MECHANISMS = {record.name: record for record in _RECORDS}
+_OPENED_COINS = BenchmarkedMechanism(ONE_RUN, "coins: (0, delta)", _OPENED, 0.0, delta=_OPEN_DELTA)
+
+
+def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
+    """Yields all mechanisms, one design after the other. Most have only the usual size."""
+    for design, (prefix, gaussian, mus, draw) in _DESIGNS.items():
+        record = partial(BenchmarkedMechanism, design)
+        all_sizes = _SIZES[design]
+        usual = all_sizes[:1]
+        for mu in mus:
+            sizes = all_sizes if mu in (0.0, 1.0) else usual
+            yield record(f"{prefix}Gaussian {mu:g}", gaussian, mu, sizes)
+        for name, family, parameter in _CURVES:
+            yield record(prefix + name, _make_law(draw, family, _CURVED), parameter, usual)
+        if design == ONE_CANARY:
+            yield from _OF_ONE_CANARY
+            continue
+        yield record(f"{prefix}tied canaries", _TIED, 1.0, all_sizes)
+        yield record(f"{prefix}failing runs", _FAILING, 2.0, usual)
+        yield record(f"{prefix}nine tenths in", _UNFAIR, 1.0, usual)
+    yield _OPENED_COINS
+    of_directions = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
+    for mu in (0.0, 1.0, 4.0):
+        yield of_directions(f"directions: Gaussian {mu:g}", _COSINES, mu)
+    # Other trade-off curves, or canaries that are not independent.
+    for name in ("equal", "failing", "laplace", "bound"):
+        yield of_directions(f"directions: {name} 2", laws.DIRECTIONS[name], 2.0)
+
+
+MECHANISMS = {record.name: record for record in _make_mechanisms()}

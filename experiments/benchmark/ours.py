@@ -24,48 +24,34 @@ from audit.methods.exact_null import DirectionsMethod
 from audit.methods.gaussian_curve import CURVE_LEVEL
 from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption
-from experiments.benchmark.contract import (
-    DIRECTIONS,
-    ONE_CANARY,
-    ONE_RUN,
-    OURS,
-    SEVERAL,
-    Estimator,
-)
+from experiments.benchmark.contract import DIRECTIONS, ONE_CANARY, ONE_RUN, OURS, SEVERAL, Estimator
 
 _COSTS = {"lifted": 5, "lifted_gaussian": 10}  # of methods whose audits take seconds
-# What methods of a single run's coins assume beyond fair coins, which their records do not say.
-_COINS_ASSUMED = {
-    one_run_bounds.ONE_RUN_GAUSSIAN: Assumption(
-        "", "", f"{one_run_bounds.FAIR_COINS.sentence}; a Gaussian trade-off curve", gaussian=True
-    )
-}
+_COINS = one_run_bounds.FAIR_COINS
+# What methods of a single run's coins assume: these are plain functions, without a record of it.
+_GAUSSIAN_COINS = Assumption(
+    "", "", f"{_COINS.sentence}; a Gaussian trade-off curve", gaussian=True
+)
 
 
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with a single canary each.
 
-    Raises:
-      InputError: The method assumes a Gaussian trade-off curve, and the scores refute it. An audit's page
-        marks such a bound as refuted; here it counts as a refusal.
+    Raises InputError if the method assumes a Gaussian trade-off curve that the scores refute. An audit's page
+    marks such a bound as refuted; here it counts as a refusal.
     """
-    scores_in, scores_out = coins.pooled()
-    if method.assumes.gaussian:
-        curve = gaussian_curve.examine(scores_in, scores_out)
-        if curve.p_value < CURVE_LEVEL:
-            raise InputError("the scores refute a Gaussian curve")
-    return method.compute(scores_in, scores_out, delta, confidence).epsilon
+    worlds = coins.pooled()
+    if method.assumes.gaussian and gaussian_curve.examine(*worlds).p_value < CURVE_LEVEL:
+        raise InputError("the scores refute a Gaussian curve")
+    return method.compute(*worlds, delta, confidence).epsilon
 
 
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    The coins are treated as a caller's (`given`), which this library did not toss. They are refused only
-    where fair coins would very rarely fall like them. Slightly unfair coins pass, so that the bound also pays
-    for confidence limits of the probability with which a canary is in.
-
-    Raises:
-      InputError: Fair independent coins would very rarely fall like these.
+    The coins are treated as a caller's (`given`): slightly unfair coins pass, and the bound also pays for
+    confidence limits of the probability with which a canary is in. Raises InputError if fair independent
+    coins would very rarely fall like these.
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -82,54 +68,40 @@ def from_coins(
 def from_directions(
     method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
-    """Returns a method's lower bound on epsilon from fresh directions.
-
-    Args:
-      method: The method.
-      directions: The cosines of canaries whose directions each run drew afresh.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
-    """
-    # `plain`: a canary's cosine depends on no other canary's direction. `given`: the cosines are a caller's,
-    # not from this library's own training runs.
+    """Returns a method's lower bound on epsilon from the cosines of directions that each run drew afresh."""
+    # `plain`: a canary's cosine depends on no other canary's direction. `given`: the cosines are a caller's.
     marked = directions._replace(plain=True, given=True)
     return method.compute(marked, delta, confidence).epsilon
 
 
 def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
-    """Returns whether a betting test refutes the claim of mu-GDP, Gaussian differential privacy.
-
-    The test compares the share of canaries whose cosine exceeds a threshold with the largest share that the
-    claim allows (`claimed_curve.examine_claim`).
-
-    Args:
-      directions: The cosines of the canaries' directions.
-      mu: The claimed mu.
-      confidence: 1 minus the probability with which the test may refute a true claim.
-    """
+    """Returns whether the test of a claimed curve (`claimed_curve.examine_claim`) refutes mu-GDP."""
     counted = exact_null.count_exceedances(directions)
-    allowed_power = claimed_curve.gaussian_power(mu)  # by false-positive rate
-    return claimed_curve.examine_claim(counted, allowed_power, confidence).refuted
+    return claimed_curve.examine_claim(
+        counted, claimed_curve.gaussian_power(mu), confidence
+    ).refuted
 
 
 def _make_estimator(
     name: str, design: str, documented: Assumption, epsilon: Callable[[Any, float, float], float]
 ) -> Estimator:
     """Returns the benchmark's record of a method of `audit.methods`, from what its own record assumes."""
-    needs = {
-        FAIR: design in (SEVERAL, ONE_RUN),  # where each canary is in or out by a coin
-        # `in_sample` computes epsilon by a Gaussian curve, though its record does not say so.
-        GAUSSIAN_CURVE: documented.gaussian or name == estimate.IN_SAMPLE,
-        ENOUGH_RUNS: "many runs" in documented.text,  # the record says so only in words
-    }
+    assumes = set()
+    if design in (SEVERAL, ONE_RUN):  # where each canary is in or out by a coin
+        assumes.add(FAIR)
+    if (
+        documented.gaussian or name == estimate.IN_SAMPLE
+    ):  # whose epsilon is that of a Gaussian curve
+        assumes.add(GAUSSIAN_CURVE)
+    if "many runs" in documented.text:  # the record says so only in words
+        assumes.add(ENOUGH_RUNS)
     return Estimator(
         name=f"ours: {name}",
         kind=OURS,
         design=design,
-        # The words for a page; where there are none, those of the JSON.
         assumption=documented.sentence or documented.text,
         epsilon=epsilon,
-        assumes=frozenset(assumption for assumption, is_needed in needs.items() if is_needed),
+        assumes=frozenset(assumes),
         claims_level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
         examine=examine_directions if design == DIRECTIONS else None,
@@ -138,19 +110,17 @@ def _make_estimator(
 
 def _make_estimators() -> Iterator[Estimator]:
     """Yields the records of all our estimators, one design after the other."""
-    for name, of_scores in estimate.METHODS.items():
-        epsilon: Callable[[Any, float, float], float] = partial(from_scores, of_scores)
-        yield _make_estimator(name, ONE_CANARY, of_scores.assumes, epsilon)
-    for name, of_canaries in lifted.METHODS.items():
-        epsilon = partial(from_canaries, of_canaries)
-        yield _make_estimator(name, SEVERAL, of_canaries.assumes, epsilon)
-    for name, compute in one_run_bounds.OF_COINS.items():
-        # These methods are plain functions, without a record of what they assume.
-        assumed = _COINS_ASSUMED.get(name, one_run_bounds.FAIR_COINS)
-        yield _make_estimator(name, ONE_RUN, assumed, partial(from_coins, compute))
-    for name, of_directions in exact_null.METHODS.items():
-        epsilon = partial(from_directions, of_directions)
-        yield _make_estimator(name, DIRECTIONS, of_directions.assumes, epsilon)
+    tables: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
+        (ONE_CANARY, estimate.METHODS, from_scores),
+        (SEVERAL, lifted.METHODS, from_canaries),
+        (ONE_RUN, one_run_bounds.OF_COINS, from_coins),
+        (DIRECTIONS, exact_null.METHODS, from_directions),
+    )
+    for design, methods, call in tables:
+        for name, method in methods.items():
+            usual = _GAUSSIAN_COINS if name == one_run_bounds.ONE_RUN_GAUSSIAN else _COINS
+            documented = getattr(method, "assumes", usual)
+            yield _make_estimator(name, design, documented, partial(call, method))
 
 
 ESTIMATORS = tuple(_make_estimators())

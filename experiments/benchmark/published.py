@@ -16,7 +16,6 @@ from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions
 from audit.laws.gaussians import Gaussian
-from audit.laws.intervals import find_largest_refuted
 from audit.methods import exact, lifted, one_run_bounds, one_shot
 from audit.methods.lifted import moments, wilson
 from experiments.benchmark.contract import (
@@ -33,7 +32,6 @@ Array = NDArray[np.float64]
 _BOOTSTRAPS = 2000
 FIXED_SHARE = np.array([0.2])  # the share of coins that is guessed, where it is fixed beforehand
 _SHARES = np.linspace(0.05, 1.0, 20)  # the shares that are tried, where the best result is taken
-_HALVINGS = 30  # of the interval in which the largest refuted mu is searched
 
 
 def canife(
@@ -174,43 +172,9 @@ def one_run(
 
 
 def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3): a Gaussian curve's epsilon.
-
-    Mu is the largest that the guesses refute.
-    """
-    is_refuted = partial(_is_mu_refuted, coins, guesses, right, error)
-    mu = find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
+    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3), that of a Gaussian curve."""
+    mu = one_run_bounds.mu_from_guesses(coins, guesses, right, error)
     return conversions.epsilon_from_mu(mu, delta)
-
-
-def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float) -> bool:
-    """Returns whether the number of right guesses refutes mu-GDP (Mahloujifar et al., 2024, Algorithm 3).
-
-    Of c' guesses about m coins c are right; tau is the error. From r = tau c / m and h = tau (c' - c) / m,
-    the algorithm takes steps i = c - 1, ..., 0:
-
-        h' = max(h, f(r)),  r' = r + i / (c' - i) (h' - h),  with f(r) = Phi(Phi^-1(r) - mu).
-
-    mu is refuted if r + h > c' / m. The sum never decreases, so that the loop stops as soon as it is larger.
-
-    Args:
-      coins: m, the number of coins.
-      guesses: c', the number of guesses.
-      right: c, the number of right guesses.
-      error: tau, the probability with which a true mu may be refuted.
-      mu: The parameter of the Gaussian trade-off curve.
-    """
-    r = error * right / coins
-    h = error * (guesses - right) / coins
-    for i in range(right - 1, -1, -1):
-        # Rounding must not lift the probability r above 1, where `ndtri` is NaN.
-        f_of_r = float(special.ndtr(special.ndtri(min(r, 1.0)) - mu))
-        raised = max(h, f_of_r)
-        r = r + i / (guesses - i) * (raised - h)
-        h = raised
-        if r + h > guesses / coins:
-            return True
-    return False
 
 
 def judge_guesses(coins: Coins) -> NDArray[np.bool_]:

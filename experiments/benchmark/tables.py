@@ -77,16 +77,13 @@ def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ())
                 "cells_over_level": sum(over),
                 "elsewhere": _find_worst(elsewhere),
                 "proven": float(np.mean(proven)) if proven else None,
-                "refused": _sum(own, "refused") / _sum(own, "audits"),
+                "refused": sum(cell["refused"] for cell in own)
+                / sum(cell["audits"] for cell in own),
                 "seconds": float(np.median([cell["seconds"] for cell in own])),
                 "runs_until_refuted": runs.get(estimator.name, ""),
             }
         )
     return records
-
-
-def _sum(cells: Sequence[Record], name: str) -> int:
-    return sum(cell[name] for cell in cells)
 
 
 def _find_worst(cells: Sequence[Record]) -> float | None:
