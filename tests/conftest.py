@@ -19,7 +19,7 @@ from tests.forks import forked, forks, homes, run_command  # noqa: F401 - fixtur
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUSING = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
-LARGE_BYTES = 2**30  # of resident memory, beyond which a process lets go of what it compiled
+LARGE_BYTES = 2**31  # of resident memory, beyond which a process lets go of what it compiled
 CACHE_BYTES = 2**30  # beyond these the compiled programs are thrown away when tests begin
 
 

@@ -111,9 +111,9 @@ def forks(homes):
 
 @pytest.fixture
 def forked(forks, tmp_path_factory):
-    """forked(command, *flags, folder, seconds=15) -> Ended, in the folder; killed after so many seconds."""
+    """forked(command, *flags, folder, seconds=120) -> Ended, in the folder; killed after so many seconds."""
 
-    def call(*argv, folder, seconds=15):
+    def call(*argv, folder, seconds=120):
         streams = [tmp_path_factory.mktemp("streams") / name for name in ("stdout", "stderr")]
         print(
             json.dumps([argv, str(folder), [*map(str, streams)], seconds]),

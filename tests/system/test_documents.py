@@ -70,32 +70,6 @@ def test_every_citation_has_its_entry_and_every_entry_a_citation_or_a_word_on_it
     assert len(entries(ROOT)) >= 16 and not unknown(ROOT) and not uncited(ROOT)
 
 
-@pytest.fixture
-def tree(tmp_path):
-    """A tree of one paper with one entry, cited over a line break."""
-    (tmp_path / "experiments" / "a_paper").mkdir(parents=True)
-    (tmp_path / "experiments" / "a_paper" / "README.md").write_text(
-        "### Z1. A sign\n\nIt is turned.\n"
-    )
-    (tmp_path / "audit").mkdir()
-    (tmp_path / "audit" / "good.py").write_text('"""The sign is turned (Errata\nZ1)."""\n')
-    assert not unknown(tmp_path) and not uncited(tmp_path)
-    return tmp_path
-
-
-def test_a_made_up_citation_is_caught(tree):
-    (tree / "audit" / "bad.py").write_text("x = 1  # Errata Z1, Z2 and Z10\n")
-    assert unknown(tree) == [("audit/bad.py", "Z10"), ("audit/bad.py", "Z2")]
-
-
-def test_an_entry_that_nothing_cites_is_caught(tree):
-    readme = tree / "experiments" / "a_paper" / "README.md"
-    readme.write_text(readme.read_text() + "\n### Z2. A word\n\nMisspelt.\n")
-    assert uncited(tree) == ["Z2"]
-    readme.write_text(readme.read_text() + "No code.\n")
-    assert not uncited(tree)
-
-
 READMES = [
     ROOT / "README.md",
     *sorted(path for room in ROOMS for path in (ROOT / room).rglob("README.md")),
@@ -203,13 +177,6 @@ def test_a_command_of_a_page_is_understood(line, forked, tmp_path):
     words = [word for word in argv if word != "--help"]
     ended = forked("python", str(script), command, *words, folder=tmp_path)
     assert ended.status == 0, ended.stderr
-
-
-@pytest.mark.parametrize("path", READMES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_page_has_no_block_that_looks_like_a_sentence(path):
-    text = path.read_text(encoding="utf-8")
-    assert not [line for line in text.splitlines() if line.startswith("    ./run.sh")]
-    assert text.count("\n```") % 2 == 0
 
 
 TEXT = re.compile(r"^```text\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -16,7 +16,6 @@ from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude, conclude_each_run
 from audit.conclusions.finish import finish
 from audit.conclusions.results import keep_result
-from audit.errors import InputError
 from audit.evidence.ranks import rank_among
 from audit.report.bounds_table import bounds_table
 from audit.report.federated_table import RESULT, FederatedAudit, federated_json
@@ -286,15 +285,6 @@ def test_a_claim_is_the_same_through_both_doors(tmp_path, run_command, given, cl
     assert ended.stdout == f"{of_one_run}\n"
 
 
-def test_what_no_door_takes_is_one_line():
-    with pytest.raises(InputError, match=r"give \(runs, canaries\), or \(1, canaries\) of one run"):
-        audit.coins(LOSSES[0], ONE_RUN_BITS[0])
-    with pytest.raises(
-        InputError, match="`scores_out` goes with scores of runs with the canary: drop it"
-    ):
-        audit.bounds(audit.coins(COINS, BITS), SCORES_OUT)
-
-
 def audit_one_run(root, **fields):
     """Trains a single run of 64 canaries, which five steps with little noise give away."""
     given = {"insertions": 5, "noise_multiplier": 0.1, "canaries": 64, "runs": 1, "out": root}
@@ -317,23 +307,3 @@ def test_a_single_run_is_trained_stored_and_concluded(fields, methods, tmp_path)
     kept = describe_setting(folder, RequestedLevels()).conclusion
     assert bounds_table(kept) == str(result)
     assert Store.at(folder).result().epsilon == result.epsilon
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"adversary": "one_shot", "all_in": True, "runs": 2},
-            "`runs=2` with `all_in`: there is no",
-        ),
-        (
-            {"adversary": "one_shot", "all_in": True, "observe": "all"},
-            "`all_in` needs cosines whose",
-        ),
-        ({"adversary": "loss", "canaries": 39}, "`canaries=39` of a single run: give at least 40"),
-        ({"adversary": "loss", "canaries": 1}, "`runs=1`: give at least 2, half of them in each"),
-    ],
-)
-def test_a_single_run_that_shows_nothing_is_refused_before_it_is_trained(fields, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        audit_one_run(tmp_path, **fields)

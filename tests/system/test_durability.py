@@ -78,14 +78,6 @@ def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
 
 
 @pytest.mark.slow
-def test_another_chunk_size_begins_anew(train, store, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        _dying(patch, 2)
-        train(LONG)
-    assert train(LONG, chunk=2).model_steps == 8 * 600 and not (store.path / "checkpoints").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"adversary": "sphere", "canaries": 8}], ids=str)
 def test_two_at_once_share_the_chunks_and_both_have_all_scores(train, fields):
     setting = changed(SETTING, **fields)

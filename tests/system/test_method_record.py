@@ -25,7 +25,7 @@ from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.hidden_state import figures
-from experiments.sweeps import estimates, points, table
+from experiments.sweeps import points, table
 from experiments.sweeps.sweep import Sweep
 
 LEVELS = (1e-5, 0.95)
@@ -156,15 +156,3 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
     assert values[("planted" if record is MANY else record.name)] == (
         "99" if record is ESTIMATE else "1.234"
     )
-
-
-def test_marks_stand_beside_each_other_and_look_apart(record):
-    looks = estimates.looks().values()
-    assert len({look.offset for look in looks}) == len(looks) == 3 + 1
-    assert len({(look.look["marker"], look.look["color"]) for look in looks}) == len(looks)
-    assert max(look.offset for look in looks) < 0.45
-
-
-def test_an_estimate_is_called_no_bound_wherever_it_is_named():
-    for one in (*estimate.METHODS.values(), *lifted.METHODS.values()):
-        assert (NO_BOUND in one.legend) == (one.assumes.word == NO_BOUND)

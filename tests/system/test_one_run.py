@@ -44,24 +44,6 @@ def test_observed_cosines_have_estimates_and_a_bound_below_the_truth(bound):
 
 
 @pytest.mark.slow
-def test_coins_have_bounds_below_the_truth_in_either_shape(bound):
-    rng = np.random.default_rng(0)
-    bits = rng.random(300) < 0.5
-    scores = np.empty(300)
-    scores[bits], scores[~bits] = drawn(0.25, bits.sum()), cosine_law.draw(rng, ((~bits).sum(),), D)
-    flat = bound("--json", scores=scores, presence=bits)
-    deep = bound("--json", scores=scores[None], presence=bits[None])
-    assert flat.status == deep.status == 0 and flat.stdout == deep.stdout
-    _, bounds = epsilons(flat)
-    assert (
-        1.5
-        < bounds["one_run_guesses"]
-        < bounds["one_run_gaussian"]
-        < conversions.epsilon_from_mu(4, 1e-5)
-    )
-
-
-@pytest.mark.slow
 def test_unobserved_cosines_make_the_null_and_pairs(bound):
     rng = np.random.default_rng(0)
     pairs = {
@@ -73,12 +55,6 @@ def test_unobserved_cosines_make_the_null_and_pairs(bound):
     unequal = bound(observed=pairs["observed"], unobserved=pairs["unobserved"][:60])
     assert unequal.status == 0 and "no bound: save coins" in unequal.stdout
     assert "(here 80 and 60)" in unequal.stdout
-
-
-@pytest.mark.slow
-def test_cosines_of_the_wrong_sign_are_remarked(bound):
-    assert "did you mean minus" in bound(observed=-drawn(0.2, 60)).stdout
-    assert "did you mean minus" not in bound(observed=drawn(0.2, 60)).stdout
 
 
 def test_canaries_of_a_run_in_numpy_are_bounded(bound):

@@ -253,18 +253,3 @@ def test_messages_of_the_libraries_name_fields_not_flags():
             assert not [text for text in messages(path.read_text()) if "--" in text], module
     assert "--" in " ".join(messages('require(x, f"--k={k}: no")'))
     assert not list(messages('COMMANDS = ["--quiet"]'))
-
-
-def functions(source):
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef):
-            yield node.name, node.end_lineno - node.lineno + 1
-
-
-def test_no_two_public_types_share_a_name():
-    homes = {}
-    for module, path in modules().items():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(module)
-    assert not {name: found for name, found in homes.items() if len(found) > 1}

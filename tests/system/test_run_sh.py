@@ -111,16 +111,6 @@ def test_help_needs_no_environment(house, typed):
     assert call["arguments"] == ["-P", "-m", "experiments", *typed] and not house.venv.exists()
 
 
-def test_help_lists_at_most_nineteen_commands_with_a_summary_without_packages():
-    argv = [sys.executable, "-ISP", "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); "]
-    argv[-1] += "import runpy; runpy.run_module('experiments', run_name='__main__')"
-    told = subprocess.run([*argv, REPOSITORY, "help"], capture_output=True, text=True)
-    lines = [line.split() for line in told.stdout.splitlines() if line.startswith("  ")]
-    names = [line[0] for line in lines]
-    assert {"audit", "bound", "check", "claim", "list", "plan", "sweep", "test", "ray"} <= {*names}
-    assert all(len(line) > 2 for line in lines) and "first" not in names
-
-
 @pytest.mark.parametrize("named", ["no-such-python", ""])
 def test_a_wrong_python_or_none_is_one_line(house, tmp_path, named):
     none, said = (
@@ -245,13 +235,6 @@ def test_the_lock_has_all_that_is_asked_for_and_a_hash_of_each():
             assert re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}( \\)?", following), line
 
 
-def test_a_changed_file_installs_again(ready):
-    with open(ready.root / "setup.cfg", "a") as file:
-        file.write("# changed\n")
-    assert ready.run().returncode == 0 and ready.run().returncode == 0
-    assert installs(ready.calls()) == [".[train,zoo,test]"]
-
-
 def test_a_failed_installation_is_one_line_more_and_is_done_again(house):
     house.trouble.write_text("ERROR: earlier\n  ERROR: No matching distribution\nerror: a box\n")
     failed = house.run()
@@ -261,18 +244,6 @@ def test_a_failed_installation_is_one_line_more_and_is_done_again(house):
     house.trouble.unlink()
     assert installs(house.calls()) == []
     assert house.run().returncode == 0 and installs(house.calls()) == [USUAL]
-
-
-def test_a_folder_of_the_users_is_left_alone(house, tmp_path):
-    folder = tmp_path / "mine"
-    (folder / "lib").mkdir(parents=True)
-    assert_one_line(house.run(AUDIT_VENV=str(folder)), str(folder), "AUDIT_VENV")
-    assert list(folder.iterdir()) == [folder / "lib"]
-
-
-def test_the_environment_may_lie_elsewhere(house, tmp_path):
-    assert house.run(cwd=tmp_path, AUDIT_VENV="else where").returncode == 0
-    assert (tmp_path / "else where" / "bin" / "python").exists() and not house.venv.exists()
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")

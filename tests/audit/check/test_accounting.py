@@ -90,6 +90,7 @@ def test_a_claim_that_no_grid_decides_is_not_accused(monkeypatch):
     assert report.verdict.startswith("INCOMPLETE") and "cannot be told" in explain(report)
 
 
+@pytest.mark.slow
 def test_the_largest_losses_have_a_grid():
     report = audit.check_accounting(1, DELTA, noise_multiplier=0.05, steps=10**6, sampling_rate=0.5)
     assert 5e7 < report.figures["accounted"] < 2e8 and not report.passed

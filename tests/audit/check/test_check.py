@@ -704,7 +704,9 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
     assert "C sqrt(2) = 1.414 of 2 layers" in flatten(report)
 
 
-@pytest.mark.parametrize(("divisor", "factor"), [("/ 16\n", "2"), ("/ 32 / 4\n", "0.25")])
+@pytest.mark.parametrize(
+    ("divisor", "factor"), mostly_slow([("/ 16\n", "2"), ("/ 32 / 4\n", "0.25")])
+)
 def test_a_step_of_another_size_is_told_as_stated_and_at_its_own_size(tmp_path, divisor, factor):
     report = audit.check_step(**plant_bug("numpy", "/ 32\n", divisor), seeds=64)
     (row,) = [check.seen for check in report.checks if check.name == "sensitivity"]
@@ -836,8 +838,8 @@ def test_trees_of_any_kind_come_back_as_they_went():
     assert isinstance(again, Pair) and again.rest["a"][1] is None and again.rest["b"][0] == 2
 
 
-@pytest.mark.parametrize("scale", [1, 0.1])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("scale", mostly_slow([0.1, 1]))
+@pytest.mark.parametrize("value", mostly_slow([np.nan, np.inf]))
 def test_noise_that_is_not_finite_at_some_seeds_is_a_finding(scale, value):
     """Also where the rest of the noise is wrong, and in a parameter beyond those whose draws are stored."""
     plain, batch = make_logistic_step(cast=lambda noise: scale * noise)

@@ -14,7 +14,6 @@ from audit.check.accounting import compute_shuffled_epsilon
 from audit.check.sampler_claims import SAMPLERS
 from audit.claims import accounting, samplers
 from tests.cases import mostly_slow
-from tests.forks import python
 
 SMALL = {"noise_multiplier": 1.0, "batches": 6, "epochs": 3}
 LOADERS = """
@@ -145,20 +144,21 @@ def test_a_truncation_has_numbers_in_range(numbers):
         audit.TruncatedPoisson(*numbers)
 
 
-def claim(folder, *words):
-    """Runs the command in a folder."""
-    (folder / "mine.py").write_text(LOADERS)
-    return python("-m", "audit", "claim", *words, cwd=folder)
+@pytest.fixture
+def claim(run_command, tmp_path):
+    """claim(*words) -> Ended: the command in a folder with mine.py."""
+    (tmp_path / "mine.py").write_text(LOADERS)
+    return lambda *words: run_command("claim", *words, folder=tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["shuffled", "cyclic"])
-def test_a_loader_is_named_and_claimed_for(tmp_path, sampler):
+def test_a_loader_is_named_and_claimed_for(claim, sampler):
     steps = ("--noise_multiplier=1", "--epochs=2")
-    done = claim(tmp_path, f"--batches=mine.py:{sampler}", *steps, "--json")
+    done = claim(f"--batches=mine.py:{sampler}", *steps, "--json")
     rows = json.loads(done.stdout)["rows"]
     assert done.returncode == 0 and rows[0]["sampler"] == sampler
-    table = claim(tmp_path, f"--batches=mine.py:{sampler}", *steps).stdout
+    table = claim(f"--batches=mine.py:{sampler}", *steps).stdout
     assert max(map(len, table.splitlines())) <= 80 and f"{sampler} (yours)" in table
 
 
@@ -174,13 +174,13 @@ def test_a_loader_is_named_and_claimed_for(tmp_path, sampler):
         ("--batches=x --sampler=cyclic --epochs=2 --noise_multiplier=1", "--batches=x"),
     ],
 )
-def test_what_cannot_be_claimed_for_ends_in_one_line(tmp_path, words, message):
-    done = claim(tmp_path, *words.split())
+def test_what_cannot_be_claimed_for_ends_in_one_line(claim, words, message):
+    done = claim(*words.split())
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_number_of_examples_is_the_loaders_own_or_asked_for(tmp_path):
+def test_the_number_of_examples_is_the_loaders_own_or_asked_for(claim, tmp_path):
     text = """
 class Loader:
     dataset = range(600)
@@ -192,9 +192,9 @@ bare = list(loader)
 """
     (tmp_path / "own.py").write_text(text)
     steps = ("--noise_multiplier=1", "--epochs=2")
-    told = python("-m", "audit", "claim", "--batches=own.py:loader", *steps, cwd=tmp_path)
+    told = claim("--batches=own.py:loader", *steps)
     assert told.returncode == 0 and "cyclic (yours)" in told.stdout, told.stderr
-    asked = python("-m", "audit", "claim", "--batches=own.py:bare", *steps, cwd=tmp_path)
+    asked = claim("--batches=own.py:bare", *steps)
     assert asked.returncode == 2
     assert "own.py: it has no examples: define examples, the size of the data set" in asked.stderr
 
@@ -220,10 +220,10 @@ def loader(seed):
     ("loader", "message"),
     [(ODD_RATE, "0.39 is one in 2.5641 batches"), (ANOTHER_RATE, "a rate of 0.1, not 0.01")],
 )
-def test_a_loader_is_not_claimed_for_at_a_rounded_or_another_rate(tmp_path, loader, message):
+def test_a_loader_is_not_claimed_for_at_a_rounded_or_another_rate(claim, tmp_path, loader, message):
     (tmp_path / "odd.py").write_text(loader)
     steps = ["--epochs=2", "--noise_multiplier=1"]
-    done = python("-m", "audit", "claim", "--batches=odd.py:loader", *steps, cwd=tmp_path)
+    done = claim("--batches=odd.py:loader", *steps)
     assert done.returncode == 2 and message in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -240,10 +240,10 @@ def endless(seed):
 """
 
 
-def test_a_loader_with_a_fixed_end_has_no_bound_of_a_uniform_order(tmp_path):
+def test_a_loader_with_a_fixed_end_has_no_bound_of_a_uniform_order(claim, tmp_path):
     (tmp_path / "last.py").write_text(LAST_40)
     steps = ["--epochs=1", "--noise_multiplier=1", "--tail=10", "--json"]
-    done = python("-m", "audit", "claim", "--batches=last.py:loader", *steps, cwd=tmp_path)
+    done = claim("--batches=last.py:loader", *steps)
     claims = json.loads(done.stdout)
     last_model = claims["rows"][0]["last_model"]
     # The last step moves the model by C, and 1 or 11 steps of noise hide it: mu is 1 or 1 / sqrt(11).
@@ -266,10 +266,10 @@ def gaussian_epsilon(mu, delta):
     return brentq(excess, 0, 50)
 
 
-def test_an_endless_loader_ends_in_one_line(tmp_path):
+def test_an_endless_loader_ends_in_one_line(claim, tmp_path):
     (tmp_path / "last.py").write_text(LAST_40)
     steps = ["--epochs=1", "--noise_multiplier=1"]
-    done = python("-m", "audit", "claim", "--batches=last.py:endless", *steps, cwd=tmp_path)
+    done = claim("--batches=last.py:endless", *steps)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "more than 100,000 batches with seed 0" in done.stderr
 

@@ -50,7 +50,7 @@ def test_lanczos_iterations_find_the_largest_singular_value_from_below(make, cli
         assert np.linalg.norm(found.direction) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("make", [fcnn, tanh_fcnn])
+@pytest.mark.parametrize("make", mostly_slow([fcnn, tanh_fcnn]))
 def test_the_whole_matrix_gives_the_largest_singular_value_of_a_small_network(make):
     model = make()
     clipped_sum = CLIPPING["book_keeping"](model)

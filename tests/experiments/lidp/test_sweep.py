@@ -246,6 +246,7 @@ def test_entries_that_prove_nothing_have_no_gain():
     assert table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
 
 
+@pytest.mark.slow
 def test_bounds_of_missing_audits_are_left_out_of_figure_5():
     several = {canaries: _scores(100, canaries, 2.0) for canaries in (2, 8)}
     records = gains.compare_canaries(several, LEVELS)
