@@ -19,7 +19,7 @@ from tests.forks import forked, forks, homes, run_command  # noqa: F401 - fixtur
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUSING = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
-LARGE_BYTES = 2**31  # of resident memory, beyond which a process lets go of what it compiled
+LARGE_BYTES = 2**30  # by which a process grows before it lets go of what it compiled
 CACHE_BYTES = 2**30  # beyond these the compiled programs are thrown away when tests begin
 
 
@@ -134,19 +134,26 @@ def _resident_bytes():
     return 0
 
 
+class _Memory:
+    """A process lets go of what it compiled as soon as it has grown by so much."""
+
+    limit = LARGE_BYTES
+
+
 @pytest.fixture(autouse=True)
 def small_processes():
-    """After a test its figures are closed; a large process drops its compiled programs and gives free memory
-    back to the system."""
+    """After a test its figures are closed; a process that has grown drops its compiled programs and gives
+    free memory back to the system."""
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
-    if _resident_bytes() > LARGE_BYTES:
+    if _resident_bytes() > _Memory.limit:
         if "jax" in sys.modules:
             sys.modules["jax"].clear_caches()
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):  # no glibc
             ctypes.CDLL("libc.so.6").malloc_trim(0)
+        _Memory.limit = _resident_bytes() + LARGE_BYTES
 
 
 @pytest.fixture(scope="session")

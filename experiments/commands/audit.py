@@ -25,7 +25,7 @@ from experiments.commands import grid_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
-    from audit.training.driver import Finished, Request, Until
+    from audit.training.driver import Finished, Until
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer(
@@ -69,23 +69,33 @@ def main() -> None:
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the models that the store lacks, and prints and files the conclusion.
 
-    Everything else comes from flags: delta and confidence, the data, and the engine.
+    Everything else comes from flags: delta and confidence, the data, and the engine. All flags are checked
+    before data are loaded, which takes long.
 
     Args:
       setting: the setting.
       runs: the number of models to train; None for the number that is usual for the adversary.
       until: the condition on what is proven under which training stops early; None for no such condition.
     """
-    # All flags are checked before data are loaded, which takes long.
     cli.require_levels()
     engines = grid_flags.engine()
     out = cli.folder()
-    request = _make_request(setting, runs, until)
-    from audit.conclusions import results
+    adversary = setting.adversary
+    number = adversary.usual_runs if runs is None else runs
+    # Training may stop early only if bounds hold at any number of runs: if canaries are drawn afresh.
+    can_stop = until is None or adversary.any_time
+    require(can_stop, "--until goes with --adversary=sphere, examples or --afresh: drop it")
+    validate(setting, number, FLAGS.delta)
+
+    from audit.conclusions import lipschitz, results
     from audit.report import bounds_table
     from audit.storage.store import FIGURE, RESULT
     from audit.training import driver
 
+    rehearsed = lipschitz.count_rehearsals(setting, FLAGS.lipschitz, None)
+    dataset = task(setting.model).data.load(cli.sources())
+    level = Level(FLAGS.delta, FLAGS.confidence)
+    request = driver.make_request(setting, dataset, number, level, rehearsed, until)
     finished = driver.audit(request, out, engines)
     if FLAGS.json:
         print(results.result_json(finished.conclusion, **finished.circumstances()))
@@ -102,7 +112,6 @@ def _parse_until(text: str | None) -> "Until | None":
     """Returns the condition under which training stops early, from the text of --until; None for None.
 
     The text is "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
-    Raises InputError for any other text.
     """
     if text is None:
         return None
@@ -110,47 +119,16 @@ def _parse_until(text: str | None) -> "Until | None":
 
     if text == "refuted":
         return driver.until_refuted
-    message = (
-        f"--until={text}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
-    )
+    number = text.removesuffix("x")
     try:
-        value = float(plain_digits(text.removesuffix("x")))
+        value = float(plain_digits(number))
     except ValueError:
-        raise InputError(message) from None
-    require(0 < value < math.inf, message)
-    if text.endswith("x"):
+        value = math.nan
+    fix = "give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
+    require(0 < value < math.inf, f"--until={text}: {fix}")
+    if number != text:
         return driver.until_multiple(value)
     return driver.until_epsilon(value)
-
-
-def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> "Request":
-    """Checks all flags of an audit, loads its data, and returns both as one request.
-
-    Args:
-      setting: the setting that is audited.
-      runs: the number of models to train; None for the adversary's usual number.
-      until: the condition on what is proven under which training stops early, or None.
-
-    Raises:
-      InputError: flags do not go together, or are out of range.
-    """
-    adversary = setting.adversary
-    number = adversary.usual_runs if runs is None else runs
-    # Training may stop early only if bounds hold at any number of runs: if canaries are drawn afresh.
-    can_stop = until is None or adversary.any_time
-    require(can_stop, "--until goes with --adversary=sphere, examples or --afresh: drop it")
-    validate(setting, number, FLAGS.delta)
-
-    from audit.conclusions.lipschitz import count_rehearsals  # loads SciPy
-
-    # A bound on what the last model leaks may need a measurement, along some training runs, of how much a
-    # step expands the distance between two models.
-    rehearsed = count_rehearsals(setting, FLAGS.lipschitz, None)
-    dataset = task(setting.model).data.load(cli.sources())
-    from audit.training import driver
-
-    level = Level(FLAGS.delta, FLAGS.confidence)
-    return driver.make_request(setting, dataset, number, level, rehearsed, until)
 
 
 def _each_run_alone(finished: "Finished") -> str:
@@ -192,10 +170,10 @@ def _summarise(finished: "Finished") -> str:
         return f"{line}; all in the store already"
     from audit.mechanism import ensemble
 
-    seconds_per_step = trained.seconds / trained.model_steps
+    microseconds = 1e6 * trained.seconds / trained.model_steps
     return (
         f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "
-        f"({seconds_per_step * 1e6:.1f} us a model-step, chunks of {trained.chunk}, "
+        f"({microseconds:.1f} us a model-step, chunks of {trained.chunk}, "
         f"peak memory {ensemble.peak_memory() / 1e6:,.0f} MB)"
     )
 

@@ -9,7 +9,6 @@ done is kept under --out, so the same command goes on where it ended. An estimat
 installed is left out, with a line that names the package.
 """
 
-import os
 import sys
 from collections.abc import Iterable
 
@@ -34,7 +33,7 @@ from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import make_csv
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("scale", "smoke", f"How many audits: {', '.join(SCALES)}.")
+flags.DEFINE_enum("scale", "smoke", list(SCALES), "How many audits.")
 flags.DEFINE_integer(
     "audits", None, "Audits a cell, in place of the scale's; slow estimators have fewer."
 )
@@ -58,9 +57,8 @@ def main() -> None:
     mechanisms = choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(chosen, mechanisms, scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
-    for package in {
-        ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()
-    }:
+    missing = [ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()]
+    for package in dict.fromkeys(missing):
         fix = installed.pip_install(package)
         print(f"{package} is not installed, its estimators are left out: {fix}", file=sys.stderr)
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
@@ -79,28 +77,21 @@ def main() -> None:
     measured = list(load_measured(cells, journal).values())
     measured_claims = list(load_measured(claims, journal).values())
     summary = tables.make_summary_table(measured, measured_claims)
-    print(summary.text())
+    print(f"{summary.text()}\n")
     contents = {
         "estimators.csv": summary.csv(),
         "benchmark.csv": make_csv(measured),
         "benchmark.png": style.png(figure.draw_figure(summary.rows)),
     }
-    print()
     for name, content in contents.items():
-        print(os.fspath(files.write_whole(folder / name, content)))
+        print(files.write_whole(folder / name, content))
 
 
 def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> list[str]:
     """Returns the names that a flag's value chooses, in the order of `choices`.
 
-    Args:
-      flag: the flag's name, for messages.
-      parts: the flag's value: a whole name chooses that name only, any other text all names that contain it.
-        None chooses all names.
-      choices: all names.
-
-    Raises:
-      InputError: there are no parts, or a part is in no name.
+    A whole name chooses that name only, any other text all names that contain it. None chooses all names.
+    Raises InputError if a part is in no name.
     """
     names = list(choices)
     if parts is None:
@@ -116,10 +107,6 @@ def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> 
 
 def _parse_scale() -> Scale:
     """Returns the scale that --scale names, with --audits and --n in place of its own numbers."""
-    require(
-        FLAGS.scale in SCALES,
-        f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}",
-    )
     scale = SCALES[FLAGS.scale]
     if FLAGS.audits is not None:
         require(1 <= FLAGS.audits <= 10**6, f"--audits={FLAGS.audits}: give 1 to 1,000,000")
