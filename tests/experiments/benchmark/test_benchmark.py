@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from audit.calibration.calibration import FAIR, GAUSSIAN_CURVE, draw
+from audit.calibration.calibration import GAUSSIAN_CURVE, draw
 from audit.claims import accounting
 from audit.laws import conversions
 from audit.methods import lifted, one_run_bounds
@@ -210,23 +210,6 @@ def test_a_cell_is_measured_once_and_again_if_its_line_is_cut(planted, tmp_path)
     journal.write_text(journal.read_text()[:-5])
     assert list(measure_missing(cells, journal, 1)) == cells[1:]
     assert not load_measured([cells[0]._replace(seed=1)], journal)
-
-
-def test_what_is_not_installed_is_left_out(monkeypatch):
-    name = "opake: gdp"
-    monkeypatch.setitem(ESTIMATORS, name, ESTIMATORS[name]._replace(package="no-such-package"))
-    assert not list_cells([name], ["coins: Gaussian 1"], Scale(3, (40,)), 0)
-
-
-def test_few_runs_and_unfair_coins_are_marked():
-    clustered = ESTIMATORS["ours: clustered"].assumes
-    lidp = ESTIMATORS["LiDP: order 4 as printed"].assumes
-    plain = MECHANISMS["runs of 16: Gaussian 1"]
-    unfair = MECHANISMS["runs of 16: nine tenths in"]
-    assert not plain.make_known(0, 200).find_broken(clustered)
-    assert plain.make_known(0, 50).find_broken(clustered)
-    assert plain.make_known(0, 50).find_broken(lidp)
-    assert unfair.make_known(0, 200).find_broken(lidp) == {FAIR}
 
 
 def test_the_table_marks_levels_and_claims_and_the_figure_is_drawn(planted, tmp_path):

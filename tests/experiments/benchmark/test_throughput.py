@@ -1,6 +1,7 @@
 """Every engine takes our step before it is timed, and ratios are taken within rounds."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,10 +58,12 @@ def test_the_fastest_number_of_models_is_chosen(monkeypatch):
     rates = {1: 5, 8: 7, 64: 6}
     monkeypatch.setattr(throughput, "measure_rate", lambda run, seconds: rates[run()])
     monkeypatch.setattr(throughput, "_MAX_CPU_FLOATS", 100 * 10 * 68)
+    setting = setting_of("fcnn", batch_size=10)
+    problem = SimpleNamespace(setting=setting, batches=[], theta_0=np.zeros(68))
     engine = Engine(
         "", lambda asked: TimedTraining(lambda: asked.models, None, asked.models, "cpu")
     )
-    assert throughput.find_fastest(engine, small_problem("fcnn")).models == 8
+    assert throughput.find_fastest(engine, problem).models == 8
 
 
 def test_ratios_are_taken_within_rounds_in_80_columns():

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 from experiments.cells import ray_engine
-from tests.experiments.cells import hosts
 from tests.system.killed import scores
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,30 +95,6 @@ def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path)
     same = [{**json.loads(one.stdout), "provenance": 0, "out": 0} for one in (alone, found)]
     assert same[0] == same[1]
     np.testing.assert_array_equal(scores(tmp_path / "ray", 40), scores(tmp_path / "alone", 40))
-
-
-@slow_on_ray
-def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
-    """Cells of chunks, where test_two_hosts.py can't train them, and one that is not cut."""
-    names = "landscape" if hosts.can_be_had() else "figure_1c,landscape"
-    flags = (f"--name={names}", "--scale=smoke")
-    alone = run("sweep", *flags, f"--out={tmp_path / 'alone'}")
-    on_ray = (f"--ray_address={nodes.address}", f"--out={tmp_path / 'ray'}")
-    found = run("sweep", *flags, *on_ray)
-    assert found.returncode == alone.returncode == 0, found.stderr
-    assert max(len(line) for line in re.split(r"[\r\n]", found.stderr)) <= 80
-    kept = visible(tmp_path / "alone")
-    assert kept == visible(tmp_path / "ray")
-    for path in (path for path in kept if path.suffix == ".npz"):
-        assert (tmp_path / "ray" / path).read_bytes() == (tmp_path / "alone" / path).read_bytes(), (
-            path
-        )
-    assert "done" in run("sweep", *flags, *on_ray).stdout
-
-
-def visible(out):
-    paths = [path.relative_to(out) for path in sorted(out.rglob("*"))]
-    return [path for path in paths if not path.name.startswith(".")]
 
 
 DRIVER = """
