@@ -1,6 +1,7 @@
 """Sweeps: what they hold, that workers share a store, and the commands on small made-up data."""
 
 import collections
+import functools
 import json
 import os
 import re
@@ -39,6 +40,8 @@ OURS = ("proven", "bracket_k", "bracket_steps", "bracket", "bracket_rates")  # w
 FCNN = ("figure_1c", "figure_4", "figure_7")
 IMAGES = "figure_2a,figure_12"  # every kind of image cell; a ResNet takes half a minute to compile
 
+sweeps_of = functools.cache(sweeps.sweeps)
+
 
 @pytest.fixture
 def run(run_command, homes):
@@ -57,21 +60,21 @@ def run(run_command, homes):
 
 @pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_every_figure_is_a_sweep_at_every_scale(scale):
-    every = sweeps.sweeps(scale)
+    every = sweeps_of(scale)
     assert set(every) == {f"figure_{name}" for name in FIGURES} | {"landscape", *OURS}
     assert all(sweep.cells and sweep.name == name for name, sweep in every.items())
 
 
 @pytest.mark.parametrize(("scale", "most"), [("smoke", 60), ("laptop", 3600)])
 def test_no_figure_takes_longer_than_its_scale_says(scale, most):
-    for name, sweep in sweeps.sweeps(scale).items():
+    for name, sweep in sweeps_of(scale).items():
         assert 0 < sum(cell.seconds for cell in sweep.cells) < most, name
-    one = sweeps.sweeps("paper")["figure_2b"]
+    one = sweeps_of("paper")["figure_2b"]
     assert sum(cell.seconds for cell in one.cells) > 1e6  # the estimate can say so
 
 
 def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
-    paper, laptop = sweeps.sweeps("paper"), sweeps.sweeps("laptop")
+    paper, laptop = sweeps_of("paper"), sweeps_of("laptop")
     audits = [cell for sweep in paper.values() if sweep.name not in OURS for cell in sweep.audits()]
     assert {cell.runs for cell in audits} == {5000} and {
         cell.setting.insertions for cell in audits
@@ -82,7 +85,7 @@ def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
 
 
 def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
-    cells = [cell for name in FCNN for cell in sweeps.sweeps("laptop")[name].cells]
+    cells = [cell for name in FCNN for cell in sweeps_of("laptop")[name].cells]
     found = work.distinct(
         [*cells, audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))]
     )
@@ -95,7 +98,7 @@ LABELS = {"coordinate": GcS, "L": Loss, "CotS": CotS, "fresh directions": Sphere
 
 @pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_a_series_of_a_figure_is_the_adversary_that_it_names(scale):
-    for sweep in sweeps.sweeps(scale).values():
+    for sweep in sweeps_of(scale).values():
         for audited in sweep.audits():
             expected = LABELS.get(audited.series, GcS if audited.series.startswith("GC-S") else GcR)
             assert type(audited.setting.adversary) is expected, (sweep.name, audited.series)
@@ -202,7 +205,7 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housin
 
 
 def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
-    for cell in sweeps.sweeps("smoke")["figure_1c"].cells:
+    for cell in sweeps_of("smoke")["figure_1c"].cells:
         store = Store(tmp_path, {**identity(cell.audited.setting), "data_sha256": HOUSING.checksum})
         store.save(_chunk(0, 40))
         store.write_text("audit.json", '{"runs": 40}')
@@ -215,7 +218,7 @@ def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
 
 
 def test_fewer_runs_other_data_or_no_conclusion_is_not_done(place):
-    (cell, *_) = sweeps.sweeps("smoke")["figure_1c"].cells
+    (cell, *_) = sweeps_of("smoke")["figure_1c"].cells
     config = identity(cell.audited.setting)
     assert not work.is_done(cell, place)
     store = Store(place.out, {**config, "data_sha256": HOUSING.checksum})
