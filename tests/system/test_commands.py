@@ -1,9 +1,6 @@
 """The command line as a user types it, on a small number of runs and small made-up data."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,24 +10,10 @@ METHODS = ["in_sample", "if_gaussian", "assumption_free"]
 
 
 @pytest.fixture
-def run(run_command, homes):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(homes[1])}
-
-    def call(name, *flags, start=subprocess.run, changes=None, **more):
-        if start is subprocess.run and changes is None and not more:
-            return run_command(name, *flags)
-        argv = [sys.executable, "-m", "experiments", name, *flags]
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
-        return start(argv, cwd=ROOT, env=environment | (changes or {}), **options)
-
-    return call
-
-
-@pytest.fixture
-def audit(run, housing_file):
-    def call(out, *flags, **more):
+def audit(run_command, housing_file):
+    def call(out, *flags):
         small = ("--runs=120", "--insertions=20", "--batch_size=50", "--noise_multiplier=1")
-        return run("audit", f"--data_file={housing_file}", f"--out={out}", *small, *flags, **more)
+        return run_command("audit", f"--data_file={housing_file}", f"--out={out}", *small, *flags)
 
     return call
 
@@ -38,15 +21,6 @@ def audit(run, housing_file):
 def only_folder(out):
     (folder,) = out.iterdir()
     return folder
-
-
-def assert_one_line(process, *words):
-    assert process.returncode == 2, process.stderr
-    lines = process.stderr.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), process.stderr
-    assert process.stdout == ""
-    for word in words:
-        assert word in lines[0]
 
 
 @pytest.mark.slow
@@ -93,32 +67,10 @@ def test_every_kind_of_audit_runs(audit, tmp_path, flags):
     assert result["bounds"][2]["epsilon"] <= result["upper_bound"] * slack
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("--learning_rate=1e38", ("diverge", "--learning_rate")),
-        ("--batch_size=501", ("--batch_size=501", "500")),
-    ],
-)
-def test_what_the_data_or_the_training_show_is_one_line(audit, tmp_path, flag, words):
-    process = audit(tmp_path / "out", flag)
-    last = process.stderr.strip().splitlines()[-1]  # after the progress bar
-    assert_one_line(process._replace(stderr=last), *words)
-    assert not list((tmp_path / "out").glob("*/audit*")) and not list(
-        (tmp_path / "out").glob("*/scores*")
-    )
-
-
 @pytest.mark.parametrize("command", ["audit", "sweep", "bound"])
-def test_help_has_the_commands_flags_only(run, command):
-    process = run(command, "--help")
+def test_help_has_the_commands_flags_only(run_command, command):
+    process = run_command(command, "--help")
     assert process.returncode == 0 and process.stderr == ""
     lines = process.stdout.splitlines()
     assert str(ROOT) not in process.stdout and any(line.startswith("  --") for line in lines)
     assert not any(line.split()[0] in ("--logtostderr", "--helpfull") for line in lines if line)
-
-
-def test_an_unwritable_folder_is_one_line(audit, tmp_path):
-    (tmp_path / "file").write_text("")
-    assert_one_line(audit(tmp_path / "file" / "out"), "cannot write", "--out")

@@ -1,5 +1,6 @@
 """Citations of the papers' errata lead to an entry, and no file cites what a reader does not have."""
 
+import json
 import re
 import shlex
 import shutil
@@ -8,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases import firsts_of_each_kind
 from tests.forks import python
 from tests.system.test_golden_outputs import without_digits
 
@@ -80,14 +80,17 @@ INLINE = re.compile(r"`(\./run\.sh[^`]*)`")
 ON_SCORES = ("bound", "list")
 OF_RUN_SH = ("docs", "help", "lint", "python", "ray", "test")  # tests/system/test_run_sh.py
 PARSE = """
-import importlib, sys
+import importlib, json, sys
 from absl import flags
 from audit.commands import dispatch
 from experiments import __main__ as main
 
 modules = {**dispatch.find_commands(main.PACKAGES), "first": "experiments.first"}
-importlib.import_module(modules[sys.argv[1]])
-flags.FLAGS(sys.argv[1:])
+_, command, lines = sys.argv
+importlib.import_module(modules[command])
+for line in json.loads(lines):
+    flags.FLAGS([command, *line])
+    flags.FLAGS.unparse_flags()
 """
 _IMAGES = ("--data_file=images.npz", "--noise_multiplier=1")
 SMALLER = {  # what keeps a command to some seconds, on made-up data; a later flag wins
@@ -135,16 +138,6 @@ def parsed(line):
     return ("audit", words) if words[0].startswith("-") else (words[0], words[1:])
 
 
-def firsts_of_their_flags(lines):
-    """Returns the lines; of those with the same command and flags all but the first are slow."""
-
-    def find_kinds(line):
-        command, argv = parsed(line)
-        return {(command, *(word.partition("=")[0] for word in argv if word.startswith("-")))}
-
-    return firsts_of_each_kind(map(pytest.param, lines), find_kinds)
-
-
 MAPS = ("WORKSPACE.md", "CONTRIBUTING.md", "docs/maintainers.md")
 PLACE = re.compile(r"`([\w./-]*(?:\.py|\.md|\.cfg|/))`")  # a file or a folder in backticks
 MADE_UP = {"audit.py", "build/"}  # of the reader, or made by a build
@@ -167,16 +160,17 @@ def test_there_are_pages_and_commands():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-@pytest.mark.parametrize("line", firsts_of_their_flags(said()))
-def test_a_command_of_a_page_is_understood(line, forked, tmp_path):
-    command, argv = parsed(line)
-    if command in OF_RUN_SH or argv == ["..."]:
-        return
+def test_the_commands_of_all_pages_are_understood(forked, tmp_path):
+    lines = {}
+    for command, argv in map(parsed, said()):
+        if command not in OF_RUN_SH and argv != ["..."]:
+            words = [word for word in argv if word != "--help"]
+            lines.setdefault(command, []).append(words)
     script = tmp_path / "parse.py"
     script.write_text(PARSE)
-    words = [word for word in argv if word != "--help"]
-    ended = forked("python", str(script), command, *words, folder=tmp_path)
-    assert ended.status == 0, ended.stderr
+    for command, argvs in lines.items():
+        ended = forked("python", str(script), command, json.dumps(argvs), folder=tmp_path)
+        assert ended.status == 0, ended.stderr
 
 
 TEXT = re.compile(r"^```text\n(.*?)^```", re.DOTALL | re.MULTILINE)

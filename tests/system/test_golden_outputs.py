@@ -7,10 +7,8 @@ drawn here from seeds, so that no training decides a digit. Settings are never r
 by another name is not found. What is trained here is compared without its digits.
 """
 
-import csv
 import gzip
 import html
-import io
 import json
 import os
 import re
@@ -139,13 +137,12 @@ def _fill(root: Path, group: str) -> None:
             when = time.time() - (i + 1.5) * 86_400
             for path in store.path.glob("scores*"):
                 os.utime(path, (when, when))
-        values = {}
         if "accuracy" in row:
-            values = {"accuracies": {str(run): 0.75 + run / 100 for run in range(row["accuracy"])}}
+            accuracies = {str(run): 0.75 + run / 100 for run in range(row["accuracy"])}
+            store.write_text("answer.json", json.dumps({"accuracies": accuracies}) + "\n")
         if "norms" in row:
-            values = {"norms": rng.exponential(size=row["norms"]).tolist()}
-        if values:
-            store.write_text("answer.json", json.dumps(values) + "\n")
+            norms = rng.exponential(size=row["norms"]).tolist()
+            store.write_text("answer.json", json.dumps({"norms": norms}) + "\n")
         for name, content in row.get("files", {}).items():
             store.write_text(name, content)
 
@@ -197,26 +194,17 @@ def _content(path: Path) -> str:
         return _json(path.read_text())
     if path.suffix == ".html":
         return _words(path.read_text())
-    text = path.read_text()
-    rows = list(csv.reader(io.StringIO(text, newline="")))
-    kept = [
-        i for i, name in enumerate(rows[0]) if not name.startswith("certified")
-    ]  # a former name
-    return (
-        text
-        if len(kept) == len(rows[0])
-        else "".join(",".join(row[i] for i in kept) + "\n" for row in rows)
-    )
+    return path.read_text()
 
 
 def _json(text: str) -> str:
-    """JSON without circumstances and rows under former names, floats to ten digits."""
+    """JSON without circumstances, floats to ten digits."""
 
     def plain(value):
         if isinstance(value, dict):
             return {k: "..." if k in CIRCUMSTANCES else plain(v) for k, v in value.items()}
         if isinstance(value, list):
-            return [plain(v) for v in value if not (isinstance(v, dict) and "alias_of" in v)]
+            return [plain(v) for v in value]
         return float(f"{value:.10g}") if isinstance(value, float) else value
 
     return json.dumps(plain(json.loads(text))).replace("}, {", "},\n{") + "\n"

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import audit
-from tests.cases import mostly_slow
-from tests.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorflow")
@@ -68,19 +66,6 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
 ]
 RAISED = ("InputError", "CannotWriteError", "require", "UnknownLayer")
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
-TRAINING = [  # work on cells, the landscape's among them
-    *("audit.training.game", "audit.training.build", "experiments.cells.work"),
-    "experiments.cells.audits",
-    "experiments.hidden_state.sweep",
-    *("experiments.lidp.sweep", "experiments.one_shot.sweep"),
-]
-LOAD = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
-LOADED = [  # (a room whose files are imported, what is loaded then, what is not)
-    ("audit.methods", {"audit.methods.estimate", "scipy"}, DEVICE_LIBRARIES),
-    ("audit.mechanism", {"audit.mechanism.dpsgd"}, ("audit.adversaries", "audit.methods")),
-    ("audit.adversaries", set(), ("audit.methods",)),
-    ("training", {"audit.training.game"}, ("matplotlib",)),
-]
 LIBRARIES = [
     path
     for path in ROOT.glob("experiments/*/**/*.py")
@@ -173,19 +158,6 @@ def trespasses(folder, forbidden):
 @pytest.mark.parametrize("room, forbidden", ROOMS, ids=[room for room, _ in ROOMS])
 def test_no_layer_imports_what_it_must_not_know(room, forbidden):
     assert list((ROOT / room).rglob("*.py")) and not trespasses(ROOT / room, forbidden)
-
-
-@pytest.mark.parametrize(
-    "room, known, forbidden", mostly_slow(LOADED), ids=[room for room, *_ in LOADED]
-)
-def test_importing_a_room_loads_nothing_that_it_must_not(room, known, forbidden):
-    names = [f"{room}.{path.stem}" for path in (ROOT / room.replace(".", "/")).glob("[!_]*.py")]
-    done = python("-c", LOAD, *(TRAINING if room == "training" else names))
-    loaded = set(done.stdout.split())
-    assert done.returncode == 0 and known <= loaded, done.stderr
-    assert not [
-        name for name in loaded for one in forbidden if name == one or name.startswith(f"{one}.")
-    ]
 
 
 INSIDE = "def f():\n    from audit import methods"
