@@ -18,7 +18,7 @@ from experiments.benchmark.contract import (
     SEVERAL,
     Estimator,
 )
-from experiments.benchmark.published import FIXED_SHARE, count_right_guesses, judge_guesses
+from experiments.benchmark.published import FIXED_SHARE, count_right_guesses
 
 _FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 
@@ -80,12 +80,11 @@ def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
     """
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
-    is_right = judge_guesses(coins)
-    [(guesses, right)] = count_right_guesses(is_right, FIXED_SHARE)
+    guesses, right = count_right_guesses(coins, FIXED_SHARE)
     # The package's names: m coins, c of c_cap guesses right; `threshold` is the probability with which the
     # result may be too large.
     node = FDPAnalysisNode(
-        m=len(is_right), c=right, c_cap=guesses, threshold=1 - confidence, delta=delta
+        m=coins.scores.size, c=right, c_cap=guesses, threshold=1 - confidence, delta=delta
     )
     return float(node.run_analysis().eps)
 

@@ -4,7 +4,7 @@ Errors that this project corrects elsewhere are kept here; the errata of experim
 experiments/one_shot, cited below, list them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -30,8 +30,10 @@ from experiments.canife import rounds
 
 Array = NDArray[np.float64]
 _BOOTSTRAPS = 2000
-FIXED_SHARE = np.array([0.2])  # the share of coins that is guessed, where it is fixed beforehand
-_SHARES = np.linspace(0.05, 1.0, 20)  # the shares that are tried, where the best result is taken
+FIXED_SHARE = 0.2  # the share of coins that is guessed, where it is fixed beforehand
+_SHARES = tuple(
+    np.linspace(0.05, 1.0, 20)
+)  # the shares that are tried, where the best result is taken
 
 
 def canife(
@@ -148,26 +150,25 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
 
 def one_run(
     bound: Callable[[int, int, int, float, float], float],
-    shares: Array,
+    shares: Sequence[float],
     coins: Coins,
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns the largest lower bound on epsilon from a single run, over numbers of guesses.
-
-    The canaries with the largest scores are guessed to be in, as many with the smallest to be out.
+    """Returns the largest lower bound on epsilon from a single run, over shares of coins that are guessed.
 
     Args:
       bound: (coins, guesses, right guesses, delta, error) -> epsilon.
-      shares: The shares of the coins that are guessed.
+      shares: The shares.
       coins: The run's coins and scores.
       delta: The delta of epsilon.
-      confidence: The confidence of a bound for a single number of guesses.
+      confidence: The confidence of a bound for a single share.
     """
-    is_right = judge_guesses(coins)
+    number = coins.scores.size
     epsilons = []
-    for guesses, right in count_right_guesses(is_right, shares):
-        epsilons.append(bound(len(is_right), guesses, right, delta, 1 - confidence))
+    for share in shares:
+        guesses, right = count_right_guesses(coins, share)
+        epsilons.append(bound(number, guesses, right, delta, 1 - confidence))
     return max(epsilons)
 
 
@@ -177,39 +178,17 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
     return conversions.epsilon_from_mu(mu, delta)
 
 
-def judge_guesses(coins: Coins) -> NDArray[np.bool_]:
-    """Guesses the coins of a single run, and returns which guesses are right, the surest guess first.
+def count_right_guesses(coins: Coins, share: float) -> tuple[int, int]:
+    """Guesses a share of a single run's coins; returns the numbers of guesses and of right guesses.
 
-    The canary with the largest score is guessed to be in, that with the smallest to be out, that with the
-    second largest to be in, and so on.
-
-    Returns:
-      (m,) whether each guess is right, for the run's m coins.
+    As many canaries with the largest scores are guessed to be in as with the smallest to be out; at least one
+    of each.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
-    # The number of canaries that are guessed to be in. They come at even places, the others at odd places,
-    # from the smallest score up.
-    guessed_in = (len(presence) + 1) // 2
-    is_right = np.empty(len(presence), bool)
-    is_right[::2] = presence[:guessed_in]
-    is_right[1::2] = ~presence[guessed_in:][::-1]
-    return is_right
-
-
-def count_right_guesses(is_right: NDArray[np.bool_], shares: Array) -> list[tuple[int, int]]:
-    """Counts the right guesses among the surest ones.
-
-    Args:
-      is_right: (m,) whether each guess is right, the surest first, as `judge_guesses` returns it.
-      shares: The shares of the coins that are guessed.
-
-    Returns:
-      (number of guesses, number of right guesses) for each share, an even number of at least 2.
-    """
-    # Even: as many guesses that a canary is in as that it is out.
-    numbers = np.maximum((len(is_right) * shares).astype(int) // 2 * 2, 2)
-    return [(int(number), int(is_right[:number].sum())) for number in numbers]
+    half = max(int(len(presence) * share) // 2, 1)
+    right = presence[:half].sum() + half - presence[-half:].sum()
+    return 2 * half, int(right)
 
 
 def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) -> float:
@@ -274,7 +253,7 @@ ESTIMATORS = (
     _one_run(
         "Steinke: a fifth guessed",
         assumption=_FIXED,
-        epsilon=partial(one_run, _steinke, FIXED_SHARE),
+        epsilon=partial(one_run, _steinke, [FIXED_SHARE]),
         assumes=frozenset([FAIR]),
     ),
     _best(
@@ -286,7 +265,7 @@ ESTIMATORS = (
     _one_run(
         "Mahloujifar: a fifth guessed",
         assumption="fair coins; a Gaussian trade-off curve",
-        epsilon=partial(one_run, mahloujifar, FIXED_SHARE),
+        epsilon=partial(one_run, mahloujifar, [FIXED_SHARE]),
         assumes=_NORMAL,
     ),
     _best(
