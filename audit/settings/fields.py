@@ -4,6 +4,7 @@ Flags and `--help`, validation, keywords, identities in the store and the tests 
 """
 
 import dataclasses
+import functools
 import math
 import re
 from typing import Any, ClassVar, NamedTuple, get_origin, get_type_hints
@@ -158,6 +159,7 @@ def described(
     return dataclasses.field(default=default, metadata={"field": field})
 
 
+@functools.cache  # sweeps ask for thousands of settings
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares by `described`, by name, in the order of declaration.
 
