@@ -191,7 +191,7 @@ def deciding(part: Any) -> dict[str, Any]:
 
     A field at its default is left out, unless it is declared with `always`.
     """
-    known = declared(type(part))
+    known = declared(part.__class__)
     identity = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
@@ -204,7 +204,7 @@ def deciding(part: Any) -> dict[str, Any]:
 
 def require_fields(part: Any) -> None:
     """Raises InputError for the first field of a setting, or of one of its parts, that is out of range."""
-    for name, field in declared(type(part)).items():
+    for name, field in declared(part.__class__).items():
         field.require(getattr(part, name))
     for attribute in dataclasses.fields(part):
         value = getattr(part, attribute.name)
