@@ -134,7 +134,7 @@ class Cell(NamedTuple):
     is_done: Callable[[Holdings, DataSets], bool]
     open: Callable[[Path, DataSets], Store]
     do: Callable[[Store, DataSets, Progress], object]
-    request: object = None
+    request: Any = None
     audited: Audited | None = None
 
 

@@ -26,25 +26,25 @@ _CURVE_POINTS = 7  # the numbers of runs at which a curve is computed, at most
 _PARTS = 8  # random parts of the runs over which a bound is averaged
 
 
-def compare_with_single(entry: str, single: Scores, several: Scores, levels: Level) -> Record:
+def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Record:
     """Returns an entry of Table 1: the bounds with one canary and with several, and the ratios of runs.
 
     Args:
-      entry: The entry's name.
-      single: Scores of runs with a single canary, bounded by order 1.
-      several: Scores of as many runs with several canaries, bounded by orders 2 and 4.
+      by_canaries: Scores of as many runs with a single canary, bounded by order 1, and with several, bounded
+        by orders 2 and 4.
       levels: Delta and confidence of the bounds.
 
     Returns:
       The record's `epsilon_1`, `epsilon_2` and `epsilon_4` are the largest mean epsilons over numbers of
         runs, by order. `gain_2` and `gain_4` are what `compute_gain` returns. Order 4 needs 4 canaries.
     """
-    runs = choose_numbers_of_runs(len(single.scores))
-    single_curve = compute_curve("wilson_1", single, runs, levels)
-    record: Record = {"entry": entry, "epsilon_1": max(single_curve)}
+    runs = choose_numbers_of_runs(len(by_canaries[1].scores))
+    single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
+    record: Record = {"epsilon_1": max(single_curve)}
+    canaries = max(by_canaries)
     for order in (2, 4):
-        if several.scores.shape[1] >= order:
-            curve = compute_curve(f"wilson_{order}", several, runs, levels)
+        if canaries >= order:
+            curve = compute_curve(f"wilson_{order}", by_canaries[canaries], runs, levels)
             record[f"epsilon_{order}"] = max(curve)
             record[f"gain_{order}"] = compute_gain(runs, single_curve, curve)
     return record
@@ -62,22 +62,28 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
       levels: Delta and confidence of the bounds.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
+
+    def compute_curves(canaries: int, numbers: Sequence[int]) -> dict[str, list[float]]:
+        """Returns the curves of the methods that can be used with this number of canaries in each run."""
+        usable = [key for key, name in METHODS.items() if canaries >= lifted.METHODS[name].canaries]
+        scores = by_canaries[canaries]
+        return {method: compute_curve(method, scores, numbers, levels) for method in usable}
+
     records = []
-    for canaries, scores in sorted(by_canaries.items()):
-        record: Record = {"panel": "over K", "x": canaries, "canaries": canaries}
-        for method in _list_usable_methods(canaries):
-            record[method] = compute_curve(method, scores, [all_runs], levels)[0]
-        records.append(record)
+    for canaries in sorted(by_canaries):
+        bounds = {
+            method: curve[0] for method, curve in compute_curves(canaries, [all_runs]).items()
+        }
+        records.append({"panel": "over K", "x": canaries, "canaries": canaries, **bounds})
 
     numbers = choose_numbers_of_runs(all_runs)
     curves = {}
     if 1 in by_canaries:
         curves["single"] = compute_curve("wilson_1", by_canaries[1], numbers, levels)
-    more_than_one = [canaries for canaries in by_canaries if canaries > 1]
-    nearest = min(more_than_one, key=lambda canaries: abs(canaries - all_runs**0.5), default=1)
-    if nearest > 1:
-        for method in _list_usable_methods(nearest):
-            curves[method] = compute_curve(method, by_canaries[nearest], numbers, levels)
+    several = [canaries for canaries in by_canaries if canaries > 1]
+    nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5), default=1)
+    if several:
+        curves |= compute_curves(nearest, numbers)
     for place, runs in enumerate(numbers):
         bounds = {name: curve[place] for name, curve in curves.items()}
         records.append({"panel": "over n", "x": runs, "canaries": nearest, **bounds})
@@ -135,22 +141,15 @@ def compute_mean(records: Sequence[Record], field: str) -> float | None:
     return statistics.harmonic_mean(gains) if gains else None
 
 
-def _list_usable_methods(canaries: int) -> list[str]:
-    """Returns the keys of METHODS that can be used with this number of canaries in each run."""
-    return [key for key, name in METHODS.items() if canaries >= lifted.METHODS[name].canaries]
-
-
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """Draws an even number of the runs without replacement; single canaries are in in half of them."""
     if scores.scores.shape[1] > 1:
-        # Sorted, so that the part of all runs is the runs in their own order.
+        # In order, which makes the part of all runs the runs in their own order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
-    drawn_worlds = []
-    for world in concluded.split_worlds(scores):
-        drawn_worlds.append(rng.choice(world, count // 2, replace=False)[:, None])
-    return make_sets(*drawn_worlds)
+    worlds = concluded.split_worlds(scores)
+    return make_sets(*(rng.choice(world, count // 2, replace=False)[:, None] for world in worlds))
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:

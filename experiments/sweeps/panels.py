@@ -12,6 +12,7 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from audit.report.style import STYLE
+from experiments.sweeps.records import Record
 
 _DARK = 0.55  # of a heat map's range: below it cells are dark, and their numbers are white
 
@@ -77,6 +78,34 @@ def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8
     if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()
         figure.legend(list(legend.values()), list(legend), ncols=1, **place)
+
+
+def plot_lines(
+    axis: Axes, records: Sequence[Record], looks: Mapping[str, tuple[str, str, Any]], **options: Any
+) -> None:
+    """Plots fields that any record has over `x`, with their standard errors (`_error`) if known.
+
+    Args:
+      axis: Where to draw.
+      records: The records.
+      looks: The label, the color, and matplotlib's format of marker and line, by the name of the field.
+      **options: Arguments of `Axes.set`, such as xscale="log".
+    """
+    xs = take(records, "x")
+    for name, (label, color, line) in looks.items():
+        values = take(records, name)
+        if np.isfinite(values).any():
+            errors = take(records, f"{name}_error")
+            bars = errors if np.isfinite(errors).any() else None
+            axis.errorbar(xs, values, bars, fmt=line, color=color, ms=4, label=label)
+    axis.set(**options)
+    if "xticks" in options:
+        axis.minorticks_off()
+
+
+def take(records: Sequence[Record], name: str) -> NDArray[np.float64]:
+    """Returns a field of each record, NaN for records without it."""
+    return np.array([record.get(name) for record in records], np.float64)
 
 
 def draw_heat_map(

@@ -3,7 +3,7 @@
 Importing this starts no JAX, no matplotlib and no statistics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,7 +83,7 @@ class Sweep:
 
     name: str
     title: str
-    cells: tuple[Cell, ...]
+    cells: Sequence[Cell]
     axis: Axis | None = None
 
     def audits(self) -> list[Audited]:

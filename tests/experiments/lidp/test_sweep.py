@@ -16,8 +16,8 @@ from audit.storage.store import Scores
 from audit.written import Level
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
-from experiments.lidp import cells, figures, gains, sweep, tables
-from experiments.lidp.cells import MechanismAudit, findings
+from experiments.lidp import cells, figures, gains, sweep
+from experiments.lidp.cells import MechanismAudit, find_epsilons
 from experiments.lidp.gaussian_mechanism import (
     GaussianMechanism,
     choose_thresholds,
@@ -94,9 +94,9 @@ REFERENCE = {  # (n, K) -> means and deviations of an independent computation, 8
 def test_epsilons_are_those_of_an_independent_computation():
     for (runs, canaries), expected in REFERENCE.items():
         audit = MechanismAudit(runs, canaries, 10_000, 1.0, 8, *LEVELS)
-        result = findings(audit, 1, lambda done: None)
+        result = find_epsilons(audit, 1, lambda done: None)
         for method, (mean, deviation) in expected.items():
-            assert np.mean(result.epsilons[method]) == pytest.approx(mean, abs=2 * deviation)
+            assert np.mean(result["epsilons"][method]) == pytest.approx(mean, abs=2 * deviation)
 
 
 def draw_directly(setting, seed):
@@ -236,7 +236,7 @@ def test_entries_that_prove_nothing_have_no_gain():
         {"entry": "c", "epsilon_1": 0.5, "epsilon_2": 0.9, "gain_2": 6.0},
     ]
     records = [{"heading": "", **record} for record in records]
-    table = tables.make_gains_table("lidp_table_1", "title", records)
+    table = figures.make_gains_table("title", records)
     lines = table.text.splitlines()
     assert all(len(line) <= 80 for line in lines)
     (row,) = [line.split() for line in lines if line.startswith("b ")]
@@ -255,4 +255,4 @@ def test_bounds_of_missing_audits_are_left_out_of_figure_5():
     assert not any("single" in record for record in records)
     assert "wilson_4" in records[1] and "wilson_4" not in records[0]
     with_heading = [{"heading": "title", "attack": "an attack", **record} for record in records]
-    plt.close(figures.lifted_figure("", with_heading))
+    plt.close(figures.draw_bounds("", with_heading))
