@@ -34,8 +34,8 @@ The optimal adversary. For a fixed epsilon the adversary wants the largest D_T =
     (tests/experiments/hidden_state/test_landscape_optimal.py).
 """
 
-import functools
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,9 +45,9 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.laws import conversions, densities
 from audit.laws.densities import DensityPair
-from experiments.hidden_state.landscape import HALF, Process
 
 Array = NDArray[np.float64]
+HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # points a standard deviation of one step's noise
 _REACH = 11.0  # standard deviations that the grid reaches beyond the drift
 _PER_SIGMA = 4  # times PER_DEVIATION points a sigma, at least
@@ -55,6 +55,25 @@ _BAND = 14.0  # standard deviations that the kernel reaches
 _MAX_HALF_GRID = 400_000  # half the number of points
 _SHARP = 9.0  # B / sigma from which the grid is three times as fine
 _LEAST_DENSITY = 1e-290  # well above 2e-308, below which float64 loses digits
+
+
+class Process(NamedTuple):
+    """The process of a crafted landscape; lengths are in units of C.
+
+    Attributes:
+      noise_multiplier: sigma > 0.
+      batch_size: B >= 1.
+      steps: T >= 1.
+    """
+
+    noise_multiplier: float
+    batch_size: int
+    steps: int
+
+    @property
+    def step_deviation(self) -> float:
+        """Standard deviation of a later step's noise, sigma / B."""
+        return self.noise_multiplier / self.batch_size
 
 
 class Thresholds(NamedTuple):
@@ -69,48 +88,12 @@ class Thresholds(NamedTuple):
     epsilon: float
 
 
-def constant(process: Process, threshold: float) -> Array:
-    """Returns thresholds (T - 1,), in units of C, that are the same at every step after the first."""
-    return np.full(process.steps - 1, float(threshold))
-
-
 def upper_bound(process: Process, delta: float) -> float:
     """Returns the accountant's epsilon at delta: that of the first step, where mu = 1 / sigma.
 
     Later steps see theta_1 and not the canary: they are post-processing and cannot raise it.
     """
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)
-
-
-def laws(
-    process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
-) -> Iterator[DensityPair]:
-    """Yields the exact laws of the iterates theta_1, ..., theta_T, each in both worlds.
-
-    Args:
-      process: the process, of T steps.
-      thresholds: (T - 1,) the thresholds h_1, ..., h_(T-1) at which steps 2 to T split the landscape, in
-        units of the clipping norm C. At an infinite threshold every model moves the same way, as in
-        Example 1 of the paper.
-      per_deviation: how many points the grid has in each standard deviation of a step's noise.
-
-    Raises:
-      InputError: the process is too long for the grid.
-    """
-    stepper = make_stepper(process, per_deviation)
-    pair = stepper.start()
-    yield _make_density_pair(stepper, pair)
-    for threshold in thresholds:
-        pair = stepper.advance(pair, threshold)
-        yield _make_density_pair(stepper, pair)
-
-
-def last_law(
-    process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
-) -> DensityPair:
-    """Returns the exact law of theta_T in both worlds; see `laws`."""
-    *_, last = laws(process, thresholds, per_deviation)
-    return last
 
 
 class Stepper:
@@ -140,11 +123,9 @@ class Stepper:
         drift = float(process.steps - 1)
         total_deviation = np.sqrt(sigma**2 + drift * deviation**2)
         half_width = int(np.ceil((drift + 1 + _REACH * total_deviation) / self.spacing))
-        require(
-            half_width < _MAX_HALF_GRID,
-            f"`steps={process.steps}`: at sigma {sigma:g} and B = {process.batch_size} they need a grid of "
-            f"{2 * half_width:,} points, use fewer steps or a smaller B",
-        )
+        where = f"`steps={process.steps}`: at sigma {sigma:g} and B = {process.batch_size}"
+        need = f"they need a grid of {2 * half_width:,} points, use fewer steps or a smaller B"
+        require(half_width < _MAX_HALF_GRID, f"{where} {need}")
         # Symmetric about 1/2, since reflection there swaps the two worlds.
         cells = np.arange(-half_width, half_width, dtype=np.float64)
         self.points: Array = 0.5 + (cells + 0.5) * self.spacing
@@ -183,13 +164,39 @@ class Stepper:
 
 
 # Cached, since a search needs the stepper of the same process many times.
-make_stepper = functools.lru_cache(maxsize=8)(Stepper)
+make_stepper = lru_cache(maxsize=8)(Stepper)
 
 
-def _make_density_pair(stepper: Stepper, pair: Array) -> DensityPair:
-    """Returns densities (2, n), whose `error` is how far a total mass deviates from 1."""
-    mass = pair.sum(axis=1) * stepper.spacing
-    return DensityPair(stepper.points, pair[0], pair[1], float(np.max(np.abs(mass - 1))))
+def laws(
+    process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
+) -> Iterator[DensityPair]:
+    """Yields the exact laws of the iterates theta_1, ..., theta_T, each in both worlds.
+
+    Args:
+      process: the process, of T steps.
+      thresholds: (T - 1,) the thresholds h_1, ..., h_(T-1) at which steps 2 to T split the landscape, in
+        units of the clipping norm C. At an infinite threshold every model moves the same way, as in
+        Example 1 of the paper.
+      per_deviation: how many points the grid has in each standard deviation of a step's noise.
+
+    Raises:
+      InputError: the process is too long for the grid.
+    """
+    stepper = make_stepper(process, per_deviation)
+    pair = stepper.start()
+    for threshold in [None, *thresholds]:
+        if threshold is not None:
+            pair = stepper.advance(pair, threshold)
+        mass = pair.sum(axis=1) * stepper.spacing
+        yield DensityPair(stepper.points, *pair, error=float(np.max(np.abs(mass - 1))))
+
+
+def last_law(
+    process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
+) -> DensityPair:
+    """Returns the exact law of theta_T in both worlds; see `laws`."""
+    *_, last = laws(process, thresholds, per_deviation)
+    return last
 
 
 def normal_density(x: NDArray[Any], deviation: float) -> Array:
@@ -220,12 +227,21 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
     return weights
 
 
+def constant(
+    process: Process, threshold: float, delta: float, per_deviation: int = PER_DEVIATION
+) -> Thresholds:
+    """Returns the adversary with the same threshold, in units of C, at every step."""
+    thresholds = np.full(process.steps - 1, float(threshold))
+    epsilon = densities.epsilon_at(last_law(process, thresholds, per_deviation), delta)
+    return Thresholds(thresholds, epsilon)
+
+
 def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
     """Returns the hidden-state paper's adversary at delta: the threshold C / 2 at every step.
 
     It is not the best constant threshold (Errata H13).
     """
-    return evaluate_constant(process, HALF, delta, per_deviation)
+    return constant(process, HALF, delta, per_deviation)
 
 
 def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
@@ -235,25 +251,19 @@ def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIA
     method. Only h >= 1/2 is tried, since reflection about 1/2 swaps the two worlds and turns h into 1 - h.
     """
 
-    def evaluate(threshold: float) -> float:
-        """Returns the epsilon of a constant threshold, on a coarse grid."""
-        return evaluate_constant(process, threshold, delta, per_deviation // 2).epsilon
+    def lose(threshold: float) -> float:
+        """Returns the negative epsilon of a constant threshold, on a coarse grid."""
+        return -constant(process, threshold, delta, per_deviation // 2).epsilon
 
     # No threshold beyond `top` leaks more. The grid goes a quarter further, since `top` can be the best.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
-    best = int(np.argmax([evaluate(threshold) for threshold in grid]))
-    low = grid[max(best - 1, 0)]
-    high = grid[min(best + 1, len(grid) - 1)]
+    best = int(np.argmin([lose(threshold) for threshold in grid]))
+    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
     # A rough place will do, since epsilon hardly changes near its largest value.
-    minimum = scipy.optimize.minimize_scalar(
-        lambda threshold: -evaluate(threshold),
-        bounds=(low, high),
-        method="bounded",
-        options={"xatol": 3e-3 * (high - low)},
-    )
-    places = (float(minimum.x), float(grid[best]))
-    found = [evaluate_constant(process, h, delta, per_deviation) for h in places]
+    options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
+    refined = scipy.optimize.minimize_scalar(lose, bounds=bounds, method="bounded", options=options)
+    found = [constant(process, h, delta, per_deviation) for h in (refined.x, grid[best])]
     return max(found, key=lambda thresholds: thresholds.epsilon)
 
 
@@ -265,9 +275,6 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
     are equal, which is solved for as a root. The module's docstring has the proof.
     """
     conversions.require_delta(delta)
-    limit = upper_bound(process, delta)
-    if process.steps == 1 or limit == 0:  # there is no threshold to choose, or none leaks anything
-        return half(process, delta, per_deviation)
     stepper = make_stepper(process, per_deviation)
 
     def compute_excess(epsilon: float) -> float:
@@ -278,10 +285,10 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
 
     epsilon = 0.0  # unless the adversary reaches more than `delta` at epsilon 0
     if compute_excess(0.0) > 0:
+        limit = upper_bound(process, delta)
         beyond = 1.01 * limit + 0.01  # past the root, even with the grid's error
         epsilon = float(scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * limit))
-    _, thresholds = _follow_crossings(stepper, epsilon)
-    return Thresholds(thresholds, epsilon)
+    return Thresholds(_follow_crossings(stepper, epsilon)[1], epsilon)
 
 
 ADVERSARIES: dict[str, Callable[[Process, float], Thresholds]] = {
@@ -291,37 +298,21 @@ ADVERSARIES: dict[str, Callable[[Process, float], Thresholds]] = {
 }
 
 
-def evaluate_constant(
-    process: Process, threshold: float, delta: float, per_deviation: int = PER_DEVIATION
-) -> Thresholds:
-    """Returns the adversary with the same threshold, in units of C, at every step."""
-    thresholds = constant(process, threshold)
-    if process.steps == 1:  # a Gaussian release, whose epsilon is the accountant's
-        return Thresholds(thresholds, upper_bound(process, delta))
-    epsilon = densities.epsilon_at(last_law(process, thresholds, per_deviation), delta)
-    return Thresholds(thresholds, epsilon)
-
-
 def cross_at_first_step(process: Process, epsilon: float) -> float:
     """Returns where the likelihood ratio of theta_1, N(1, sigma^2) to N(0, sigma^2), is e^epsilon."""
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
-    """Splits each step where the likelihood ratio crosses e^epsilon.
+    """Splits each step where the likelihood ratio, which increases, crosses e^epsilon, or at the nearest end.
 
     Returns the densities of theta_T in both worlds, (2, n), and the thresholds (T - 1,).
     """
     pair = stepper.start()
     thresholds: list[float] = []
     for _ in range(stepper.process.steps - 1):
-        thresholds.append(_find_crossing(stepper.points, pair, epsilon))
+        visible = np.min(pair, axis=0) > _LEAST_DENSITY
+        log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
+        thresholds.append(float(np.interp(epsilon, log_ratio, stepper.points[visible])))
         pair = stepper.advance(pair, thresholds[-1])
     return pair, np.array(thresholds)
-
-
-def _find_crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
-    """Returns where log(q / p), which increases along the grid, crosses epsilon, or the nearest end."""
-    visible = np.min(pair, axis=0) > _LEAST_DENSITY
-    log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
-    return float(np.interp(epsilon, log_ratio, points[visible]))

@@ -5,7 +5,8 @@ process of its own, one parameter wide. Lengths are in units of C; the score is 
 """
 
 import zlib
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +15,67 @@ from numpy.typing import NDArray
 
 from audit.laws import conversions, densities
 from audit.methods import estimate
+from audit.storage.index import Holdings
+from audit.storage.store import Store
 from audit.training import game
+from experiments.cells.cell import read_answer, write_answer
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape import AUDIT, HALF, SEARCH, Process, Study
+from experiments.hidden_state.landscape_law import HALF, Process
 
 Array = NDArray[np.float64]
+AUDIT = "landscape_audit"
+SEARCH = "landscape_thresholds"
+_SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # by Algorithm 6 (Errata H13)
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
+
+
+class Study(NamedTuple):
+    """A study of a landscape, which names its answer in the store.
+
+    Attributes:
+      kind: AUDIT for exact laws of all adversaries and a simulated audit, SEARCH for the paper's Algorithm 6.
+      process: The landscape.
+      delta: The delta of every epsilon.
+      runs: The number of simulated runs, half of which insert the canary.
+      seed: The seed of the noise.
+      confidence: The confidence of the estimates from the runs' scores.
+    """
+
+    kind: str
+    process: Process
+    delta: float
+    runs: int
+    seed: int
+    confidence: float
+
+    def setting(self) -> dict[str, Any]:
+        """Returns the setting that names the answer in the store."""
+        values = {**self._asdict(), **self.process._asdict()}
+        del values["process"]
+        if self.kind == AUDIT:
+            values["threshold"] = HALF
+        return values
+
+
+Result = tuple[Study, dict[str, Any]]
+
+
+def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
+    """Returns an audit of each landscape, then searches of two more; `simulation` has their other fields."""
+    studies = [Study(AUDIT, process, **simulation) for process in processes]
+    return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
+
+
+def read(held: Holdings, study: Study) -> dict[str, Any] | None:
+    """Returns a study's stored answer; None where it is missing or damaged."""
+    store = held.open(study.setting())
+    return None if store is None else read_answer(store)
+
+
+def keep(out: Path, study: Study) -> None:
+    """Computes a study's answer and stores it below the folder `out`."""
+    answer = audit(study) if study.kind == AUDIT else search(study)
+    write_answer(Store(out, study.setting()), answer)
 
 
 def audit(study: Study) -> dict[str, Any]:
@@ -35,16 +91,18 @@ def audit(study: Study) -> dict[str, Any]:
     exact = {}
     for name, adversary in law.ADVERSARIES.items():
         exact[name] = solve(process, adversary(process, study.delta).values, study.delta)
-    by_step = _simulate(study, HALF)
     return {
         "upper": law.upper_bound(process, study.delta),
         "exact": exact,
-        "in_sample": [_estimate_in_sample(study, scores) for scores in by_step],
+        "in_sample": _estimate_in_sample(study, HALF),
     }
 
 
 def search(study: Study) -> dict[str, Any]:
-    """Runs Algorithm 6, all thresholds on the same random draws.
+    """Runs Algorithm 6 (Errata H7), all thresholds on the same random draws.
+
+    The thresholds are constant, and symmetric about 1/2. The largest is 15% above the place where the
+    likelihood ratio of theta_1 is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more.
 
     Returns:
       upper: The accountant's epsilon.
@@ -52,29 +110,16 @@ def search(study: Study) -> dict[str, Any]:
       epsilon: The exact epsilon at step T of each threshold.
       claimed: The in-sample estimate of each threshold.
     """
-    thresholds = list_thresholds(study)
-    epsilons = []
-    claimed = []
-    for threshold in thresholds:
-        adversary = law.evaluate_constant(study.process, threshold, study.delta)
-        epsilons.append(adversary.epsilon)
-        claimed.append(_estimate_in_sample(study, _simulate(study, threshold)[-1]))
-    upper = law.upper_bound(study.process, study.delta)
-    return {"upper": upper, "thresholds": thresholds, "epsilon": epsilons, "claimed": claimed}
-
-
-SOLVERS = {AUDIT: audit, SEARCH: search}  # by the study's kind
-
-
-def list_thresholds(study: Study) -> list[float]:
-    """Returns the constant thresholds that Algorithm 6 tries (Errata H7), in units of C.
-
-    They are symmetric about 1/2. The largest is 15% above the place where the likelihood ratio of theta_1 is
-    e^epsilon, for the accountant's epsilon: no threshold beyond leaks more.
-    """
-    epsilon = law.upper_bound(study.process, study.delta)
-    top = 1.15 * law.cross_at_first_step(study.process, epsilon)
-    return [float(threshold) for threshold in np.linspace(1 - top, top, _NUM_SEARCHED)]
+    process = study.process
+    upper = law.upper_bound(process, study.delta)
+    top = 1.15 * law.cross_at_first_step(process, upper)
+    thresholds = np.linspace(1 - top, top, _NUM_SEARCHED).tolist()
+    return {
+        "upper": upper,
+        "thresholds": thresholds,
+        "epsilon": [law.constant(process, each, study.delta).epsilon for each in thresholds],
+        "claimed": [_estimate_in_sample(study, each)[-1] for each in thresholds],
+    }
 
 
 def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
@@ -126,8 +171,6 @@ def simulate(
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(run_keys, step)
         return jax.vmap(jax.random.normal)(step_keys)
 
-    first = jnp.float32(presence) + noise_multiplier * draw_noise(jnp.int32(0))
-
     def advance(theta: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Takes one step: up by 1 above the threshold, down by 1 below, plus noise of deviation sigma / B."""
         step, threshold = now
@@ -135,30 +178,24 @@ def simulate(
         after = theta + move + noise_multiplier / batch_size * draw_noise(step)
         return after, after
 
+    first = jnp.float32(presence) + noise_multiplier * draw_noise(jnp.int32(0))
     steps = jnp.arange(1, len(thresholds) + 1)
     _, later = jax.lax.scan(advance, first, (steps, thresholds))
     return jnp.concatenate([first[None], later])
 
 
-def _simulate(study: Study, threshold: float) -> Array:
-    """Returns the simulated iterates (T, R); all thresholds share the draws."""
+def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
+    """Returns the paper's in-sample estimate of epsilon after each step; all thresholds share the draws."""
     sigma, size, steps = study.process
-    name = f"landscape {sigma} {size}"
     # `root` takes a checksum of its text itself, but the draws depend on this first checksum too.
-    key = game.root(study.simulation.seed, f"{zlib.crc32(name.encode())}")
+    name = zlib.crc32(f"landscape {sigma} {size}".encode())
+    key = game.root(study.seed, f"{name}")
+    present = game.presence(np.arange(study.runs))[:, 0]
     thresholds = jnp.full(steps - 1, threshold, jnp.float32)
-    presence = jnp.asarray(_compute_presence(study))
-    theta = simulate(key, presence, jnp.float32(sigma), jnp.float32(size), thresholds)
-    return np.asarray(theta, np.float64)
-
-
-def _compute_presence(study: Study) -> NDArray[np.bool_]:
-    """Returns, for each run (R,), whether it inserts the canary."""
-    return game.presence(np.arange(study.simulation.runs))[:, 0]
-
-
-def _estimate_in_sample(study: Study, scores: Array) -> float:
-    """Returns the paper's in-sample estimate of epsilon from scores (R,)."""
-    present = _compute_presence(study)
-    level = (study.delta, study.simulation.confidence)
-    return estimate.in_sample(scores[present], scores[~present], *level).epsilon
+    noise = (jnp.float32(sigma), jnp.float32(size))
+    theta = np.asarray(simulate(key, jnp.asarray(present), *noise, thresholds), np.float64)
+    estimates = []
+    for scores in theta:
+        worlds = (scores[present], scores[~present])
+        estimates.append(estimate.in_sample(*worlds, study.delta, study.confidence).epsilon)
+    return estimates

@@ -178,17 +178,17 @@ def draw_epsilons(title: str, records: Records) -> Figure:
     def draw_panel(axis: Axes, panel: str, of_panel: Records) -> None:
         """Draws the methods and the limits of a panel."""
         single = [one for one in of_panel if panel == "over n" and one["canaries"] == 1]
-        plot_lines(axis, [one for one in of_panel if one not in single], _METHODS)
+        several = [one for one in of_panel if one not in single]
+        plot_lines(axis, several, _METHODS)
         plot_lines(axis, single, _SINGLE)
-        plot_lines(axis, of_panel, _LIMITS, xlabel=_X_AXES[panel][1], xscale="log")
+        plot_lines(axis, several or single, _LIMITS, xlabel=_X_AXES[panel][1], xscale="log")
 
     panels = {}
     for record in records:
         panel = record["panel"]
         of_panel = _select(records, panel)
-        panels[record["heading"].replace(", ", "\n", 1)] = partial(
-            draw_panel, panel=panel, of_panel=of_panel
-        )
+        heading = record["heading"].replace(", ", "\n", 1)
+        panels[heading] = partial(draw_panel, panel=panel, of_panel=of_panel)
     return draw_panels(title, panels, (3.7, 2.9), ylabel=_BOUND_LABEL, legend_columns=4)
 
 

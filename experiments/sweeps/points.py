@@ -38,14 +38,6 @@ class Evidence(NamedTuple):
     levels: Level
 
 
-class Spread(NamedTuple):
-    """The mean, the smallest and the largest of a method's epsilons over the seeds."""
-
-    mean: float
-    low: float
-    high: float
-
-
 class Point(NamedTuple):
     """One place of a figure.
 
@@ -89,10 +81,10 @@ class Point(NamedTuple):
         """Returns each stored seed's epsilon by the method to show for `name`; a NaN if there is none."""
         return [finding.epsilon for finding in self.findings(name)] or [math.nan]
 
-    def spread(self, name: str) -> Spread:
-        """Returns the spread of a method's epsilons over the stored seeds, at least one."""
+    def spread(self, name: str) -> tuple[float, float, float]:
+        """Returns the mean, the smallest and the largest of a method's epsilons over the stored seeds."""
         values = self.epsilons(name)
-        return Spread(float(np.mean(values)), min(values), max(values))
+        return float(np.mean(values)), min(values), max(values)
 
     def interval(self) -> tuple[float, float]:
         """Returns a two-sided interval (low, high) for epsilon, valid where scores are normal.

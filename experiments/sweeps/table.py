@@ -13,7 +13,6 @@ from experiments.sweeps.points import Point
 from experiments.sweeps.records import Record, field
 from experiments.sweeps.sweep import PaperClaims, Sweep
 
-PROVES_NOTHING = "smoke: a few runs of a few steps show that all works; they prove nothing"
 _NOTES = """\
 bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian; of K
         canaries a run lifted_gaussian); least, most: over the seeds; rows of
@@ -69,11 +68,11 @@ def make_rows(
             # A counterpart for many canaries has a column of its own if it assumes something else.
             if shown is not None and shown.assumes != method.assumes:
                 name = shown.name
-            row.setdefault(name, point.spread(name).mean)
+            row.setdefault(name, point.spread(name)[0])
         claim = claims.get((sweep.name, point.series, point.x))
         claim = claim or claims.get((sweep.name, point.series, None))
         if claim is not None:
-            row |= {"paper_says": claim.says, "paper_section": claim.section}
+            row |= zip(("paper_says", "paper_section"), claim, strict=True)
         yield row
 
 

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from experiments.hidden_state import landscape_solve
-from experiments.hidden_state.landscape import Process
-from experiments.hidden_state.landscape_law import ADVERSARIES
+from experiments.hidden_state.landscape_law import ADVERSARIES, Process
 from tests.forks import python
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -68,7 +68,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
 ]
 RAISED = ("InputError", "CannotWriteError", "require", "UnknownLayer")
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
-TRAINING = [  # work on cells, the landscape's among them
+TRAINING = [  # work on cells
     *("audit.training.game", "audit.training.build", "experiments.cells.work"),
     "experiments.cells.audits",
     "experiments.hidden_state.sweep",

@@ -102,7 +102,7 @@ def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path)
 @slow_on_ray
 def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     """Cells of chunks, where test_two_hosts.py can't train them, and one that is not cut."""
-    names = "landscape" if hosts.can_be_had() else "figure_1c,landscape"
+    names = "lidp_figure_3" if hosts.can_be_had() else "figure_1c,lidp_figure_3"
     flags = (f"--name={names}", "--scale=smoke")
     alone = run("sweep", *flags, f"--out={tmp_path / 'alone'}")
     on_ray = (f"--ray_address={nodes.address}", f"--out={tmp_path / 'ray'}")

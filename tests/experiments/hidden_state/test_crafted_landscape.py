@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from experiments.hidden_state.landscape import Process
 from scipy import special
 
 from audit.claims import accounting
 from audit.errors import InputError
 from audit.laws import conversions, densities
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape import Process
 from experiments.hidden_state.landscape_law import constant, upper_bound
 
 DELTA = 1e-5

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from experiments.hidden_state.landscape import AUDIT, SEARCH, Grid, Process, Simulation, Study
 
 from audit.laws import conversions
 from audit.storage import index
 from experiments.cells.cell import DataSets
 from experiments.hidden_state import landscape, landscape_cells, landscape_figures, landscape_solve
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape import AUDIT, SEARCH, Grid, Process, Simulation, Study
 
 SIMULATION = Simulation(40, 0, 0.95)
 CELLS = landscape_cells.list_cells(Grid((2.0, 4.0), (1, 2), 3), SIMULATION, 1e-5)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from experiments.hidden_state.latch import HEIGHT_IN, HEIGHT_OUT, Latch
 
 from audit.claims.brackets import compute_shuffled_epsilon
 from experiments.hidden_state import latch
-from experiments.hidden_state.latch import HEIGHT_IN, HEIGHT_OUT, Latch
 
 PUSH = 40.0  # how far the others push theta on in a step, in standard deviations of the noise
 
