@@ -13,7 +13,7 @@ from audit.report.style import BLACK, FADED, FREE, IN, OUT
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.written import counted, show_level
 from experiments.compare.compared import ALL, FINAL, Compared
-from experiments.compare.rows import ESTIMATE, REFUTED, is_bound
+from experiments.compare.rows import ESTIMATE, REFUTED
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.records import Record, field
 
@@ -55,12 +55,9 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
     if any(row["assumes"] == REFUTED for row in rows):
         after.append(_REFUTED)
     before = [f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST"]
-    return Table(columns, rows, _describe_view, before=before, after=after, gap=" ", rule=80)
-
-
-def _describe_view(row: Record) -> str:
-    """Returns the heading of the rows whose methods see the same of the training."""
-    return _VIEWS[row["sees"]]
+    return Table(
+        columns, rows, lambda row: _VIEWS[row["sees"]], before=before, after=after, gap=" ", rule=80
+    )
 
 
 def _show_epsilon(row: Record) -> str:
@@ -84,29 +81,28 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
 
     def draw_rows(axis: Axes) -> None:
         """Draws all values, and the upper bound."""
+        names = []
         for place, row in enumerate(rows):
             color, label = _find_look(row)
-            filled = color if is_bound(row) else "white"
-            marker = "o" if row["epsilon"] <= edge else ">"
-            at = min(row["epsilon"], edge)
-            look: dict[str, Any] = {"color": color, "mfc": filled, "clip_on": False, "label": label}
-            axis.plot([at], [place], marker, **look)
-            if marker == ">":
+            is_bound = row["assumes"] not in (ESTIMATE, REFUTED)
+            marker = "o"
+            if row["epsilon"] > edge:
+                marker = ">"
                 text = _show_epsilon(row)
                 axis.text(0.98 * edge, place, text, ha="right", va="center", fontsize=8)
-        label = "upper bound (accounting)"
-        axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label=label)
-        names = []
-        for row in rows:
+            look: dict[str, Any] = {"color": color, "clip_on": False, "label": label}
+            look["mfc"] = color if is_bound else "white"
+            axis.plot([min(row["epsilon"], edge)], [place], marker, **look)
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
+        label = "upper bound (accounting)"
+        axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label=label)
         axis.set_yticks(range(len(rows)), names, fontsize=8)
         axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
         axis.invert_yaxis()
-        num_final = sum(row["sees"] == FINAL for row in rows)
-        axis.axhline(
-            num_final - 0.5, color="0.7", lw=0.8, label="below: methods that see every iterate"
-        )
+        split = sum(row["sees"] == FINAL for row in rows) - 0.5
+        label = "below: methods that see every iterate"
+        axis.axhline(split, color="0.7", lw=0.8, label=label)
 
     title = "One mechanism: fresh directions, and the methods of four papers"
     return draw_panels(title, {"": draw_rows}, (7, 0.24 * len(rows)))

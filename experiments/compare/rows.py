@@ -7,14 +7,13 @@ and the exact laws of its canaries' scores, composed as Gaussian curves.
 
 import sys
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
 from audit.conclusions.concluded import conclude_each_run, conclude_setting
-from audit.conclusions.conclusion import assumption_of
 from audit.laws import conversions
 from audit.methods import one_shot
+from audit.methods.estimate import Finding
 from audit.runtime import machine
 from audit.settings import make
 from audit.storage.store import Scores, count_runs
@@ -36,6 +35,7 @@ from experiments.compare.compared import (
 )
 from experiments.sweeps.records import Record
 
+_PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)  # the paper's estimates
 ESTIMATE = "(no bound)"
 REFUTED = "REFUTED"
 
@@ -64,20 +64,31 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
     return sorted(rows, key=lambda row: row["sees"] != FINAL)  # False sorts before True
 
 
-def is_bound(row: Record) -> bool:
-    """Returns whether a value is a lower bound on epsilon whose assumption the scores do not refute."""
-    return row["assumes"] not in (ESTIMATE, REFUTED)
-
-
 def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> list[Record]:
     """Trains a method's runs that the store lacks, and returns its records; refuted bounds come last."""
     scores, seconds = _train(method, place)
-    values = _conclude_one_run if not method.shown else _conclude_runs
+    level = Level(compared.delta, compared.confidence)
+    found: list[tuple[Finding, str]] = []
+    if method.shown:
+        conclusion = conclude_setting(scores, method.setting, level)
+        bounds = [conclusion.bound(name) for name in method.shown]
+    else:
+        data = place.data.load(compared.model)
+        dimension = build.trainee(compared.model, data).model.n_parameters
+        (conclusion,) = conclude_each_run(scores, dimension, method.sees == FINAL, level)
+        bounds = list(conclusion.bounds)
+        for estimate in conclusion.estimates:
+            if estimate.method in _PUBLISHED:
+                found.append((estimate, ESTIMATE))
+    for bound in bounds:
+        refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
+        found.append((bound, REFUTED if refuted else bound.assumes.word))
+    found.sort(key=lambda value: value[1] == REFUTED)
     shared = {"method": method.name, "sees": method.sees, "runs": method.runs, "seconds": seconds}
-    rows = []
-    for value, epsilon, assumes in values(compared, method, place, scores):
-        rows.append({**shared, "value": value, "epsilon": epsilon, "assumes": assumes})
-    return sorted(rows, key=lambda row: row["assumes"] == REFUTED)
+    return [
+        {**shared, "value": finding.method, "epsilon": finding.epsilon, "assumes": assumes}
+        for finding, assumes in found
+    ]
 
 
 def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
@@ -92,38 +103,6 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
     with machine.bar(missing) as bar:
         games.train(game, store, method.runs, progress=bar)
     return store.load(method.runs), time.perf_counter() - begin
-
-
-Value = tuple[str, float, str]  # name, epsilon, what it assumes
-
-
-def _conclude_runs(
-    compared: Compared, method: TrainedMethod, place: Workplace, scores: Scores
-) -> Iterator[Value]:
-    """Yields the shown bounds of many runs."""
-    level = Level(compared.delta, compared.confidence)
-    conclusion = conclude_setting(scores, method.setting, level)
-    for name in method.shown:
-        bound = conclusion.bound(name)
-        assumption = assumption_of(bound)
-        assumes = assumption.word
-        if assumption.gaussian and conclusion.refutes_gaussian:
-            assumes = REFUTED
-        yield bound.method, bound.epsilon, assumes
-
-
-def _conclude_one_run(
-    compared: Compared, method: TrainedMethod, place: Workplace, scores: Scores
-) -> Iterator[Value]:
-    """Yields the values of a single run of many canaries: the one-shot paper's two estimates, then bounds."""
-    dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
-    level = Level(compared.delta, compared.confidence)
-    (conclusion,) = conclude_each_run(scores, dimension, method.sees == FINAL, level)
-    for estimate in conclusion.estimates:
-        if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
-            yield estimate.method, estimate.epsilon, ESTIMATE
-    for bound in conclusion.bounds:
-        yield bound.method, bound.epsilon, bound.assumes.word
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:

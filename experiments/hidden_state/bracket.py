@@ -207,8 +207,9 @@ def _draw_rows(axis: Axes, rows: Sequence[Record], look: dict[str, Any]) -> None
     shade: dict[str, Any] = {"color": BOUND, "alpha": 0.15, "lw": 0, "label": label}
     axis.fill_between(xs, take(rows, "at_most"), take(rows, "margin"), **shade)
     band: dict[str, Any] = {"color": PREDICTED, "lw": 5, "alpha": 0.4}
-    label = "what a constant direction reaches"
-    axis.plot(xs, take(rows, "constant_direction"), label=label, **band)
+    constant = take(rows, "constant_direction")
+    if np.isfinite(constant).any():
+        axis.plot(xs, constant, label="what a constant direction reaches", **band)
     label = "audit's two-sided interval where scores are normal"
     highs = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
     axis.vlines(xs, take(rows, "interval_low"), highs, color=BLUE, zorder=3, label=label)
@@ -227,10 +228,13 @@ def draw_proven(
       evidence: What the store holds, and the delta and confidence of bounds.
     """
     rows = [row for point in points for row in make_proven_rows(point, evidence)]
+    delta = evidence.levels.delta
+    # By panel: of GC-R, which comes last.
+    predictions = {point.panel: point.predicted(delta) for point in points}
 
     def draw_panel(axis: Axes, of_panel: Sequence[Record]) -> None:
         """Draws the limits and the lines of a panel."""
-        predicted = of_panel[-1]["predicted"]  # of GC-R, which comes last
+        predicted = predictions[of_panel[0]["panel"]]
         if predicted is not None:
             label = "predicted where gradients do not interfere"
             axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
@@ -247,7 +251,7 @@ def draw_proven(
     for point in points:
         of_panel = [row for row in rows if row["panel"] == point.panel]
         panels[point.panel] = partial(draw_panel, of_panel=of_panel)
-    label = f"epsilon at delta {show_level(evidence.levels.delta)}"
+    label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(sweep.title, panels, (3.1, 2.7), ylabel=label)
     columns = [
         field("panel"),
@@ -298,7 +302,6 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "trainings": runs,
                 "epsilon": epsilon,
                 "upper_bound": point.upper_bound(),
-                "predicted": point.predicted(evidence.levels.delta),
                 "assumes": method.assumes.word if bound.holds else "REFUTED",
                 "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
             }

@@ -238,19 +238,12 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
 
 def _make_heading(title: str, points: Sequence[Point], inches: float) -> str:
-    """Returns a figure's title, and a line with the numbers of seeds, runs, canaries and missing cells."""
+    """Returns a figure's title, and a line with the numbers of seeds, runs and missing cells."""
     cells = [cell for point in points for cell in point.cells]
-    seeds = max(len(point.cells) for point in points)
     missing = len(cells) - sum(len(point.conclusions) for point in points)
-    runs = sorted({cell.runs for cell in cells})
-    canaries = max(cell.setting.canaries for cell in cells)
-    data = "one seed, "
-    if seeds > 1:
-        data = f"mean and range of {seeds} seeds, "
-    data += " to ".join(f"{number:,}" for number in dict.fromkeys([runs[0], runs[-1]]))
-    data += " runs each"
-    if canaries > 1:  # other adversaries of the figure may have a single canary
-        data += f", {canaries} canaries each if crafted"
+    most = max(cell.runs for cell in cells)
+    seeds = max(len(point.cells) for point in points)
+    data = f"{counted(seeds, 'seed')} of up to {most:,} runs each"
     if missing:
         data += f"; {counted(missing, 'cell')} missing"
     letters = int(max(inches, 5.8) * _LETTERS_PER_INCH)

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from experiments.hidden_state.landscape import Process
 from scipy import stats
 
 from audit.laws import conversions, densities
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape_law import upper_bound
+from experiments.hidden_state.landscape_law import Process, upper_bound
 from tests.cases import mostly_slow
 
 DELTA = 1e-5

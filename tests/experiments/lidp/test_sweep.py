@@ -103,19 +103,16 @@ def draw_directly(setting, seed):
     """Draws scores of inserted and of fresh canaries by drawing all vectors: O(n K d)."""
     runs, canaries, dimension, sigma = setting
     rng = np.random.default_rng(seed)
-
-    def directions(count):
+    worlds = []
+    for count, is_inserted in ((canaries, True), (canaries - 1, False)):
         vectors = rng.standard_normal((runs, count, dimension))
-        return vectors / np.linalg.norm(vectors, axis=2, keepdims=True)
-
-    inserted = directions(canaries)
-    others = directions(canaries - 1)
-    fresh = directions(canaries)
-    released_with = inserted.sum(1) + sigma * rng.standard_normal((runs, dimension))
-    released_without = others.sum(1) + sigma * rng.standard_normal((runs, dimension))
-    scores_in = np.einsum("rkd,rd->rk", inserted, released_with)
-    scores_out = np.einsum("rkd,rd->rk", fresh, released_without)
-    return scores_in, scores_out
+        vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
+        released = vectors.sum(1) + sigma * rng.standard_normal((runs, dimension))
+        if not is_inserted:
+            vectors = rng.standard_normal((runs, canaries, dimension))
+            vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
+        worlds.append(np.einsum("rkd,rd->rk", vectors, released))
+    return worlds
 
 
 MECHANISMS = [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 3, 3, 0.5),
@@ -125,12 +122,9 @@ MECHANISMS = [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 3, 3, 
 @pytest.mark.parametrize("setting", MECHANISMS, ids=str)
 def test_scores_have_the_laws_of_the_definition(setting):
     worlds = simulate(setting, 0)
-    expected_worlds = draw_directly(setting, 1)
-    for scores, expected in zip(worlds[:2], expected_worlds[:2], strict=True):
-        assert stats.ks_2samp(scores[:, 0], expected[:, 0]).pvalue > 1e-3
-        assert stats.ks_2samp(scores[:, -1], expected[:, -1]).pvalue > 1e-3
-        assert stats.ks_2samp(scores.sum(1), expected.sum(1)).pvalue > 1e-3
-        assert stats.ks_2samp(scores.max(1), expected.max(1)).pvalue > 1e-3
+    for scores, expected in zip(worlds[:2], draw_directly(setting, 1), strict=True):
+        for take in (lambda x: x[:, 0], lambda x: x[:, -1], lambda x: x.sum(1), lambda x: x.max(1)):
+            assert stats.ks_2samp(take(scores), take(expected)).pvalue > 1e-3
         assert scores.var() == pytest.approx(expected.var(), rel=0.1)
 
 
@@ -159,10 +153,9 @@ def test_the_second_moment_exceeds_the_square_as_one_over_d():
     assert excess == pytest.approx((stats.norm.pdf(0) / spread) ** 2 / 100, rel=0.15)
 
 
-@pytest.mark.parametrize(("canaries", "dimension"), [(5, 4), (1, 1)])
-def test_more_canaries_than_dimensions_are_refused(canaries, dimension):
-    with pytest.raises(InputError, match=f"`dimension={dimension}`"):
-        simulate(GaussianMechanism(10, canaries, dimension, 1.0), 0)
+def test_more_canaries_than_dimensions_are_refused():
+    with pytest.raises(InputError, match="`dimension=4`"):
+        simulate(GaussianMechanism(10, 5, 4, 1.0), 0)
 
 
 TRAININGS = [sweep._SHORT_TRAINING, *sweep.SIZES["paper"].trainings]
@@ -236,14 +229,11 @@ def test_entries_that_prove_nothing_have_no_gain():
         {"entry": "c", "epsilon_1": 0.5, "epsilon_2": 0.9, "gain_2": 6.0},
     ]
     records = [{"heading": "", **record} for record in records]
-    table = figures.make_gains_table("title", records)
-    lines = table.text.splitlines()
-    assert all(len(line) <= 80 for line in lines)
-    (row,) = [line.split() for line in lines if line.startswith("b ")]
-    assert row[1:] == ["0.00", "0.00", "0.30", "-", "-"]
-    (means,) = [line.split() for line in lines if line.startswith("mean ")]
-    assert means == ["mean", "3.00", "4.00"]
-    assert table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
+    lines = figures.make_gains_table("title", records).text.splitlines()
+    words = {line.split()[0]: line.split() for line in lines if line}
+    assert max(map(len, lines)) <= 80
+    assert words["b"] == ["b", "0.00", "0.00", "0.30", "-", "-"]
+    assert ["mean", "3.00", "4.00"] in map(str.split, lines)
 
 
 def test_bounds_of_missing_audits_are_left_out_of_figure_5():
