@@ -153,3 +153,9 @@ def read_answer(store: Store) -> dict[str, Any] | None:
     except (ValueError, TypeError):
         files.set_aside(store.path / _ANSWER, "it counts as missing")
         return None
+
+
+def find_answer(held: Holdings, setting: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the answer in the store of a setting's identity; None if there is none, or it is damaged."""
+    store = held.open(setting)
+    return None if store is None else read_answer(store)

@@ -18,6 +18,7 @@ from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.settings.setting import require_runs
 from audit.storage import files, index
 from audit.written import show_level
+from experiments.cells.cell import find_answer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
@@ -55,13 +56,13 @@ def main() -> None:
     processes = [Process(sigma, size, FLAGS.steps) for sigma, size in places]
     studies = landscape_solve.list_studies(processes, **simulation)
     held = index.holdings(out)
-    missing = [study for study in studies if landscape_solve.read(held, study) is None]
+    missing = [study for study in studies if find_answer(held, study.setting()) is None]
     for study in tqdm(missing, desc="landscapes", unit="landscape"):
         landscape_solve.keep(out, study)
     held = index.holdings(out)
     results: dict[str, list[Result]] = {AUDIT: [], SEARCH: []}
     for study in studies:
-        answer = landscape_solve.read(held, study)
+        answer = find_answer(held, study.setting())
         if answer is not None:
             results[study.kind].append((study, answer))
 

@@ -151,7 +151,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
             rows[place] |= {
                 "interval_low": low,
                 "interval_high": high,
-                IF_GAUSSIAN: point.epsilons(IF_GAUSSIAN)[0],
+                IF_GAUSSIAN: point.spread(IF_GAUSSIAN)[0],
                 "constant_direction": point.predicted(evidence.levels.delta),
             }
     return list(rows.values())

@@ -27,7 +27,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     for setting in bracket.list_measured(sweep):
         missing += measured.read_expansion(evidence.held, setting) is None
     if not stored_points:
-        return Drawn(figures=[], missing=missing, rows=[])
+        return Drawn([], missing)
     # Functions that are given all points leave out those without a conclusion.
     own_table = None
     match sweep.name:
@@ -56,7 +56,7 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
             stored.append((cell.request, norms))
     missing = len(sweep.cells) - len(stored)
     if not stored:
-        return Drawn(figures=[], missing=missing, rows=[])
+        return Drawn([], missing)
 
     def draw_norms(axis: Axes) -> None:
         """Draws the mean of norms over the runs, and 2 standard deviations about it, step by step."""
@@ -75,4 +75,4 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
 
     title = "L's canary before clipping: mean and 2 standard deviations"
     figure = draw_panels(title, {"": draw_norms}, (6, 2.9))
-    return Drawn([(sweep.name, figure)], missing, rows=[])
+    return Drawn([(sweep.name, figure)], missing)

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from audit.laws import conversions, densities
 from audit.methods import estimate
-from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.training import game
-from experiments.cells.cell import read_answer, write_answer
+from experiments.cells.cell import write_answer
 from experiments.hidden_state import landscape_law as law
 from experiments.hidden_state.landscape_law import HALF, Process
 
@@ -64,12 +63,6 @@ def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
     """Returns an audit of each landscape, then searches of two more; `simulation` has their other fields."""
     studies = [Study(AUDIT, process, **simulation) for process in processes]
     return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
-
-
-def read(held: Holdings, study: Study) -> dict[str, Any] | None:
-    """Returns a study's stored answer; None where it is missing or damaged."""
-    store = held.open(study.setting())
-    return None if store is None else read_answer(store)
 
 
 def keep(out: Path, study: Study) -> None:

@@ -16,7 +16,7 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import setting_cell, step_seconds
-from experiments.cells.cell import Cell, read_answer, write_answer
+from experiments.cells.cell import Cell, find_answer, read_answer, write_answer
 
 if TYPE_CHECKING:
     from audit.conclusions.lipschitz import Steps
@@ -59,8 +59,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
     """Returns the stored norms (runs, steps) of the first runs; None where fewer runs are stored."""
-    store = held.open(identity(setting, NORMS))
-    answer = None if store is None else read_answer(store)
+    answer = find_answer(held, identity(setting, NORMS))
     if answer is None or len(answer[_KEY]) < runs:
         return None
     return np.array(answer[_KEY][:runs])

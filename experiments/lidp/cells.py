@@ -8,10 +8,9 @@ import numpy as np
 
 from audit.runtime.machine import Progress, cores
 from audit.runtime.processes import in_order
-from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.written import Level
-from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
+from experiments.cells.cell import Cell, DataSets, find_answer, write_answer
 
 if TYPE_CHECKING:
     from experiments.lidp.gaussian_mechanism import GaussianMechanism
@@ -72,17 +71,11 @@ def mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
         identity=json.dumps(audit.setting()),
         runs=audit.runs * audit.seeds,
         seconds=seconds,
-        is_done=lambda held, data: read(held, audit) is not None,
+        is_done=lambda held, data: find_answer(held, audit.setting()) is not None,
         open=lambda out, data: Store(out, audit.setting()),
         do=do,
         request=(panel, audit),
     )
-
-
-def read(held: Holdings, audit: MechanismAudit) -> dict[str, Any] | None:
-    """Returns the stored answer of an audit, as `find_epsilons` has it; None if it is missing or damaged."""
-    store = held.open(audit.setting())
-    return None if store is None else read_answer(store)
 
 
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:

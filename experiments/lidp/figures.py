@@ -19,7 +19,8 @@ from audit.report.table import Column, at_least, number
 from audit.settings.setting import identity
 from audit.storage.store import Scores
 from audit.written import at_most
-from experiments.lidp import cells, gains, gaussian_mechanism
+from experiments.cells.cell import find_answer
+from experiments.lidp import gains, gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit
 from experiments.sweeps.panels import draw_panels, plot_lines
 from experiments.sweeps.points import Evidence
@@ -76,12 +77,12 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
-        return Drawn([], missing, rows=[])
+        return Drawn([], missing)
     figures = []
     if draw_figure is not None:
         figures.append((sweep.name, draw_figure(sweep.title, records)))
     title = f"{sweep.name}: {sweep.title}"
-    return Drawn(figures, missing, rows=[], table=make_table(title, records))
+    return Drawn(figures, missing, table=make_table(title, records))
 
 
 def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
@@ -90,7 +91,7 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     for cell in sweep.cells:
         panel, audit = cell.request
         audit = audit._replace(**evidence.levels._asdict())
-        answer = cells.read(evidence.held, audit)
+        answer = find_answer(evidence.held, audit.setting())
         if answer is not None:
             records.append(_describe(panel, audit, answer))
     return records, len(sweep.cells) - len(records)

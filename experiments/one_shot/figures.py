@@ -96,7 +96,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     plan = sweep.plan
     if isinstance(plan, Simulations):
         table = make_simulated_table(plan, estimates.simulate(plan))
-        return Drawn(figures=[], missing=0, rows=[], table=table)
+        return Drawn([], missing=0, table=table)
     # `is_done` takes the user's data sets. A federated cell does not look at them.
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     delta = evidence.levels.delta
@@ -107,11 +107,11 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         for one in plan:
             stored += estimates.read_runs(evidence.held, one, evidence.levels)
     if not stored:
-        return Drawn(figures=[], missing=missing, rows=[])
+        return Drawn([], missing)
     draw_figure, make_table = _DRAWINGS[sweep.name]
     figures = [(sweep.name, draw_figure(sweep.title, stored))]
     title = f"{sweep.name}, delta {delta:.3g}: {sweep.title}"
-    return Drawn(figures, missing, rows=[], table=make_table(title, stored))
+    return Drawn(figures, missing, table=make_table(title, stored))
 
 
 def draw_histograms(title: str, runs: Sequence[Record]) -> Figure:

@@ -157,8 +157,7 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
 def _find_highest(point: Point, delta: float) -> float:
     """Returns the highest finite epsilon that is drawn of a point."""
     epsilons = [point.upper_bound(), point.predicted(delta) or 0.0]
-    for method in looks():
-        epsilons += point.epsilons(method)
+    epsilons += [point.spread(method)[-1] for method in looks()]
     return max(filter(math.isfinite, epsilons))
 
 
@@ -214,23 +213,23 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
-    lines: list[tuple[float, str, dict[str, Any]]] = [
-        (largest_mu, _ACCOUNTING, {"color": UPPER, "ls": ":"})
-    ]
-    for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):
-        mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-        proven = f"mu = {at_least(mu, 2)}" if mu else "nothing proven"
-        label = f"{point.series}: if Gaussian, {proven}"
-        lines.append((mu, label, {"color": color, "ls": "--"}))
-        predicted = point.predicted_mu()
-        if predicted is not None:  # thicker and paler
-            label = f"{point.series}: predicted, mu = {predicted:.2f}"
-            lines.append((predicted, label, {"color": color, "lw": 5, "alpha": 0.3}))
-
     def draw(axis: Axes) -> None:
         """Draws all profiles, and the usual delta."""
-        for mu, label, look in lines:
-            axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
+
+        def plot(mu: float, label: str, **look: Any) -> None:
+            """Plots the profile of a Gaussian curve."""
+            deltas = conversions.delta_from_mu(mu, epsilons)
+            axis.semilogy(epsilons, deltas, label=label, **look)
+
+        plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
+        for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):
+            mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
+            proven = f"mu = {at_least(mu, 2)}" if mu else "nothing proven"
+            plot(mu, f"{point.series}: if Gaussian, {proven}", color=color, ls="--")
+            predicted = point.predicted_mu()
+            if predicted is not None:  # thicker and paler
+                label = f"{point.series}: predicted, mu = {predicted:.2f}"
+                plot(predicted, label, color=color, lw=5, alpha=0.3)
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 

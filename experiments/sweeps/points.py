@@ -77,24 +77,31 @@ class Point(NamedTuple):
             return []
         return [conclusion.finding(method.name) for conclusion in self.conclusions]
 
-    def epsilons(self, name: str) -> list[float]:
-        """Returns each stored seed's epsilon by the method to show for `name`; a NaN if there is none."""
-        return [finding.epsilon for finding in self.findings(name)] or [math.nan]
-
     def spread(self, name: str) -> tuple[float, float, float]:
-        """Returns the mean, the smallest and the largest of a method's epsilons over the stored seeds."""
-        values = self.epsilons(name)
-        return float(np.mean(values)), min(values), max(values)
+        """Returns the mean, smallest and largest epsilon over the stored seeds; NaN if there is no method."""
+        epsilons = [finding.epsilon for finding in self.findings(name)] or [math.nan]
+        return float(np.mean(epsilons)), min(epsilons), max(epsilons)
 
     def interval(self) -> tuple[float, float]:
-        """Returns a two-sided interval (low, high) for epsilon, valid where scores are normal.
+        """Returns the first seed's two-sided interval (low, high) for epsilon, valid where scores are normal.
 
         It assumes the same standard deviation in both worlds (`normal_scores`), and has the bounds' delta and
-        confidence. Each of its ends is the mean over the stored seeds.
+        confidence. Fresh directions have none: the law of their scores without the canary is known exactly,
+        and not normal.
         """
-        intervals = [_normal_interval(conclusion) for conclusion in self.conclusions]
-        low, high = np.mean(intervals, axis=0)
-        return float(low), float(high)
+        conclusion = self.conclusions[0]
+        if conclusion.law_is_known:
+            return math.nan, math.nan
+        confidence = conclusion.confidence
+        if conclusion.has_one_canary:
+            scores = (conclusion.scores_in, conclusion.scores_out)
+            ends = normal_scores.mu_interval(*scores, confidence)
+        else:
+            # For the type checker: a sweep's audits have several runs, whose evidence is a `Design`.
+            design = cast(Design, conclusion.evidence)
+            ends = normal_scores.mu_interval_of_runs(design, confidence)
+        low, high = (conversions.epsilon_from_mu(float(mu), conclusion.delta) for mu in ends)
+        return low, high
 
     def upper_bound(self) -> float:
         """Returns the accountant's epsilon, which all seeds share; NaN where it is unknown."""
@@ -154,22 +161,3 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
         conclusions = tuple(conclusion for conclusion in found if conclusion is not None)
         all_points.append(Point(*place, tuple(group), conclusions))
     return all_points
-
-
-def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
-    """Returns an audit's two-sided interval for epsilon, valid where scores are normal.
-
-    Fresh directions have none: the law of their scores without the canary is known exactly, and not normal.
-    """
-    if conclusion.law_is_known:
-        return math.nan, math.nan
-    confidence = conclusion.confidence
-    if conclusion.has_one_canary:
-        scores = (conclusion.scores_in, conclusion.scores_out)
-        ends = normal_scores.mu_interval(*scores, confidence)
-    else:
-        # For the type checker: a sweep's audits have several runs, whose evidence is a `Design`.
-        design = cast(Design, conclusion.evidence)
-        ends = normal_scores.mu_interval_of_runs(design, confidence)
-    low, high = (conversions.epsilon_from_mu(float(mu), conclusion.delta) for mu in ends)
-    return low, high

@@ -55,7 +55,7 @@ class Drawn(NamedTuple):
 
     figures: "list[tuple[str, Figure]]"
     missing: int
-    rows: list[dict[str, Any]]
+    rows: Sequence[dict[str, Any]] = ()
     table: OwnTable | None = None
 
 

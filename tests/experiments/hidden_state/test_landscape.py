@@ -7,6 +7,7 @@ from matplotlib import pyplot as plt
 from audit.laws import conversions
 from audit.storage import index
 from audit.storage.store import Store
+from experiments.cells.cell import find_answer
 from experiments.hidden_state import landscape_figures, landscape_solve
 from experiments.hidden_state import landscape_law as law
 from experiments.hidden_state.landscape_law import Process
@@ -20,7 +21,7 @@ STUDIES = landscape_solve.list_studies(PROCESSES, **SIMULATION)
 def read(out):
     """Returns the stored audits, and the stored searches."""
     held = index.holdings(out)
-    answers = [(study, landscape_solve.read(held, study)) for study in STUDIES]
+    answers = [(study, find_answer(held, study.setting())) for study in STUDIES]
     answers = [(study, answer) for study, answer in answers if answer is not None]
     audits = [one for one in answers if one[0].kind == AUDIT]
     return audits, [one for one in answers if one[0].kind != AUDIT]

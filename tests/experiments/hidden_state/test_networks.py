@@ -47,11 +47,6 @@ def test_estimates_count_the_steps_that_the_library_measures():
         assert measured.EFFORTS.get(model, (4, 1250)) == (usual.runs, usual.steps)
 
 
-def test_the_laptop_s_brackets_take_an_hour_at_most():
-    for sweep in {name: sweeps("laptop")[name] for name in NAMES}.values():
-        assert sum(cell.seconds for cell in sweep.cells) < 3600
-
-
 def keep_scores(out, audited):
     """Keeps made-up scores of an audit, as many as it wants."""
     setting = audited.setting
