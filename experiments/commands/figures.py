@@ -42,7 +42,7 @@ def main() -> None:
 
     Raises InputError for flags out of range, and where no figure can be drawn.
     """
-    from experiments.sweeps import points, table
+    from experiments.sweeps import points
 
     cli.require_levels()
     levels = Level(FLAGS.delta, FLAGS.confidence)
@@ -77,7 +77,7 @@ def main() -> None:
 
     _print_missing(incomplete, waiting)
     if rows:
-        common = table.make_table(rows, levels)
+        common = points.make_table(rows, levels)
         written.append(files.write_whole(folder / "figures.csv", common.csv()))
         tables.append(common.text())
     if scale == registry.SMOKE:

@@ -47,18 +47,17 @@ def main() -> None:
     out = cli.folder()
     cli.prepare_jax()
     from audit.report import style
-    from experiments.hidden_state import crafted, landscape_figures, landscape_solve
-    from experiments.hidden_state.landscape_law import Process
-    from experiments.hidden_state.landscape_solve import AUDIT, SEARCH, Result
+    from experiments.hidden_state import crafted, landscape, landscape_figures
+    from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
 
     simulation = {name: FLAGS[name].value for name in ("delta", "runs", "seed", "confidence")}
     places = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
     processes = [Process(sigma, size, FLAGS.steps) for sigma, size in places]
-    studies = landscape_solve.list_studies(processes, **simulation)
+    studies = landscape.list_studies(processes, **simulation)
     held = index.holdings(out)
     missing = [study for study in studies if find_answer(held, study.setting()) is None]
     for study in tqdm(missing, desc="landscapes", unit="landscape"):
-        landscape_solve.keep(out, study)
+        landscape.keep(out, study)
     held = index.holdings(out)
     results: dict[str, list[Result]] = {AUDIT: [], SEARCH: []}
     for study in studies:

@@ -7,7 +7,7 @@ from matplotlib.ticker import MaxNLocator
 from audit.report.style import BLUE, GREEN, UPPER, VERMILION
 from experiments.hidden_state import bracket, measured
 from experiments.hidden_state.sweep import CLAIMS
-from experiments.sweeps import estimates, points, table
+from experiments.sweeps import estimates, points
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
@@ -43,7 +43,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, delta)
     rows = []
     if own_table is None:
-        rows = list(table.make_rows(sweep, stored_points, CLAIMS, delta))
+        rows = list(points.make_rows(sweep, stored_points, CLAIMS, delta))
     return Drawn([(sweep.name, figure)], missing, rows, table=own_table)
 
 

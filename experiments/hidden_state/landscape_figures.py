@@ -15,9 +15,8 @@ from audit.laws import conversions, densities
 from audit.report.style import BOUND, IN, OUT, PURPLE, UPPER
 from audit.report.table import Table, number
 from audit.written import show_level
-from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape_law import HALF, Process
-from experiments.hidden_state.landscape_solve import Result, Study
+from experiments.hidden_state import landscape
+from experiments.hidden_state.landscape import HALF, Process, Result, Study
 from experiments.sweeps.panels import draw_heat_map, draw_panels
 from experiments.sweeps.records import Record, field
 
@@ -156,12 +155,12 @@ def _draw_trade_off(axis: Axes, process: Process) -> None:
 
     The Gaussian curve agrees with the exact one at a single point, the test at the threshold C / 2.
     """
-    pair = law.last_law(process, np.full(process.steps - 1, HALF))
+    pair = landscape.last_law(process, np.full(process.steps - 1, HALF))
     mu = float(densities.mu_at(pair, HALF))
     rates = densities.trade_off_curve(pair)
     grid = np.linspace(0, 1, 401)  # of false-positive rates
     gaussian = conversions.gaussian_trade_off(mu, grid)
-    curves = (
+    curves: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
         (*rates, {"color": OUT, "label": "exact"}),
         (grid, gaussian, {"color": IN, "ls": "--", "label": "Gaussian, same mu"}),
     )

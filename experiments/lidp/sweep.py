@@ -191,13 +191,17 @@ def list_mechanism_audits(size: Extent) -> list[tuple[str, MechanismAudit]]:
     in 10,000 dimensions.
     """
     runs = size.mechanism_runs
-    places: list[tuple[str, int, int, int, float]] = [
-        *(("over n", n, 1, _DIMENSION, 1.0) for n in size.single_runs),
-        *(("over n", n, math.isqrt(n), _DIMENSION, 1.0) for n in size.lifted_runs),
-        *(("over K", runs, canaries, _DIMENSION, 4.0) for canaries in size.over_canaries),
-        *(("over d", runs, math.isqrt(runs), d, 4.0) for d in size.dimensions),
+    root = math.isqrt(runs)
+    places: list[tuple[str, float, tuple[int, int, int]]] = [
+        *(("over n", 1.0, (n, 1, _DIMENSION)) for n in size.single_runs),
+        *(("over n", 1.0, (n, math.isqrt(n), _DIMENSION)) for n in size.lifted_runs),
+        *(("over K", 4.0, (runs, canaries, _DIMENSION)) for canaries in size.over_canaries),
+        *(("over d", 4.0, (runs, root, dimension)) for dimension in size.dimensions),
     ]
-    return [(panel, MechanismAudit(*fields, size.seeds, *Level())) for panel, *fields in places]
+    audits = []
+    for panel, epsilon, numbers in places:
+        audits.append((panel, MechanismAudit(*numbers, epsilon, size.seeds, *Level())))
+    return audits
 
 
 def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:

@@ -1,6 +1,10 @@
-"""The paper's Figures 1 to 4 and Tables 1, 2, 4 and 5, from stored cosines; nothing here trains."""
+"""The paper's Figures 1 to 4 and Tables 1, 2, 4 and 5 as records, from stored cosines; nothing here trains.
 
-from collections.abc import Sequence
+Table 1's Gaussian mechanism is simulated. With all iterates the estimate fits normal laws to maxima over
+rounds, which are not normal (Errata O13).
+"""
+
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,11 +12,16 @@ import numpy as np
 import scipy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from audit.laws import cosine_law
+from audit.claims.accounting import epsilon_upper_bound
+from audit.errors import require
+from audit.evidence import one_run as one_run_evidence
+from audit.laws import conversions, cosine_law
+from audit.laws.gaussians import Gaussian
 from audit.methods import one_shot
 from audit.methods.method import NoiseFloor
-from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
+from audit.methods.one_shot import FITTED, ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.report.style import (
     BLACK,
     BLUE,
@@ -25,15 +34,163 @@ from audit.report.style import (
     VERMILION,
 )
 from audit.report.table import Table, number
-from audit.written import counted, show_level
+from audit.storage.index import Holdings
+from audit.storage.store import Scores
+from audit.written import Level, counted, show_level
+from experiments.cells import federated
 from experiments.cells.cell import DataSets
-from experiments.one_shot import estimates
-from experiments.one_shot.estimates import QUANTILES
-from experiments.one_shot.sweep import DELTA, SIMULATIONS, PlannedSweep, Simulations, SplitPlan
+from experiments.one_shot.sweep import (
+    DELTA,
+    SIMULATIONS,
+    PlannedSweep,
+    Simulations,
+    SplitPlan,
+    TrainingPlan,
+)
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, field, own_table, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
+
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
+Array = NDArray[np.float64]
+_JEFFREYS_PRIOR = 0.5
+_FINAL_MODEL_NULL = Gaussian(0.0, 1.0)  # in units of 1/sqrt(d)
+
+
+def simulate(plan: Simulations, seed: int = 0) -> list[Record]:
+    """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
+
+    A simulation draws sqrt(d) canaries (unit vectors), their sum plus noise, which is released, and each
+    canary's cosine with the release. Estimates of epsilon follow from the mean and deviation of the cosines.
+    The i-th simulation's canaries depend on the seed, the dimension and i only.
+
+    Returns:
+      Records of sigma, the dimension, the number of `canaries`, the `exact` epsilon, and the mean of the
+        estimates by each method's name, with their deviation (`_deviation`). Simulations are at least 2,
+        since tables show their deviation.
+    """
+    require(plan.simulations >= 2, f"`simulations={plan.simulations}`: give at least 2")
+    records = []
+    for dimension in plan.dimensions:
+        canaries = int(np.sqrt(dimension))
+        drawn = []
+        for index in range(plan.simulations):
+            rng = np.random.default_rng([seed, dimension, index])
+            # The canaries are uniform directions, in coordinates of their own span to need little memory.
+            rows = cosine_law.draw_canaries(rng, canaries, dimension)
+            noises = plan.sigmas
+            drawn.append([cosine_law.draw_cosines(rng, rows, dimension, each) for each in noises])
+        cosines = np.array(drawn)  # (simulations, sigmas, canaries)
+        for place, sigma in enumerate(plan.sigmas):
+            # A canary has length 1: the mechanism is Gaussian-DP with mu = 1 / sigma.
+            exact = conversions.epsilon_from_mu(1 / sigma, DELTA)
+            record: Record = {"sigma": sigma, "dimension": dimension, "canaries": canaries}
+            record["exact"] = exact
+            observed = one_shot.fit(cosines[:, place], dimension)
+            for name, estimate in FITTED.items():
+                epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
+                record[name] = epsilons.mean()
+                record[f"{name}_deviation"] = epsilons.std()
+            records.append(record)
+    return sorted(records, key=lambda record: record["sigma"])
+
+
+def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
+    """Yields a plan's training runs whose scores are stored, both with all iterates and the final model.
+
+    A record has the `plan`, the `noise` multiplier, the `repetitions` of each canary, the `analytical`
+    epsilon of one repetition, as the paper has it, the `accounted` one of all repetitions, the `accuracy`
+    with canaries and the `plain_accuracy` without, None if not measured, and what `_observe` finds.
+    """
+    for setting in plan.audit_settings():
+        noise = setting.noise_multiplier
+        all_iterates = federated.read(held, setting, runs=1)
+        final_model = federated.read(held, federated.final(setting), runs=1)
+        if all_iterates is None or final_model is None:
+            continue
+        plain = federated.read(held, plan.without_canaries(noise), runs=1)
+        plain_accuracies = plain.accuracies if plain else []
+        record: Record = {
+            "plan": plan,
+            "noise": noise,
+            "repetitions": setting.repetitions,
+            "analytical": epsilon_upper_bound(noise, 1, levels.delta),
+            "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
+            "accuracy": next(iter(all_iterates.accuracies), None),
+            "plain_accuracy": next(iter(plain_accuracies), None),
+        }
+        record |= _observe("all", all_iterates.scores, plan, levels)
+        yield record | _observe("final", final_model.scores, plan, levels)
+
+
+def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Record:
+    """Returns the numbers of a setting's first run, seen with "all" iterates or the "final" model.
+
+    With the final model the null is known: the law of uniform directions. If not, a normal law is fitted to
+    the cosines of canaries that are out.
+
+    Returns:
+      The paper's estimate by `name` and with its error and noise floor (`_error`, `_floor`), its lower value,
+        which takes the best of all thresholds and is no bound (`_in_sample`), and the `_cosines`.
+    """
+    values = scores.scores[0]  # (canaries,)
+    presence = scores.presence[0]
+    unobserved = None if name == "final" else values[~presence]
+    cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, plan.dimension)
+    methods = [one_shot.ONE_SHOT_FITTED]
+    (fitted,) = one_shot.estimate_from_fits(cosines, levels.delta, methods)
+    error = 1 - levels.confidence  # of each error rate's limit
+    return {
+        name: fitted.epsilon,
+        f"{name}_error": fitted.standard_error,
+        f"{name}_floor": fitted.noise_floor,
+        f"{name}_in_sample": one_shot.in_sample(cosines, levels.delta, error, _JEFFREYS_PRIOR),
+        f"{name}_cosines": cosines,
+    }
+
+
+def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
+    """Yields the quantiles of estimates over experiments, for each panel of Figure 4 that is stored.
+
+    A record has the `noise` multiplier, whether "all" iterates or the "final" model are `observed`, the
+    `analytical` epsilon of a canary that takes part once, and the QUANTILES of estimates with all canaries in
+    `one run` and with the canaries spread over `several runs`.
+    """
+    for noise in plan.training.noises:
+        for observed in ("all", "final"):
+            settings = [plan.one_run(noise), plan.several_runs(noise)]
+            if observed == "final":  # the same training runs, observed by their final models
+                settings = [federated.final(setting) for setting in settings]
+            record: Record = {"noise": noise, "observe": observed}
+            record["analytical"] = epsilon_upper_bound(noise, 1, delta)
+            places = (("one run", 1), ("several runs", plan.runs))
+            for setting, (name, runs) in zip(settings, places, strict=True):
+                stored = federated.read(held, setting, plan.experiments * runs)
+                if stored is not None:
+                    dimension = plan.training.dimension
+                    null = _FINAL_MODEL_NULL if observed == "final" else None
+                    record[name] = _compute_quantiles(stored.scores, runs, dimension, null, delta)
+            if "one run" in record and "several runs" in record:
+                yield record
+
+
+def _compute_quantiles(
+    scores: Scores, runs: int, dimension: int, known_null: Gaussian | None, delta: float
+) -> Array:
+    """Returns the quantiles of the fitted estimate over experiments of `runs` consecutive runs each.
+
+    If the null is not known, it is fitted to the canaries that are out.
+    """
+    epsilons = []
+    for first in range(0, len(scores.scores), runs):
+        values = scores.scores[first : first + runs]
+        presence = scores.presence[first : first + runs]
+        null = known_null or one_shot.fit(values[~presence], dimension)
+        observed = one_shot.fit(values[presence], dimension)
+        epsilons.append(float(one_shot.fitted(null, observed, delta)))
+    return np.quantile(epsilons, QUANTILES)
+
 
 _ALLOWED_ERRORS = 3.0  # standard errors between our mean and the paper's
 _ALLOWED_DEVIATION = 0.3  # between our deviation and the paper's, as a share of the latter
@@ -95,17 +252,17 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     assert isinstance(sweep, PlannedSweep)
     plan = sweep.plan
     if isinstance(plan, Simulations):
-        table = make_simulated_table(plan, estimates.simulate(plan))
+        table = make_simulated_table(plan, simulate(plan))
         return Drawn([], missing=0, table=table)
     # `is_done` takes the user's data sets. A federated cell does not look at them.
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     delta = evidence.levels.delta
     stored: list[Record] = []
     if isinstance(plan, SplitPlan):
-        stored += estimates.read_splits(evidence.held, plan, delta)
+        stored += read_splits(evidence.held, plan, delta)
     else:
         for one in plan:
-            stored += estimates.read_runs(evidence.held, one, evidence.levels)
+            stored += read_runs(evidence.held, one, evidence.levels)
     if not stored:
         return Drawn([], missing)
     draw_figure, make_table = _DRAWINGS[sweep.name]

@@ -10,8 +10,8 @@ from scipy import special, stats
 from audit.claims import accounting
 from audit.errors import InputError
 from audit.laws import conversions, densities
-from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape_law import Process, upper_bound
+from experiments.hidden_state import landscape as law
+from experiments.hidden_state.landscape import Process, upper_bound
 from tests.cases import mostly_slow
 
 DELTA = 1e-5
@@ -24,7 +24,7 @@ def constant(process, threshold):
 CELLS = [(sigma, size) for sigma in (1.0, 4.0, 8.0) for size in (1, 2, 16)]
 
 
-@pytest.mark.parametrize(("sigma", "size"), CELLS)
+@pytest.mark.parametrize(("sigma", "size"), mostly_slow(CELLS, quick=2))
 def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, size):
     process = Process(sigma, size, 25)
     thresholds = constant(process, 0.5)
@@ -34,7 +34,7 @@ def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, siz
     assert coarse == pytest.approx(fine, rel=1e-3) and all(pair.error < 1e-13 for pair in pairs)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 10, 100])
+@pytest.mark.parametrize("steps", mostly_slow([1, 10, 2, 100], quick=2))
 @pytest.mark.parametrize(("sigma", "size"), [(1.0, 1), (4.0, 2), (0.5, 2)])
 def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
     pair = law.last_law(Process(sigma, size, steps), np.full(steps - 1, -np.inf))
@@ -68,13 +68,11 @@ def simulate(presence, cells=CELLS, steps=25):
     import jax
     import jax.numpy as jnp
 
-    from experiments.hidden_state import landscape_solve
-
     keys = jax.random.split(jax.random.key(0), len(cells))
     sigmas = jnp.array([sigma for sigma, _ in cells], jnp.float32)
     sizes = jnp.array([size for _, size in cells], jnp.float32)
     thresholds = jnp.full(steps - 1, 0.5)
-    simulate_all = jax.vmap(landscape_solve.simulate, (0, None, 0, 0, None))
+    simulate_all = jax.vmap(law.simulate, (0, None, 0, 0, None))
     return np.asarray(simulate_all(keys, jnp.asarray(presence), sigmas, sizes, thresholds))
 
 
@@ -244,7 +242,8 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
 
 
 @pytest.mark.parametrize(
-    "process", [Process(2.0, 1, 10), Process(4.0, 2, 25), Process(8.0, 16, 25)]
+    "process",
+    mostly_slow([(Process(2.0, 1, 10),), (Process(4.0, 2, 25),), (Process(8.0, 16, 25),)]),
 )
 def test_adversaries_are_ordered_and_below_the_upper_bound(process):
     half, best, most = (find(process, DELTA).epsilon for find in law.ADVERSARIES.values())

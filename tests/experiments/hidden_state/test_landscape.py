@@ -8,14 +8,12 @@ from audit.laws import conversions
 from audit.storage import index
 from audit.storage.store import Store
 from experiments.cells.cell import find_answer
-from experiments.hidden_state import landscape_figures, landscape_solve
-from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape_law import Process
-from experiments.hidden_state.landscape_solve import AUDIT
+from experiments.hidden_state import landscape, landscape_figures
+from experiments.hidden_state.landscape import AUDIT, Process
 
 PROCESSES = [Process(sigma, size, 3) for sigma in (2.0, 4.0) for size in (1, 2)]
 SIMULATION = {"delta": 1e-5, "runs": 40, "seed": 0, "confidence": 0.95}
-STUDIES = landscape_solve.list_studies(PROCESSES, **SIMULATION)
+STUDIES = landscape.list_studies(PROCESSES, **SIMULATION)
 
 
 def read(out):
@@ -32,15 +30,15 @@ def filled(tmp_path_factory):
     """A store with the results of all studies."""
     out = tmp_path_factory.mktemp("landscape")
     for study in STUDIES:
-        landscape_solve.keep(out, study)
+        landscape.keep(out, study)
     return out
 
 
-@pytest.mark.parametrize("name", law.ADVERSARIES)
+@pytest.mark.parametrize("name", landscape.ADVERSARIES)
 def test_a_solved_law_is_its_adversarys(name):
     process = Process(4.0, 2, 3)
-    adversary = law.ADVERSARIES[name](process, 1e-5)
-    exact = landscape_solve.solve(process, adversary.values, 1e-5)
+    adversary = landscape.ADVERSARIES[name](process, 1e-5)
+    exact = landscape.solve(process, adversary.values, 1e-5)
     assert exact["epsilon"][-1] == pytest.approx(adversary.epsilon, rel=1e-4)
     assert exact["epsilon"][0] == exact["claimed"][0] == conversions.epsilon_from_mu(1 / 4, 1e-5)
     assert len(exact["epsilon"]) == len(exact["claimed"]) == 3
@@ -51,7 +49,7 @@ def test_results_come_back_and_damaged_ones_are_computed_again(filled):
     assert [study.process for study, _ in audits] == PROCESSES
     for study, answer in audits:
         exact = answer["exact"]
-        assert list(exact) == list(law.ADVERSARIES)
+        assert list(exact) == list(landscape.ADVERSARIES)
         assert exact["half"]["epsilon"][-1] <= exact["optimal"]["epsilon"][-1]
         assert exact["half"]["epsilon"][0] == answer["upper"]
         assert len(answer["in_sample"]) == study.process.steps
@@ -68,7 +66,7 @@ def test_results_come_back_and_damaged_ones_are_computed_again(filled):
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
     assert len(read(filled)[0]) == 3
-    landscape_solve.keep(filled, STUDIES[0])
+    landscape.keep(filled, STUDIES[0])
     assert path.read_text() == whole
 
 

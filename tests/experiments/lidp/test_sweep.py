@@ -16,7 +16,7 @@ from audit.storage.store import Scores
 from audit.written import Level
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
-from experiments.lidp import cells, figures, gains, sweep
+from experiments.lidp import cells, figures, sweep
 from experiments.lidp.cells import MechanismAudit, find_epsilons
 from experiments.lidp.gaussian_mechanism import (
     GaussianMechanism,
@@ -197,9 +197,9 @@ def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
     ]
     for single, several, gain in cases:
         expected = None if gain is None else pytest.approx(gain)
-        assert gains.compute_gain([100, 200, 400, 800], single, several) == expected
+        assert figures.compute_gain([100, 200, 400, 800], single, several) == expected
     records = [{"gain_2": gain} for gain in (1, 3, None)]
-    assert gains.compute_mean(records, "gain_2") == pytest.approx(1.5)
+    assert figures.compute_mean(records, "gain_2") == pytest.approx(1.5)
 
 
 def _scores(runs, canaries, mu):
@@ -210,15 +210,15 @@ def _scores(runs, canaries, mu):
 
 
 def test_independent_canaries_need_fewer_runs():
-    runs = gains.choose_numbers_of_runs(1000)
-    assert runs[0] == gains.MIN_RUNS
+    runs = figures.choose_numbers_of_runs(1000)
+    assert runs[0] == figures.MIN_RUNS
     assert runs[-1] == 500
     assert not any(count % 2 for count in runs)
-    single = gains.compute_curve("wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
+    single = figures.compute_curve("wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
     many = _scores(1000, 32, 1.0)
-    order_1 = gains.compute_curve("wilson_1", many, runs, LEVELS)
-    order_2 = gains.compute_curve("wilson_2", many, runs, LEVELS)
-    assert 1.2 < gains.compute_gain(runs, single, order_2) < 10
+    order_1 = figures.compute_curve("wilson_1", many, runs, LEVELS)
+    order_2 = figures.compute_curve("wilson_2", many, runs, LEVELS)
+    assert 1.2 < figures.compute_gain(runs, single, order_2) < 10
     assert max(order_2) > max(order_1)
 
 
@@ -237,8 +237,8 @@ def test_entries_that_prove_nothing_have_no_gain():
 
 
 def test_bounds_of_missing_audits_are_left_out_of_figure_5():
-    several = {canaries: _scores(100, canaries, 2.0) for canaries in (2, 8)}
-    records = gains.compare_canaries(several, LEVELS)
+    several = {canaries: _scores(40, canaries, 2.0) for canaries in (2, 8)}
+    records = figures.compare_canaries(several, LEVELS)
     assert [record["canaries"] for record in records if record["panel"] == "over K"] == [2, 8]
     over_runs = [record for record in records if record["panel"] == "over n"]
     assert {record["canaries"] for record in over_runs} == {8}

@@ -22,7 +22,7 @@ from experiments.canife import rounds
 from experiments.cells import federated as cells
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
-from experiments.one_shot import estimates, figures, sweep
+from experiments.one_shot import figures, sweep
 from experiments.one_shot.sweep import Simulations
 from experiments.sweeps import points
 from models.catalogue import federated_task
@@ -42,7 +42,7 @@ TABLE_6_DELTA = 1 / 60_000
 
 
 def simulate(*dimensions, sigmas=SIGMAS, simulations=50, seed=0):
-    return estimates.simulate(Simulations(sigmas, dimensions, simulations, ()), seed)
+    return figures.simulate(Simulations(sigmas, dimensions, simulations, ()), seed)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def test_figure_4_compares_one_run_with_several(tmp_path):
     plan = SPLITS._replace(training=SPLITS.training._replace(setting=setting, noises=(0.1,)))
     _store_run(tmp_path, plan.one_run(0.1), 4, 7850, 5.0)
     _store_run(tmp_path, plan.several_runs(0.1), 8, 7850, 5.0)
-    (split,) = estimates.read_splits(make.holdings(tmp_path), plan, 1e-5)
+    (split,) = figures.read_splits(make.holdings(tmp_path), plan, 1e-5)
     one_run = split["one run"]
     assert split["observe"] == "all" and (np.diff(one_run) >= 0).all()
     assert np.median(split["several runs"]) == pytest.approx(np.median(one_run), rel=0.4)
@@ -253,7 +253,7 @@ def test_what_is_stored_is_drawn(made_up, name):
 
 
 def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
-    (first, *_) = estimates.read_runs(made_up.held, IMAGES, LEVELS)
+    (first, *_) = figures.read_runs(made_up.held, IMAGES, LEVELS)
     assert first["accounted"] == np.inf
     for errors, mark in ((2, True), (0.5, False)):
         run = {**first, "accounted": first["all"] - errors * first["all_error"]}
