@@ -46,6 +46,14 @@ from experiments.sweeps.records import Record, field
 _PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)  # the paper's estimates
 ESTIMATE = "(no bound)"
 REFUTED = "REFUTED"
+_VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
+_FREE = ("nothing", "fair coins", "fresh directions")  # what bounds for every curve assume
+_NOTES = """\
+estimator: bounds hold at confidence {confidence} for what they assume.
+(no bound): an estimate or a measurement. s: seconds spent now; kept: none.
+One mechanism, neighbours (a canary is added) and delta for all: {steps:,} steps of
+DP-SGD, each of which takes the canary, sigma = {sigma:g}."""
+_REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
@@ -146,16 +154,6 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     }
     shared = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
     return [{**shared, "value": value, "epsilon": epsilon} for value, epsilon in values.items()]
-
-
-_VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
-_FREE = ("nothing", "fair coins", "fresh directions")  # what bounds for every curve assume
-_NOTES = """\
-estimator: bounds hold at confidence {confidence} for what they assume.
-(no bound): an estimate or a measurement. s: seconds spent now; kept: none.
-One mechanism, neighbours (a canary is added) and delta for all: {steps:,} steps of
-DP-SGD, each of which takes the canary, sigma = {sigma:g}."""
-_REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold."
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:

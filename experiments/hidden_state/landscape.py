@@ -58,6 +58,9 @@ from audit.training import game
 from experiments.cells.cell import write_answer
 
 Array = NDArray[np.float64]
+AUDIT = "landscape_audit"
+SEARCH = "landscape_thresholds"
+_NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # points a standard deviation of one step's noise
 _REACH = 11.0  # standard deviations that the grid reaches beyond the drift
@@ -330,10 +333,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
     return pair, np.array(thresholds)
 
 
-AUDIT = "landscape_audit"
-SEARCH = "landscape_thresholds"
 _SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # by Algorithm 6 (Errata H13)
-_NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 
 
 class Study(NamedTuple):

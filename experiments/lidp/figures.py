@@ -33,17 +33,54 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, field, own_table, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-# Methods by the names that records have for their bounds. An order, 1, 2 or 4, is the highest moment of a
-# run's detected canaries that Wilson's intervals use.
-METHODS = {
-    "wilson_1": "lidp_wilson_1",
-    "wilson_2": "lidp_wilson_2",
-    "wilson_4": "lidp_wilson_4",
-    "lifted": "lifted",
-}
 MIN_RUNS = 40  # on a curve, if twice as many are stored
 _CURVE_POINTS = 7  # the numbers of runs at which a curve is computed, at most
 _PARTS = 8  # random parts of the runs over which a bound is averaged
+Records = Sequence[Record]
+_X_AXES = {  # by panel: the field of an audit, and the axis' label
+    "over n": ("runs", r"runs n a world; $K = \sqrt{n}$"),
+    "over K": ("canaries", "canaries K"),
+    "over d": ("dimension", "dimension d"),
+}
+# The lines that show fields of records: label, color, and matplotlib's format of marker and line. Methods
+# are those of `lifted`. Their order, 1, 2 or 4, is the highest moment of a run's detected canaries that
+# Wilson's intervals use.
+_METHODS = {
+    "wilson_1": ("order 1", BLUE, "o:"),
+    "wilson_2": ("order 2", VERMILION, "s-"),
+    "wilson_4": ("order 4", PURPLE, "^--"),
+    LIFTED: ("lifted", GREEN, "D-"),
+}
+_K_1 = ("K = 1, order 1", BLACK, "x-")
+_SINGLE = {"wilson_1": _K_1, LIFTED: ("K = 1, lifted", ORANGE, "v--")}
+_LIMITS = {
+    "exact": ("exact epsilon", UPPER, ":"),
+    "window": ("limit of the paper's window", FADED, "-."),
+}
+_GAINS = {
+    "bias": ("bias", BLUE, "o:"),
+    "gain_2": ("variance gain, order 2", VERMILION, "s-"),
+    "gain_4": ("variance gain, order 4", PURPLE, "^--"),
+}
+_GAPS = {
+    "second": ("|mu_2 - mu_1²|", VERMILION, "s-"),
+    "fourth": ("|mu_4 - mu_2²|", PURPLE, "^--"),
+    "slope": ("slope -1", BLACK, ":"),
+}
+_BOUND_LABEL = "lower bound on epsilon"
+_RULE = "-" * 80
+_NOTES = """\
+mean (standard deviation) over seeds of log((p_1 - delta) / p_0) with Wilson's
+limits of order 1, 2 and 4 at a threshold tuned on other runs (as in the paper;
+asymptotic), and of `lifted`, which holds at any number of runs and takes its
+threshold from a twentieth of the runs that it is given
+exact: epsilon of the Gaussian mechanism; window: what the paper's thresholds
+allow with one canary and any number of runs"""
+_NOTE_ON_GAINS = """\
+K = 1: one canary with order 1; 2 and 4: orders, with several canaries
+gain: how many times fewer runs with canaries reach the larger bound that both
+      reach, one canary with order 1; of means over random parts of the runs
+mean: harmonic, of entries in which both sides prove something"""
 
 
 def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Record:
@@ -85,7 +122,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
 
     def compute_curves(canaries: int, numbers: Sequence[int]) -> dict[str, list[float]]:
         """Returns the curves of the methods that can be used with this number of canaries in each run."""
-        usable = [key for key, name in METHODS.items() if canaries >= lifted.METHODS[name].canaries]
+        usable = [name for name in _METHODS if canaries >= _find_method(name).canaries]
         scores = by_canaries[canaries]
         return {method: compute_curve(method, scores, numbers, levels) for method in usable}
 
@@ -124,16 +161,21 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns a method's epsilon at each number of runs: its mean over random parts of all runs.
 
-    `method` is a key of METHODS. At the number of all runs there is a single part.
+    `method` is a key of _METHODS. At the number of all runs there is a single part.
     """
     rng = np.random.default_rng(0)  # a fixed seed: a figure always shows the same numbers
-    bound = lifted.METHODS[METHODS[method]].bound
+    bound = _find_method(method).bound
     curve = []
     for count in runs:
         parts = 1 if count == len(scores.scores) else _PARTS
         epsilons = [bound(_draw_part(scores, count, rng), *levels).epsilon for _ in range(parts)]
         curve.append(float(np.mean(epsilons)))
     return curve
+
+
+def _find_method(name: str) -> lifted.CanaryMethod:
+    """Returns the method of a key of _METHODS."""
+    return lifted.METHODS[name.replace("wilson", "lidp_wilson")]
 
 
 def compute_gain(
@@ -182,51 +224,6 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
     reached = int(np.argmax(highest >= level))
     around = slice(max(reached - 1, 0), reached + 1)
     return math.exp(np.interp(level, highest[around], np.log(runs[around])))
-
-
-Records = Sequence[Record]
-_X_AXES = {  # by panel: the field of an audit, and the axis' label
-    "over n": ("runs", r"runs n a world; $K = \sqrt{n}$"),
-    "over K": ("canaries", "canaries K"),
-    "over d": ("dimension", "dimension d"),
-}
-# The lines that show fields of records: label, color, and matplotlib's format of marker and line.
-_METHODS = {
-    "wilson_1": ("order 1", BLUE, "o:"),
-    "wilson_2": ("order 2", VERMILION, "s-"),
-    "wilson_4": ("order 4", PURPLE, "^--"),
-    LIFTED: ("lifted", GREEN, "D-"),
-}
-_K_1 = ("K = 1, order 1", BLACK, "x-")
-_SINGLE = {"wilson_1": _K_1, LIFTED: ("K = 1, lifted", ORANGE, "v--")}
-_LIMITS = {
-    "exact": ("exact epsilon", UPPER, ":"),
-    "window": ("limit of the paper's window", FADED, "-."),
-}
-_GAINS = {
-    "bias": ("bias", BLUE, "o:"),
-    "gain_2": ("variance gain, order 2", VERMILION, "s-"),
-    "gain_4": ("variance gain, order 4", PURPLE, "^--"),
-}
-_GAPS = {
-    "second": ("|mu_2 - mu_1²|", VERMILION, "s-"),
-    "fourth": ("|mu_4 - mu_2²|", PURPLE, "^--"),
-    "slope": ("slope -1", BLACK, ":"),
-}
-_BOUND_LABEL = "lower bound on epsilon"
-_RULE = "-" * 80
-_NOTES = """\
-mean (standard deviation) over seeds of log((p_1 - delta) / p_0) with Wilson's
-limits of order 1, 2 and 4 at a threshold tuned on other runs (as in the paper;
-asymptotic), and of `lifted`, which holds at any number of runs and takes its
-threshold from a twentieth of the runs that it is given
-exact: epsilon of the Gaussian mechanism; window: what the paper's thresholds
-allow with one canary and any number of runs"""
-_NOTE_ON_GAINS = """\
-K = 1: one canary with order 1; 2 and 4: orders, with several canaries
-gain: how many times fewer runs with canaries reach the larger bound that both
-      reach, one canary with order 1; of means over random parts of the runs
-mean: harmonic, of entries in which both sides prove something"""
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:

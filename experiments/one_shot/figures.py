@@ -56,6 +56,59 @@ QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 Array = NDArray[np.float64]
 _JEFFREYS_PRIOR = 0.5
 _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)  # in units of 1/sqrt(d)
+_ALLOWED_ERRORS = 3.0  # standard errors between our mean and the paper's
+_ALLOWED_DEVIATION = 0.3  # between our deviation and the paper's, as a share of the latter
+_SIMULATED_NOTE = """\
+mean (deviation) over simulations; neither is a bound. fitted: the estimate as
+the paper prints it. *: the equal variance's mean is beyond three standard
+errors and the rounding of the paper's, or its deviation is 30% off"""
+_FLOORS_NOTE = "mean (95% quantile) where nothing leaks, the null known"
+_ESTIMATES_NOTE = """\
+estimate (its error) as the paper prints it, from fits to both worlds' cosines:
+no bound. in-sample: the paper's lower value, the best of all thresholds: no
+bound either. *: above the accounted epsilon by more than its error"""
+_DENSITIES_NOTE = """\
+cosines with the final model, in units of 1/sqrt(d)
+normal: Anderson and Darling's test (A^2) of the canaries that are in"""
+_RULE = "-" * 80
+TABLE_1 = {  # the paper's mean and deviation over 50 simulations, by (sigma, dimension)
+    (0.541, 10**4): (9.89, 0.71),
+    (0.541, 10**5): (10.1, 0.41),
+    (0.541, 10**6): (10.0, 0.23),
+    (0.541, 10**7): (10.0, 0.10),
+    (1.54, 10**4): (3.00, 0.46),
+    (1.54, 10**5): (3.00, 0.31),
+    (1.54, 10**6): (2.96, 0.15),
+    (1.54, 10**7): (3.00, 0.08),
+    (4.22, 10**4): (0.98, 0.41),
+    (4.22, 10**5): (1.05, 0.23),
+    (4.22, 10**6): (0.99, 0.14),
+    (4.22, 10**7): (1.00, 0.07),
+}
+
+# The paper's rows of Tables 2 and 5, by the data, as they stand below ours.
+_PRINTED = {
+    "StackOverflow": """\
+the paper, StackOverflow:
+0            inf         45,800      6.24           4.6      2.88
+0.0496       300            382     6.238          1.97      1.11
+0.0986       100           89.4      5.05          1.18     0.688
+0.2317        30          2.693     0.407         0.569     0.311""",
+    "EMNIST": """\
+the paper, EMNIST:
+0            inf         48,300      6.25          5.72      3.86
+0.16        33.8           17.9      2.87           1.2      1.01
+0.18        28.1             12      2.32          1.15     0.788
+0.195       24.8           8.88      2.02          1.08     0.723
+0.25        16.9           3.86     0.896         0.818      0.55
+0.315         12            1.5     0.315         0.737     0.216""",
+}
+_BINS = 40
+_CURVE_POINTS = 600
+_COLORS = (BLUE, GREEN, ORANGE, VERMILION, PURPLE)
+_OBSERVED = {"all": "all iterates", "final": "final model"}
+_SIZE = (2.6, 2.4)  # of a panel, in inches
+_X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 
 
 def simulate(plan: Simulations, seed: int = 0) -> list[Record]:
@@ -190,61 +243,6 @@ def _compute_quantiles(
         observed = one_shot.fit(values[presence], dimension)
         epsilons.append(float(one_shot.fitted(null, observed, delta)))
     return np.quantile(epsilons, QUANTILES)
-
-
-_ALLOWED_ERRORS = 3.0  # standard errors between our mean and the paper's
-_ALLOWED_DEVIATION = 0.3  # between our deviation and the paper's, as a share of the latter
-_SIMULATED_NOTE = """\
-mean (deviation) over simulations; neither is a bound. fitted: the estimate as
-the paper prints it. *: the equal variance's mean is beyond three standard
-errors and the rounding of the paper's, or its deviation is 30% off"""
-_FLOORS_NOTE = "mean (95% quantile) where nothing leaks, the null known"
-_ESTIMATES_NOTE = """\
-estimate (its error) as the paper prints it, from fits to both worlds' cosines:
-no bound. in-sample: the paper's lower value, the best of all thresholds: no
-bound either. *: above the accounted epsilon by more than its error"""
-_DENSITIES_NOTE = """\
-cosines with the final model, in units of 1/sqrt(d)
-normal: Anderson and Darling's test (A^2) of the canaries that are in"""
-_RULE = "-" * 80
-TABLE_1 = {  # the paper's mean and deviation over 50 simulations, by (sigma, dimension)
-    (0.541, 10**4): (9.89, 0.71),
-    (0.541, 10**5): (10.1, 0.41),
-    (0.541, 10**6): (10.0, 0.23),
-    (0.541, 10**7): (10.0, 0.10),
-    (1.54, 10**4): (3.00, 0.46),
-    (1.54, 10**5): (3.00, 0.31),
-    (1.54, 10**6): (2.96, 0.15),
-    (1.54, 10**7): (3.00, 0.08),
-    (4.22, 10**4): (0.98, 0.41),
-    (4.22, 10**5): (1.05, 0.23),
-    (4.22, 10**6): (0.99, 0.14),
-    (4.22, 10**7): (1.00, 0.07),
-}
-
-# The paper's rows of Tables 2 and 5, by the data, as they stand below ours.
-_PRINTED = {
-    "StackOverflow": """\
-the paper, StackOverflow:
-0            inf         45,800      6.24           4.6      2.88
-0.0496       300            382     6.238          1.97      1.11
-0.0986       100           89.4      5.05          1.18     0.688
-0.2317        30          2.693     0.407         0.569     0.311""",
-    "EMNIST": """\
-the paper, EMNIST:
-0            inf         48,300      6.25          5.72      3.86
-0.16        33.8           17.9      2.87           1.2      1.01
-0.18        28.1             12      2.32          1.15     0.788
-0.195       24.8           8.88      2.02          1.08     0.723
-0.25        16.9           3.86     0.896         0.818      0.55
-0.315         12            1.5     0.315         0.737     0.216""",
-}
-_BINS = 40
-_CURVE_POINTS = 600
-_COLORS = (BLUE, GREEN, ORANGE, VERMILION, PURPLE)
-_OBSERVED = {"all": "all iterates", "final": "final model"}
-_SIZE = (2.6, 2.4)  # of a panel, in inches
-_X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from audit.report.style import STYLE
@@ -52,20 +51,14 @@ def draw_panels(
         for axis in axes.flat[len(panels) :]:  # places of the last row without a panel
             axis.axis("off")
         figure.suptitle(title, fontsize=11)
-        add_legend(figure, axes.flat, legend_columns)
+        _add_legend(figure, axes.flat, legend_columns)
     return figure
 
 
-def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8) -> None:
+def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
     """Adds a legend below the panels, with the labels of all axes, each once.
 
     A legend that is wider than the figure gets a single column.
-
-    Args:
-      figure: The figure.
-      axes: The panels' axes.
-      columns: The number of the legend's columns.
-      size: The size of its letters, in points.
     """
     legend: dict[str, Artist] = {}
     for axis in axes:
@@ -73,7 +66,7 @@ def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8
         legend |= dict(zip(labels, handles, strict=True))
     if not legend:
         return
-    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": size}
+    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8}
     drawn = figure.legend(list(legend.values()), list(legend), ncols=columns, **place)
     if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()
@@ -115,7 +108,7 @@ def draw_heat_map(
     column_labels: Sequence[str],
     most: float,
     show: Callable[[float], str] = "{:.2f}".format,
-) -> AxesImage:
+) -> None:
     """Draws a heat map: coloured cells, each with its value in it.
 
     Args:
@@ -125,11 +118,8 @@ def draw_heat_map(
       column_labels: The labels of columns, from the left.
       most: The value of the brightest colour; 0 has the darkest.
       show: (value) -> the text in a cell.
-
-    Returns:
-      matplotlib's image, from which a scale of colours can be drawn.
     """
-    image = axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
+    axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         color = "white" if value < _DARK * most else "black"
         text = "-" if np.isnan(value) else show(value)
@@ -137,4 +127,3 @@ def draw_heat_map(
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)
     axis.spines[:].set_visible(False)
-    return image

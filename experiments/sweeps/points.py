@@ -30,6 +30,14 @@ from experiments.sweeps.records import Record, field
 from experiments.sweeps.sweep import PaperClaims, Sweep
 
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
+_NOTES = """\
+bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian; of K
+        canaries a run lifted_gaussian); least, most: over the seeds; rows of
+        one seed share their noise: the number of bounds above is not binomial
+from:   of one seed, two-sided interval; assumes normal scores of one spread, of
+        K canaries a run many runs too
+pred.:  mu = sqrt(insertions / k) / sigma, where gradients do not interfere
+tight:  as high as the upper bound; the paper's text prints no epsilons"""
 
 
 class Evidence(NamedTuple):
@@ -169,16 +177,6 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
         conclusions = tuple(conclusion for conclusion in found if conclusion is not None)
         all_points.append(Point(*place, tuple(group), conclusions))
     return all_points
-
-
-_NOTES = """\
-bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian; of K
-        canaries a run lifted_gaussian); least, most: over the seeds; rows of
-        one seed share their noise: the number of bounds above is not binomial
-from:   of one seed, two-sided interval; assumes normal scores of one spread, of
-        K canaries a run many runs too
-pred.:  mu = sqrt(insertions / k) / sigma, where gradients do not interfere
-tight:  as high as the upper bound; the paper's text prints no epsilons"""
 
 
 def make_rows(
