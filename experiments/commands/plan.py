@@ -77,8 +77,8 @@ def main() -> None:
     mechanism = calibration.KnownMechanism(laws.GAUSSIAN, mu, FLAGS.runs, FLAGS.audits, *levels)
     if setting.canaries > 1:
         audits = min(FLAGS.audits, _MAX_AUDITS)
-        independent = {"law": laws.COINS["independent"], "canaries": setting.canaries}
-        mechanism = mechanism._replace(**independent, audits=audits)
+        mechanism = mechanism._replace(canaries=setting.canaries, audits=audits)
+        mechanism = mechanism._replace(law=laws.COINS["independent"])
     with tqdm(
         total=mechanism.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
     ) as bar:

@@ -242,7 +242,10 @@ def _make_heading(title: str, points: Sequence[Point], inches: float) -> str:
     missing = len(cells) - sum(len(point.conclusions) for point in points)
     most = max(cell.runs for cell in cells)
     seeds = max(len(point.cells) for point in points)
-    data = f"{counted(seeds, 'seed')} of up to {most:,} runs each"
+    data = "one seed"
+    if seeds > 1:
+        data = f"mean and range of {seeds} seeds"
+    data += f", up to {most:,} runs each"
     if missing:
         data += f"; {counted(missing, 'cell')} missing"
     letters = int(max(inches, 5.8) * _LETTERS_PER_INCH)
