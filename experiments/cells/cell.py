@@ -134,7 +134,7 @@ class Cell(NamedTuple):
     is_done: Callable[[Holdings, DataSets], bool]
     open: Callable[[Path, DataSets], Store]
     do: Callable[[Store, DataSets, Progress], object]
-    request: object = None
+    request: Any = None
     audited: Audited | None = None
 
 
@@ -153,3 +153,9 @@ def read_answer(store: Store) -> dict[str, Any] | None:
     except (ValueError, TypeError):
         files.set_aside(store.path / _ANSWER, "it counts as missing")
         return None
+
+
+def find_answer(held: Holdings, setting: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the answer in the store of a setting's identity; None if there is none, or it is damaged."""
+    store = held.open(setting)
+    return None if store is None else read_answer(store)

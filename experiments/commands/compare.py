@@ -38,16 +38,15 @@ def main() -> None:
     from audit.report import style
     from experiments.cells.cell import DataSets
     from experiments.cells.work import Workplace
-    from experiments.compare import figures
-    from experiments.compare.rows import find_rows
+    from experiments.compare import rows
 
     data = DataSets({task(compared.model).data.file: FLAGS.data_file}, FLAGS.tfds_dir)
     # A mistake in --data_file ends the command here, before anything is trained.
     data.load(compared.model)
-    all_rows = find_rows(compared, Workplace(out, data))
+    all_rows = rows.find_rows(compared, Workplace(out, data))
     upper_bound = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
-    figure = figures.draw(all_rows, upper_bound, compared.delta)
-    table = figures.make_table(compared, all_rows, upper_bound)
+    figure = rows.draw(all_rows, upper_bound, compared.delta)
+    table = rows.make_table(compared, all_rows, upper_bound)
     written = [
         files.write_whole(out / "compare" / "compare.csv", table.csv()),
         files.write_whole(out / "compare" / "compare.png", style.png(figure)),

@@ -4,9 +4,10 @@
 ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more
 
 The convex one attains its bound. The latch shows in its last iterate the largest sum of a shuffled training
-run: without Lipschitz steps, releasing the last model alone hides nothing.
+run: without Lipschitz steps, releasing only the last model hides nothing.
 """
 
+import itertools
 import os
 
 from absl import flags
@@ -14,13 +15,10 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import MAX_NOISE, MIN_NOISE, require
-from audit.laws import conversions
 from audit.settings.setting import require_runs
 from audit.storage import files, index
 from audit.written import show_level
-from experiments.cells.cell import DataSets
-from experiments.hidden_state import landscape, landscape_cells
-from experiments.hidden_state.landscape import AUDIT, SEARCH, Grid, Simulation
+from experiments.cells.cell import find_answer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
@@ -43,57 +41,50 @@ def main() -> None:
     hidden-state paper's, a convex landscape, and the latch, whose last model hides nothing of the earlier
     models. What the paper's landscape leaks is computed exactly, and audits of it are simulated.
     """
-    grid = _check_grid()
-    simulation = _check_simulation()
+    sigmas = cli.numbers("sigmas")
+    batch_sizes = cli.whole_numbers("batch_sizes")
+    _require_valid_flags(sigmas, batch_sizes)
     out = cli.folder()
-    cells = landscape_cells.list_cells(grid, simulation, FLAGS.delta)
-    held = index.holdings(out)
-    no_data = DataSets({})
-    missing = [cell for cell in cells if not cell.is_done(held, no_data)]
-    if missing:
-        cli.prepare_jax()
-    for cell in tqdm(missing, desc="landscapes", unit="landscape"):
-        cell.do(cell.open(out, no_data), no_data, lambda runs: None)
-    held = index.holdings(out)
-    audits = landscape.read(held, cells, AUDIT)
+    cli.prepare_jax()
+    from audit.report import style
+    from experiments.hidden_state import crafted, landscape, landscape_figures
+    from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
 
+    simulation = {name: FLAGS[name].value for name in ("delta", "runs", "seed", "confidence")}
+    places = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
+    processes = [Process(sigma, size, FLAGS.steps) for sigma, size in places]
+    studies = landscape.list_studies(processes, **simulation)
+    held = index.holdings(out)
+    missing = [study for study in studies if find_answer(held, study.setting()) is None]
+    for study in tqdm(missing, desc="landscapes", unit="landscape"):
+        landscape.keep(out, study)
+    held = index.holdings(out)
+    results: dict[str, list[Result]] = {AUDIT: [], SEARCH: []}
+    for study in studies:
+        answer = find_answer(held, study.setting())
+        if answer is not None:
+            results[study.kind].append((study, answer))
+
+    # The convex landscape and the latch are studied at settings of their own.
+    tables = {
+        "landscape": landscape_figures.make_table(results[AUDIT]),
+        "convex": crafted.make_convex_table(FLAGS.delta),
+        "latch": crafted.make_latch_table(FLAGS.delta),
+    }
     folder = out / "landscape"
     header = f"# delta={show_level(FLAGS.delta)}\n".encode()
-    from audit.report import style
-    from experiments.hidden_state import convex_landscape, landscape_figures, latch
-
-    exact = landscape_figures.make_table(audits)
-    written = [files.write_whole(folder / "landscape.csv", header + exact.csv())]
-    searches = landscape.read(held, cells, SEARCH)
-    for name, figure in landscape_figures.draw(audits, searches):
+    written = []
+    for name, table in tables.items():
+        written.append(files.write_whole(folder / f"{name}.csv", header + table.csv()))
+        print(table.text() + "\n")
+    for name, figure in landscape_figures.draw(results[AUDIT], results[SEARCH]):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
-
-    # The convex landscape and the latch, which are studied at settings of their own.
-    schedules = [convex_landscape.make_row(*x, FLAGS.delta) for x in convex_landscape.SCHEDULES]
-    convex = convex_landscape.make_table(schedules, FLAGS.delta)
-    written.append(files.write_whole(folder / "convex.csv", header + convex.csv()))
-    trainings = [latch.make_row(training, FLAGS.delta) for training in latch.TRAININGS]
-    latches = latch.make_table(trainings, FLAGS.delta)
-    written.append(files.write_whole(folder / "latch.csv", header + latches.csv()))
-
-    print(f"{exact.text()}\n\n{convex.text()}\n\n{latches.text()}\n")
     for path in written:
         print(os.fspath(path))
 
 
-def _check_simulation() -> Simulation:
-    """Returns how runs are simulated; raises InputError for a flag out of range."""
-    # 2 runs in each world: some bounds choose a threshold on a part of them, and test it on the rest.
-    require_runs(FLAGS.runs, least=4)
-    conversions.require_confidence(FLAGS.confidence)
-    cli.require_seed()
-    return Simulation(FLAGS.runs, FLAGS.seed, FLAGS.confidence)
-
-
-def _check_grid() -> Grid:
-    """Returns the landscapes; raises InputError for a flag out of range."""
-    sigmas = cli.numbers("sigmas")
-    batch_sizes = cli.whole_numbers("batch_sizes")
+def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
+    """Raises InputError for a flag out of range."""
     for sigma in sigmas:
         limits = f"give {MIN_NOISE:g} to {MAX_NOISE:g}"
         require(MIN_NOISE <= sigma <= MAX_NOISE, f"--sigmas: {sigma:g}: {limits}")
@@ -103,9 +94,11 @@ def _check_grid() -> Grid:
     require(
         sigmas and batch_sizes, "--sigmas or --batch_sizes is empty: give numbers, comma-separated"
     )
-    conversions.require_delta(FLAGS.delta)
+    cli.require_levels()
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
-    return Grid(sigmas, batch_sizes, FLAGS.steps)
+    # 2 runs in each world: some estimates choose a threshold on a part of them, and test it on the rest.
+    require_runs(FLAGS.runs, least=4)
+    cli.require_seed()
 
 
 if __name__ == "__main__":

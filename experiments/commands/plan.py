@@ -15,7 +15,7 @@ from tqdm import tqdm
 from audit.calibration import calibration, laws, planning
 from audit.claims import accounting
 from audit.commands import cli
-from audit.errors import InputError, plain_digits, require
+from audit.errors import require
 from audit.laws import conversions
 from audit.report.table import Column, Table
 from audit.runtime.machine import cores
@@ -72,21 +72,13 @@ def main() -> None:
     probe = forecast.probe(setting, dataset, FLAGS.runs)
 
     # What bounds would show, by simulated audits of a Gaussian mechanism that leaks the truth.
-    mechanism = calibration.KnownMechanism(
-        laws.GAUSSIAN,
-        conversions.mu_from_epsilon(truth, FLAGS.delta),
-        FLAGS.runs,
-        FLAGS.audits,
-        FLAGS.delta,
-        FLAGS.confidence,
-        FLAGS.seed,
-    )
+    mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
+    levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    mechanism = calibration.KnownMechanism(laws.GAUSSIAN, mu, FLAGS.runs, FLAGS.audits, *levels)
     if setting.canaries > 1:
-        mechanism = mechanism._replace(
-            law=laws.COINS["independent"],
-            canaries=setting.canaries,
-            audits=min(FLAGS.audits, _MAX_AUDITS),
-        )
+        audits = min(FLAGS.audits, _MAX_AUDITS)
+        mechanism = mechanism._replace(canaries=setting.canaries, audits=audits)
+        mechanism = mechanism._replace(law=laws.COINS["independent"])
     with tqdm(
         total=mechanism.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
     ) as bar:
@@ -103,10 +95,8 @@ def main() -> None:
     print(forecast.show_bounds(bounds))
     print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
     print(f"{FLAGS.runs} runs of {steps} steps: {probe.show_time(FLAGS.runs, steps)}")
-    print(
-        f"a step takes {probe.model_step:.2g} s ({setting.model}, chunks of {probe.chunk}), "
-        f"compilation {probe.compilation:.0f} s"
-    )
+    step = f"a step takes {probe.model_step:.2g} s ({setting.model}, chunks of {probe.chunk})"
+    print(f"{step}, compilation {probe.compilation:.0f} s")
 
 
 def _print_bugs(setting: Setting) -> None:
@@ -122,14 +112,8 @@ def _print_bugs(setting: Setting) -> None:
     # Fresh directions are many in each run: where the setting has a single canary, _CANARIES stand in.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
-    for text in FLAGS.bug:
-        try:
-            noise_ratio = float(plain_digits(text))
-        except ValueError:
-            raise InputError(f"--bug={text}: give numbers above 0, as 0.9,0.5") from None
-        rows.append(
-            planning.runs_until_refuted(mu, noise_ratio, canaries, FLAGS.confidence, FLAGS.seed)
-        )
+    for ratio in cli.numbers("bug"):
+        rows.append(planning.runs_until_refuted(mu, ratio, canaries, FLAGS.confidence, FLAGS.seed))
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is refuted",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",

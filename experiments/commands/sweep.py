@@ -9,6 +9,7 @@ Figures share cells, and a cell is never trained twice.
 
 import shlex
 import time
+from datetime import timedelta
 
 from absl import flags
 
@@ -17,7 +18,7 @@ from audit.errors import require
 from audit.settings import make
 from audit.written import counted, shortened
 from experiments.cells import work
-from experiments.cells.cell import Cell, DataSets, file_names
+from experiments.cells.cell import DataSets, file_names
 from experiments.cells.work import Workplace
 from experiments.commands import grid_flags
 from experiments.sweeps import registry
@@ -48,18 +49,11 @@ def main() -> None:
         print(_list_sweeps(sweeps, place))
         return
 
-    # The cells, and those of them that the store lacks.
     title = ", ".join(sweep.name for sweep in sweeps)
-    cells: list[Cell] = []
-    for sweep in sweeps:
-        cells += sweep.cells
+    cells = work.distinct([cell for sweep in sweeps for cell in sweep.cells])
     require(cells, f"{title} trains nothing: run ./run.sh figures --name={','.join(names)}")
-    cells = work.distinct(cells)
     held = make.holdings(place.out)
-    missing = []
-    for cell in cells:
-        if not cell.is_done(held, data):
-            missing.append(cell)
+    missing = [cell for cell in cells if not cell.is_done(held, data)]
 
     # The output ends with the command that draws the figures.
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
@@ -78,19 +72,14 @@ def main() -> None:
 
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
     require(not outcome.failed, f"{failures}: fix what is reported above, and start again")
-    # Hours go on beyond a day's 24, as `strftime` would not let them.
-    minutes, seconds = divmod(round(time.perf_counter() - begin), 60)
-    hours, minutes = divmod(minutes, 60)
-    duration = f"{hours:02}:{minutes:02}:{seconds:02}"
+    duration = timedelta(seconds=round(time.perf_counter() - begin))
     here = f"{counted(len(outcome.here), 'cell')} in {duration}"
     before = f"{len(cells) - len(missing) + len(outcome.elsewhere)} before"
     print(f"{title}: {here}, {before}\n{closing}")
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
-    """Returns a table with a line for each sweep: how many cells it has, and how many of them are done.
-
-    The line also has an estimate of the minutes that all its cells take, done or not.
+    """Returns a table of sweeps: how many cells each has, how many are done, and the minutes that all take.
 
     Args:
       sweeps: The sweeps.
@@ -100,15 +89,11 @@ def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)
-        done = 0
-        seconds = 0.0
-        for cell in cells:
-            done += cell.is_done(held, place.data)
-            seconds += cell.seconds
+        done = sum(cell.is_done(held, place.data) for cell in cells)
+        minutes = sum(cell.seconds for cell in cells) / 60
         title = shortened(sweep.title, 40)
-        lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {seconds / 60:>8.1f}  {title}")
-    lines.append(f"scale {FLAGS.scale}; minutes about, on two cores; cells")
-    lines.append("that figures share are trained once")
+        lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {title}")
+    lines.append(f"scale {FLAGS.scale}; minutes about, on two cores; shared cells are trained once")
     return "\n".join(lines)
 
 

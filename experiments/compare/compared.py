@@ -141,20 +141,15 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
         sees = ALL if fields.get("observe") == "all" else FINAL
         return TrainedMethod(name, runs, shown, sees, setting)
 
-    counts = (IF_GAUSSIAN, ASSUMPTION_FREE)
-    lifted = (LIFTED_GAUSSIAN, CLUSTERED, LIFTED)
-    lidp = ("lidp_wilson_2", "lidp_bernstein_2")
     one_run = {"adversary": "one_shot", "canaries": compared.one_run_canaries}
     coordinates = {"adversary": "gc_r", "canaries": COORDINATES}
     directions = {"adversary": "cots", "canaries": DIRECTIONS}
+    fresh = {"adversary": "sphere", "canaries": "auto"}
+    lifted = (LIFTED_GAUSSIAN, CLUSTERED, LIFTED)
+    lidp = ("lidp_wilson_2", "lidp_bernstein_2")
+    counts = (IF_GAUSSIAN, ASSUMPTION_FREE)
     return [
-        make(
-            "fresh directions",
-            compared.fresh_runs,
-            (EXACT_NULL,),
-            adversary="sphere",
-            canaries="auto",
-        ),
+        make("fresh directions", compared.fresh_runs, (EXACT_NULL,), **fresh),
         make("hidden state", compared.single_runs, counts, adversary="gc_s"),
         make(f"hidden state, K = {COORDINATES}", compared.many_runs, lifted, **coordinates),
         make(f"LiDP, K = {DIRECTIONS}", compared.lidp_runs, lidp, **directions),

@@ -1,26 +1,32 @@
-"""Each method's values as records of the comparison; scores are trained or measured once, and stored.
+"""Each method's values as records of the comparison, as a table and as a figure.
 
-Bounds are those that the method's own command prints. CANIFE's values are composed without amplification by
-sampling, since the mini-batches are known. There are two: its published estimates, composed through Renyi DP,
-and the exact laws of its canaries' scores, composed as Gaussian curves.
+Scores are trained or measured once, and stored. Bounds are those that the method's own command prints.
+CANIFE's values are composed without amplification by sampling, since the mini-batches are known. There are
+two: its published estimates, composed through Renyi DP, and the exact laws of its canaries' scores, composed
+as Gaussian curves.
 """
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from audit.conclusions.concluded import conclude_each_run, conclude_setting
-from audit.conclusions.conclusion import assumption_of
 from audit.laws import conversions
 from audit.methods import one_shot
+from audit.methods.estimate import Finding
+from audit.report.style import BLACK, FADED, FREE, IN, OUT
+from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime import machine
 from audit.settings import make
 from audit.storage.store import Scores, count_runs
 from audit.training import build
 from audit.training import game as games
-from audit.written import Level
+from audit.written import Level, counted, show_level
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
 from experiments.canife import training as canife_training
@@ -34,10 +40,20 @@ from experiments.compare.compared import (
     list_methods,
     make_attacked,
 )
-from experiments.sweeps.records import Record
+from experiments.sweeps.panels import draw_panels
+from experiments.sweeps.records import Record, field
 
+_PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)  # the paper's estimates
 ESTIMATE = "(no bound)"
 REFUTED = "REFUTED"
+_VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
+_FREE = ("nothing", "fair coins", "fresh directions")  # what bounds for every curve assume
+_NOTES = """\
+estimator: bounds hold at confidence {confidence} for what they assume.
+(no bound): an estimate or a measurement. s: seconds spent now; kept: none.
+One mechanism, neighbours (a canary is added) and delta for all: {steps:,} steps of
+DP-SGD, each of which takes the canary, sigma = {sigma:g}."""
+_REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
@@ -64,20 +80,31 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
     return sorted(rows, key=lambda row: row["sees"] != FINAL)  # False sorts before True
 
 
-def is_bound(row: Record) -> bool:
-    """Returns whether a value is a lower bound on epsilon whose assumption the scores do not refute."""
-    return row["assumes"] not in (ESTIMATE, REFUTED)
-
-
 def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> list[Record]:
     """Trains a method's runs that the store lacks, and returns its records; refuted bounds come last."""
     scores, seconds = _train(method, place)
-    values = _conclude_one_run if not method.shown else _conclude_runs
+    level = Level(compared.delta, compared.confidence)
+    found: list[tuple[Finding, str]] = []
+    if method.shown:
+        conclusion = conclude_setting(scores, method.setting, level)
+        bounds = [conclusion.bound(name) for name in method.shown]
+    else:
+        data = place.data.load(compared.model)
+        dimension = build.trainee(compared.model, data).model.n_parameters
+        (conclusion,) = conclude_each_run(scores, dimension, method.sees == FINAL, level)
+        bounds = list(conclusion.bounds)
+        for estimate in conclusion.estimates:
+            if estimate.method in _PUBLISHED:
+                found.append((estimate, ESTIMATE))
+    for bound in bounds:
+        refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
+        found.append((bound, REFUTED if refuted else bound.assumes.word))
+    found.sort(key=lambda value: value[1] == REFUTED)
     shared = {"method": method.name, "sees": method.sees, "runs": method.runs, "seconds": seconds}
-    rows = []
-    for value, epsilon, assumes in values(compared, method, place, scores):
-        rows.append({**shared, "value": value, "epsilon": epsilon, "assumes": assumes})
-    return sorted(rows, key=lambda row: row["assumes"] == REFUTED)
+    return [
+        {**shared, "value": finding.method, "epsilon": finding.epsilon, "assumes": assumes}
+        for finding, assumes in found
+    ]
 
 
 def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
@@ -92,38 +119,6 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
     with machine.bar(missing) as bar:
         games.train(game, store, method.runs, progress=bar)
     return store.load(method.runs), time.perf_counter() - begin
-
-
-Value = tuple[str, float, str]  # name, epsilon, what it assumes
-
-
-def _conclude_runs(
-    compared: Compared, method: TrainedMethod, place: Workplace, scores: Scores
-) -> Iterator[Value]:
-    """Yields the shown bounds of many runs."""
-    level = Level(compared.delta, compared.confidence)
-    conclusion = conclude_setting(scores, method.setting, level)
-    for name in method.shown:
-        bound = conclusion.bound(name)
-        assumption = assumption_of(bound)
-        assumes = assumption.word
-        if assumption.gaussian and conclusion.refutes_gaussian:
-            assumes = REFUTED
-        yield bound.method, bound.epsilon, assumes
-
-
-def _conclude_one_run(
-    compared: Compared, method: TrainedMethod, place: Workplace, scores: Scores
-) -> Iterator[Value]:
-    """Yields the values of a single run of many canaries: the one-shot paper's two estimates, then bounds."""
-    dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
-    level = Level(compared.delta, compared.confidence)
-    (conclusion,) = conclude_each_run(scores, dimension, method.sees == FINAL, level)
-    for estimate in conclusion.estimates:
-        if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
-            yield estimate.method, estimate.epsilon, ESTIMATE
-    for bound in conclusion.bounds:
-        yield bound.method, bound.epsilon, bound.assumes.word
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
@@ -159,3 +154,95 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     }
     shared = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
     return [{**shared, "value": value, "epsilon": epsilon} for value, epsilon in values.items()]
+
+
+def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
+    """Returns the comparison's table: a row for each value, and the accountant's epsilon below the rows.
+
+    Args:
+      compared: The mechanism, delta and confidence.
+      rows: The records of all methods, in order.
+      upper: The accountant's epsilon at the delta of `compared`.
+    """
+    columns = [
+        field("method", "method", width=20, left=True),
+        field("value", "estimator", width=23, left=True),
+        field("sees"),
+        field("runs", "runs", number(","), 5),
+        field("seconds", "s", number(".0f"), 4, none="kept"),
+        Column(None, _show_epsilon, "epsilon", width=7),
+        field("epsilon"),
+        field("assumes", "assumes", left=True),
+        Column("upper_bound", lambda row: upper),
+    ]
+    # A line in the form of a row; its blank fills the columns of runs and seconds.
+    upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
+    confidence = show_level(compared.confidence)
+    noise_multiplier = compared.noise_multiplier
+    notes = _NOTES.format(confidence=confidence, steps=compared.steps, sigma=noise_multiplier)
+    after = ["-" * 80, upper_bound, notes]
+    if any(row["assumes"] == REFUTED for row in rows):
+        after.append(_REFUTED)
+    before = [f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST"]
+    return Table(
+        columns, rows, lambda row: _VIEWS[row["sees"]], before=before, after=after, gap=" ", rule=80
+    )
+
+
+def _show_epsilon(row: Record) -> str:
+    """Returns epsilon as text: an estimate to the nearest, a bound rounded down."""
+    epsilon = row["epsilon"]
+    return f"{epsilon:.3f}" if row["assumes"] == ESTIMATE else at_least(epsilon)
+
+
+def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
+    """Draws each value as a dot, from top to bottom, and the accountant's epsilon as a line.
+
+    The horizontal axis ends 5% beyond the largest epsilon, or beyond 1.6 times the accountant's if that is
+    less. The few estimates far above the accountant's epsilon become arrows with their value.
+
+    Args:
+      rows: The records of all methods, in order.
+      upper: The accountant's epsilon.
+      delta: The delta of every epsilon, for the axis' label.
+    """
+    edge = 1.05 * min(1.6 * upper, max([upper, *(row["epsilon"] for row in rows)]))
+
+    def draw_rows(axis: Axes) -> None:
+        """Draws all values, and the upper bound."""
+        names = []
+        for place, row in enumerate(rows):
+            color, label = _find_look(row)
+            is_bound = row["assumes"] not in (ESTIMATE, REFUTED)
+            marker = "o"
+            if row["epsilon"] > edge:
+                marker = ">"
+                text = _show_epsilon(row)
+                axis.text(0.98 * edge, place, text, ha="right", va="center", fontsize=8)
+            look: dict[str, Any] = {"color": color, "clip_on": False, "label": label}
+            look["mfc"] = color if is_bound else "white"
+            axis.plot([min(row["epsilon"], edge)], [place], marker, **look)
+            value = row["value"].replace("_", " ")
+            names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
+        label = "upper bound (accounting)"
+        axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label=label)
+        axis.set_yticks(range(len(rows)), names, fontsize=8)
+        axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
+        axis.invert_yaxis()
+        split = sum(row["sees"] == FINAL for row in rows) - 0.5
+        label = "below: methods that see every iterate"
+        axis.axhline(split, color="0.7", lw=0.8, label=label)
+
+    title = "One mechanism: fresh directions, and the methods of four papers"
+    return draw_panels(title, {"": draw_rows}, (7, 0.24 * len(rows)))
+
+
+def _find_look(row: Record) -> tuple[str, str]:
+    """Returns a value's color, and its label in the legend."""
+    if row["assumes"] == REFUTED:
+        return FADED, "refuted: the curve is not Gaussian"
+    if row["assumes"] == ESTIMATE:
+        return IN, "estimate, no bound"
+    if row["assumes"] in _FREE:
+        return FREE, "bound, whatever the curve"
+    return OUT, "bound, if what it assumes holds"

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz
@@ -28,41 +27,28 @@ from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 from audit.report.style import BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
-from audit.report.table import Table, at_least, at_most, number
+from audit.report.table import at_least, at_most, number
 from audit.settings.setting import Setting, identity
 from audit.written import show_level
-from experiments.cells.cell import Cell
-from experiments.hidden_state import expansion
-from experiments.sweeps.panels import draw_panels
+from experiments.hidden_state import measured
+from experiments.sweeps.panels import draw_panels, plot_lines, take
 from experiments.sweeps.points import Evidence, Point
-from experiments.sweeps.records import Record, field
-from experiments.sweeps.sweep import Axis, OwnTable, Sweep
+from experiments.sweeps.records import Record, field, own_table
+from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
 _MARGIN = 10  # by how much the margin multiplies the excess over 1 of measured Lipschitz constants
 _MAX_EPSILON = 1e3  # at which infinite ends of intervals are cut off
 _TICKS = (0.3, 1, 3, 10, 30)  # of a logarithmic axis
-_SMALL: dict[str, Any] = {"ms": 4, "ls": ""}
-_MARKS: dict[str, tuple[str, dict[str, Any]]] = {  # label and looks, by the field of a row
-    "composition": ("composition", {"color": UPPER, "ls": ":"}),
-    "constant_direction": (
-        "what a constant direction reaches",
-        {"color": PREDICTED, "lw": 5, "alpha": 0.4},
-    ),
-    "proven": (
-        "lower bound without an assumption, fresh directions",
-        {"color": FREE, "marker": "o", **_SMALL},
-    ),
-    "gdp_limit": (
-        "below it no GDP guarantee holds, fresh directions",
-        {"color": GREEN, "marker": "^", **_SMALL},
-    ),
-    "if_gaussian": (
-        "lower bound if Gaussian, along coordinates",
-        {"color": BLUE, "marker": "v", **_SMALL},
-    ),
+_LOOKS = {  # of the fields of rows: label, color, and format of marker and line
+    "composition": ("composition", UPPER, ":"),
+    "proven": ("lower bound without an assumption, fresh directions", FREE, "o"),
+    "gdp_limit": ("below it no GDP guarantee holds, fresh directions", GREEN, "^"),
+    IF_GAUSSIAN: ("lower bound if Gaussian, along coordinates", BLUE, "v"),
 }
+_AT_MOST = {"at_most": ("last model at most, proven or measured", BOUND, "-")}
+_ESTIMATED = "last model at most by derivatives, an estimate: steps have kinks"
 _NOTES = """\
 proven:   without an assumption, by fresh directions; GDP: below it no GDP guarantee holds
 Gauss:    if the curve is Gaussian; audit: two-sided, where scores are normal; by coordinates
@@ -71,46 +57,40 @@ at most:  upper bound on the last model, and why; x10: if steps expand ten times
 estimate: steps have kinks, and derivatives do not bound them"""
 # Numbers of training runs at which bounds are shown.
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
-_LOOKS = {  # of methods: color, marker, line
-    EXACT_NULL: (FREE, "", "-"),
-    ASSUMPTION_FREE: (BLUE, "s", "--"),
-    LIFTED: (BLUE, "s", "--"),
-    IF_GAUSSIAN: (VERMILION, "^", "-."),
-    LIFTED_GAUSSIAN: (VERMILION, "^", "-."),
-    CLUSTERED: (GREEN, "v", (0, (5, 1))),
+_METHODS = {  # color, and format of marker and line
+    EXACT_NULL: (FREE, "-"),
+    ASSUMPTION_FREE: (BLUE, "s--"),
+    LIFTED: (BLUE, "s--"),
+    IF_GAUSSIAN: (VERMILION, "^-."),
+    LIFTED_GAUSSIAN: (VERMILION, "^-."),
+    CLUSTERED: (GREEN, "v--"),
 }
 
 
 def draw_bracket(
-    sweep: Sweep, points: Sequence[Point], evidence: Evidence, logarithmic: bool
+    sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
     """Draws the figure of upper bounds and audits, and makes its table.
 
     Args:
-      sweep: The sweep.
+      sweep: The sweep, which has an axis.
       points: The points of all panels; each has a conclusion.
       evidence: What the store holds, and the delta and confidence of bounds.
-      logarithmic: Whether epsilon has a logarithmic axis.
     """
-    x_axis = sweep.axis or Axis("k", "k")  # these sweeps have an axis; the type allows None
-    rows = make_rows(points, sweep.cells, evidence)
+    x_axis = sweep.axis
+    assert x_axis is not None
+    rows = make_rows(points, sweep, evidence)
     places = sorted({row["x"] for row in rows})
-    labels = [f"{place:g}" for place in places]
-
-    def draw_panel(panel: str, axis: Axes) -> None:
-        """Draws a panel's rows, with a tick at every x of the figure."""
-        of_panel = [row for row in rows if row["panel"] == panel]
-        _draw_rows(axis, sorted(of_panel, key=itemgetter("x")))
-        axis.set(xscale="log", xlabel=x_axis.name)
-        if logarithmic:
-            axis.set(yscale="log", ylim=(0.2, None))
-            axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
-        else:
-            axis.set_ylim(0, None)
-        axis.set_xticks(places, labels, fontsize=7)
-        axis.minorticks_off()
-
-    panels = {row["panel"]: partial(draw_panel, row["panel"]) for row in rows}
+    look: dict[str, Any] = {"xscale": "log", "xlabel": x_axis.name, "ylim": (0, None)}
+    look |= {"xticks": places, "xticklabels": [f"{place:g}" for place in places]}
+    if sweep.name in ("bracket_k", "bracket_steps"):
+        look |= {"yscale": "log", "ylim": (0.2, None)}
+        look |= {"yticks": _TICKS, "yticklabels": [f"{tick:g}" for tick in _TICKS]}
+    panels = {}
+    for row in rows:
+        of_panel = [other for other in rows if other["panel"] == row["panel"]]
+        of_panel.sort(key=itemgetter("x"))
+        panels[row["panel"]] = partial(_draw_rows, rows=of_panel, look=look)
     label = f"epsilon at delta {show_level(evidence.levels.delta)}"
     figure = draw_panels(sweep.title, panels, ylabel=label, sharey=True)
     nearest = number(".2f")
@@ -119,7 +99,7 @@ def draw_bracket(
         field("x", x_axis.symbol, number("g"), width=5),
         field("proven", "proven", at_least, width=6),
         field("gdp_limit", "GDP", at_least, width=6),
-        field("if_gaussian", "Gauss", at_least, width=6),
+        field(IF_GAUSSIAN, "Gauss", at_least, width=6),
         field("interval_low", "audit", nearest, width=6),
         field("interval_high", "to", nearest, width=6),
         field("constant_direction", "const", nearest, width=6),
@@ -129,19 +109,17 @@ def draw_bracket(
         field("expansion", "mean c", number(".5f"), width=8),
         field("composition", "composed", at_most, width=8),
     ]
-    before = (sweep.title, f"epsilon at {evidence.levels}")
-    section = itemgetter("panel")
-    table = Table(columns, rows, section, before=before, after=[_NOTES], gap=" ", rule=80)
-    return figure, OwnTable(table.text(), table.csv())
+    layout: dict[str, Any] = {"before": (sweep.title, f"epsilon at {evidence.levels}")}
+    layout |= {"section": itemgetter("panel"), "after": [_NOTES], "gap": " "}
+    return figure, own_table(columns, rows, **layout)
 
 
-def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
-    """Returns how many of a sweep's measurements of how much steps stretch distances the store lacks."""
-    settings = _list_measured(sweep.cells)
-    return sum(expansion.read(evidence.held, setting) is None for setting in settings)
+def list_measured(sweep: Sweep) -> list[Setting]:
+    """Returns the settings of a sweep whose steps are measured by a cell."""
+    return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 
-def make_rows(points: Sequence[Point], cells: Sequence[Cell], evidence: Evidence) -> list[Record]:
+def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns a row for each place, a panel and an x; a row has no fields for what is unknown.
 
     A place has up to two audits, with fresh directions and along a coordinate. The fields of a row are
@@ -150,17 +128,17 @@ def make_rows(points: Sequence[Point], cells: Sequence[Cell], evidence: Evidence
 
     Args:
       points: The points of all panels; each has a conclusion.
-      cells: The sweep's cells, whose measurements of steps are used.
+      sweep: The sweep, whose cells measure steps.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
-    measured = {_describe_training(setting): setting for setting in _list_measured(cells)}
+    by_training = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows: dict[tuple[str, float], Record] = {}
     for point in points:
         place = (point.panel, point.x)
         if place not in rows:
             # If nothing is measured, since a bound is proven or k is 1, the audit's own setting will do.
             setting = point.cells[0].setting
-            setting = measured.get(_describe_training(setting), setting)
+            setting = by_training.get(_describe_training(setting), setting)
             composition = point.upper_bound()
             upper = _find_upper(composition, setting, evidence)
             rows[place] = {"panel": point.panel, "x": point.x, "composition": composition, **upper}
@@ -173,15 +151,10 @@ def make_rows(points: Sequence[Point], cells: Sequence[Cell], evidence: Evidence
             rows[place] |= {
                 "interval_low": low,
                 "interval_high": high,
-                "if_gaussian": point.epsilons(IF_GAUSSIAN)[0],
+                IF_GAUSSIAN: point.spread(IF_GAUSSIAN)[0],
                 "constant_direction": point.predicted(evidence.levels.delta),
             }
     return list(rows.values())
-
-
-def _list_measured(cells: Sequence[Cell]) -> list[Setting]:
-    """Returns the settings whose steps are measured by a cell."""
-    return [cell.request for cell in cells if isinstance(cell.request, Setting)]
 
 
 def _describe_training(setting: Setting) -> Hashable:
@@ -207,7 +180,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     if setting.schedule.periodicity == 1 and not contracts:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(state, str):
-        steps = expansion.read(evidence.held, setting)
+        steps = measured.read_expansion(evidence.held, setting)
         if steps is None:
             return {}
         if steps.kink:  # there a derivative does not bound how far a step separates two models
@@ -222,29 +195,26 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     }
 
 
-def _draw_rows(axis: Axes, rows: Sequence[Record]) -> None:
+def _draw_rows(axis: Axes, rows: Sequence[Record], look: dict[str, Any]) -> None:
     """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
-    xs = [row["x"] for row in rows]
-
-    def take(name: str) -> NDArray[np.float64]:
-        """Returns a field of all rows, NaN for rows without it."""
-        return np.array([row.get(name) for row in rows], np.float64)
-
-    for name, (label, look) in _MARKS.items():
-        if np.isfinite(take(name)).any():
-            axis.plot(xs, take(name), label=label, **look)
-    label = "last model at most, proven or measured"
-    dash = "-"
+    plot_lines(axis, rows, _LOOKS)
+    at_most_looks = _AT_MOST
     if any(row.get("word") == ESTIMATE for row in rows):
-        label = "last model at most by derivatives, an estimate: steps have kinks"
-        dash = "--"
-    axis.plot(xs, take("at_most"), label=label, color=BOUND, ls=dash)
+        at_most_looks = {"at_most": (_ESTIMATED, BOUND, "--")}
+    plot_lines(axis, rows, at_most_looks)
+    xs = take(rows, "x")
     label = "up to steps that expand ten times as much"
-    look = {"color": BOUND, "alpha": 0.15, "lw": 0, "label": label}
-    axis.fill_between(xs, take("at_most"), take("margin"), **look)
+    shade: dict[str, Any] = {"color": BOUND, "alpha": 0.15, "lw": 0, "label": label}
+    axis.fill_between(xs, take(rows, "at_most"), take(rows, "margin"), **shade)
+    band: dict[str, Any] = {"color": PREDICTED, "lw": 5, "alpha": 0.4}
+    constant = take(rows, "constant_direction")
+    if np.isfinite(constant).any():
+        axis.plot(xs, constant, label="what a constant direction reaches", **band)
     label = "audit's two-sided interval where scores are normal"
-    highs = np.minimum(take("interval_high"), _MAX_EPSILON)
-    axis.vlines(xs, take("interval_low"), highs, color=BLUE, zorder=3, label=label)
+    highs = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
+    axis.vlines(xs, take(rows, "interval_low"), highs, color=BLUE, zorder=3, label=label)
+    axis.set(**look)
+    axis.minorticks_off()
 
 
 def draw_proven(
@@ -259,27 +229,28 @@ def draw_proven(
     """
     rows = [row for point in points for row in make_proven_rows(point, evidence)]
     delta = evidence.levels.delta
+    # By panel: of GC-R, which comes last.
+    predictions = {point.panel: point.predicted(delta) for point in points}
 
-    def draw_panel(panel: str, axis: Axes) -> None:
+    def draw_panel(axis: Axes, of_panel: Sequence[Record]) -> None:
         """Draws the limits and the lines of a panel."""
-        of_panel = [point for point in points if point.panel == panel]
-        predicted = of_panel[-1].predicted(delta)  # of GC-R, which comes last
+        predicted = predictions[of_panel[0]["panel"]]
         if predicted is not None:
             label = "predicted where gradients do not interfere"
             axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
-        upper_bound = of_panel[0].upper_bound()
+        upper_bound = of_panel[0]["upper_bound"]
         axis.axhline(upper_bound, color=UPPER, ls=":", label="upper bound (accounting)")
-        for name, (color, marker, dash) in _LOOKS.items():
-            line = [row for row in rows if (row["panel"], row["method"]) == (panel, name)]
-            if line:
-                trainings = [row["trainings"] for row in line]
-                epsilons = [row["epsilon"] for row in line]
-                shown = FADED if line[0]["assumes"] == "REFUTED" else color
-                look = {"color": shown, "marker": marker, "ls": dash, "label": line[0]["legend"]}
-                axis.plot(trainings, epsilons, ms=3.5, **look)
+        for name, (color, line) in _METHODS.items():
+            shown = [{**row, "x": row["trainings"]} for row in of_panel if row["method"] == name]
+            for row in shown[:1]:
+                color = FADED if row["assumes"] == "REFUTED" else color
+                plot_lines(axis, shown, {"epsilon": (row["legend"], color, line)})
         axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
 
-    panels = {point.panel: partial(draw_panel, point.panel) for point in points}
+    panels = {}
+    for point in points:
+        of_panel = [row for row in rows if row["panel"] == point.panel]
+        panels[point.panel] = partial(draw_panel, of_panel=of_panel)
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(sweep.title, panels, (3.1, 2.7), ylabel=label)
     columns = [
@@ -293,15 +264,14 @@ def draw_proven(
     ]
     shown = [row for row in rows if row["is_shown"]]
     before = [f"{sweep.title}: epsilon at {evidence.levels}"]
-    table = Table(columns, shown, itemgetter("panel"), before=before, rule=80)
-    return figure, OwnTable(table.text(), table.csv())
+    return figure, own_table(columns, shown, section=itemgetter("panel"), before=before)
 
 
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs: the lower bound on epsilon after these runs.
 
     An audit with fresh directions has a bound after every run, and the table shows some of them. Any other
-    audit has those of each method in _LOOKS, from its first runs, at the numbers in _SHOWN_RUNS.
+    audit has those of each method in _METHODS, from its first runs, at the numbers in _SHOWN_RUNS.
 
     Args:
       point: One audit of a panel, and the conclusion from all its runs.
@@ -309,28 +279,20 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions
-    lines = []
-    if conclusion.law_is_known:  # of fresh directions
-        bound = conclusion.assumption_free
-        lines.append((bound, dict(enumerate(bound.path, 1))))
-    else:
-        by_runs = {}
-        for runs in _SHOWN_RUNS:
-            scores = None
-            if runs < cell.runs:
-                scores = evidence.held.scores(identity(cell.setting), runs)
+    by_runs = {}
+    for runs in _SHOWN_RUNS:
+        if runs < cell.runs and not conclusion.law_is_known:
+            scores = evidence.held.scores(identity(cell.setting), runs)
             with contextlib.suppress(InputError):  # too few runs for its methods
                 if scores is not None:
                     by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
-        by_runs[cell.runs] = conclusion
-        for bound in conclusion.bounds:
-            if bound.method in _LOOKS:
-                name = bound.method
-                epsilons = {runs: part.bound(name).epsilon for runs, part in by_runs.items()}
-                lines.append((bound, epsilons))
+    by_runs[cell.runs] = conclusion
     rows = []
-    for bound, epsilons in lines:
+    for bound in [bound for bound in conclusion.bounds if bound.method in _METHODS]:
         method = method_of(bound)
+        epsilons = {runs: part.bound(method.name).epsilon for runs, part in by_runs.items()}
+        if conclusion.law_is_known:  # of fresh directions
+            epsilons = dict(enumerate(bound.path, 1))
         for runs, epsilon in epsilons.items():
             row = {
                 "panel": point.panel,

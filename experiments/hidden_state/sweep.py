@@ -26,14 +26,10 @@ from audit.adversaries.examples import Loss
 from audit.adversaries.sphere import SphereFields
 from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
-from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
-from experiments.hidden_state import landscape_cells
-from experiments.hidden_state.expansion import expansion_cell
-from experiments.hidden_state.landscape import Grid, Simulation
-from experiments.hidden_state.norms import norms_cell
-from experiments.sweeps.sweep import Axis, PaperClaims, Statement, Sweep
+from experiments.hidden_state.measured import expansion_cell, norms_cell
+from experiments.sweeps.sweep import Axis, PaperClaims, Sweep
 from models.catalogue import task
 
 SMOKE = "smoke"
@@ -104,37 +100,32 @@ _RESNET = Size(
 _LOGISTIC = Size(
     batch_size=16, canaries=128, coordinate_runs=_at_each(120), fresh_runs=_at_each(40)
 )
-SIZES: dict[str, Sizes] = {
-    SMOKE: {
-        "fcnn": Size({1: 40}, insertions=4, batch_size=20, fresh_runs={1: 4}),
-        "wide_fcnn": Size(
-            insertions=4, batch_size=20, canaries=8, coordinate_runs={1: 8}, fresh_runs={1: 2}
-        ),
-        "convnet": _TINY,
-        "resnet18": Size(_at_each(2), insertions=1, batch_size=2),
-        "mobilenet_head": _TINY,
-        "logistic": _TINY._replace(canaries=8, coordinate_runs=_at_each(8)),
-    },
-    "laptop": {
-        "fcnn": _FCNN,
-        "wide_fcnn": _WIDE_FCNN,
-        "convnet": _CONVNET,
-        "resnet18": _RESNET,
-        "mobilenet_head": Size(canaries=256, coordinate_runs={1: 100}),
-        "logistic": _LOGISTIC,
-    },
-    "paper": {
-        "fcnn": _FCNN,
-        "wide_fcnn": _WIDE_FCNN,
-        "convnet": Size(_ALL_RUNS, fresh_runs=_at_each(60)),
-        "resnet18": Size(_ALL_RUNS),
-        "mobilenet_head": Size(_ALL_RUNS),
-        "logistic": _LOGISTIC,
-    },
+_LAPTOP = {
+    "fcnn": _FCNN,
+    "wide_fcnn": _WIDE_FCNN,
+    "convnet": _CONVNET,
+    "resnet18": _RESNET,
+    "mobilenet_head": Size(canaries=256, coordinate_runs={1: 100}),
+    "logistic": _LOGISTIC,
 }
+_PAPER = {
+    "convnet": Size(_ALL_RUNS, fresh_runs=_at_each(60)),
+    "resnet18": Size(_ALL_RUNS),
+    "mobilenet_head": Size(_ALL_RUNS),
+}
+_SMOKE = {
+    "fcnn": Size({1: 40}, insertions=4, batch_size=20, fresh_runs={1: 4}),
+    "wide_fcnn": Size(
+        insertions=4, batch_size=20, canaries=8, coordinate_runs={1: 8}, fresh_runs={1: 2}
+    ),
+    "convnet": _TINY,
+    "resnet18": Size(_at_each(2), insertions=1, batch_size=2),
+    "mobilenet_head": _TINY,
+    "logistic": _TINY._replace(canaries=8, coordinate_runs={1: 8, 5: 8}, fresh_runs={1: 1, 5: 1}),
+}
+SIZES: dict[str, Sizes] = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
 
 # The networks of `bracket`, at their own sizes.
-_MAX_NETWORK_PERIODICITY = 25
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
 # 8 runs along coordinates, the fewest, take too long at k = 25.
@@ -153,18 +144,9 @@ _BRACKETED = {
     "gelu_convnet": _SLOW,
     "mobilenet_softmax_head": Size(canaries=256, coordinate_runs=_AUDITED, fresh_runs=_at_each(20)),
 }
-
-
 _FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
-BRACKETED: dict[str, Sizes] = {
-    SMOKE: {"fcnn": _FEW, "tanh_fcnn": _FEW},
-    "laptop": _BRACKETED,
-    "paper": _BRACKETED,
-}
 
 NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # Figure 8's runs for each model, at most
-_WHOLE_GRID = Grid(tuple(float(sigma) for sigma in range(1, 9)), (1, 2, 4, 8, 16), steps=25)
-GRIDS = {SMOKE: Grid((1.0, 4.0), (1, 4), steps=5), "laptop": _WHOLE_GRID, "paper": _WHOLE_GRID}
 
 
 class Series(NamedTuple):
@@ -178,20 +160,29 @@ class Lines(NamedTuple):
     """Series in a panel of a figure, which audit the same training at several places.
 
     Attributes:
-      panel: The panel.
       model: The model.
       series: The series.
-      field: The field of the setting that is on the horizontal axis.
-      values: Its values.
+      at: The values on the horizontal axis.
+      field: The field of the setting that has these values.
+      panel: The panel; by default it has the model's name.
       fields: Further fields of the setting that neither the series nor the size decides.
     """
 
-    panel: str
     model: str
     series: Sequence[Series]
-    field: str
-    values: Sequence[float]
-    fields: Mapping[str, Any]
+    at: Sequence[float] = (1,)
+    field: str = "periodicity"
+    panel: str = ""
+    fields: Mapping[str, Any] = {}
+
+
+class Figure(NamedTuple):
+    """A figure of audits: its name, title and lines, and its x axis; without an axis x means nothing."""
+
+    name: str
+    title: str
+    lines: Sequence[Lines]
+    axis: Axis | None = None
 
 
 # The paper's adversaries: L inserts the gradient of an example with a wrong label, CotS one along a
@@ -205,138 +196,171 @@ FRESH = Series("fresh directions", SphereFields())
 COORDINATE = Series("coordinate", GcS())
 _IMAGE_MODELS = ("convnet", "resnet18")
 _K_AXIS = Axis("periodicity k", "k")
-
-
-def _lines(
-    model: str,
-    *series: Series,
-    panel: str = "",
-    field: str = "periodicity",
-    at: Sequence[float] = (1,),
-    **fields: Any,
-) -> Lines:
-    """Returns series in a panel, which by default is the model's."""
-    return Lines(panel or task(model).label, model, series, field, at, fields)
+_C_AXIS = Axis("clipping norm C", "C")
+_NORMS = (1.0, 2.0, 4.0)
 
 
 def _on_fcnn(*series: Series) -> list[Lines]:
     """Returns some series on the FCNN, in a panel for each of the paper's learning rates."""
     lines = []
     for rate in (0.1, 0.01):
-        panel = f"learning rate {rate:g}"
-        lines.append(_lines("fcnn", *series, panel=panel, learning_rate=rate))
+        fields = {"learning_rate": rate}
+        lines.append(Lines("fcnn", series, panel=f"learning rate {rate:g}", fields=fields))
     return lines
 
 
-def _on_logistic(field: str, at: Sequence[float], **fields: Any) -> list[Lines]:
+def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns audits of logistic regression, in a panel for each weight decay."""
     lines = []
     for decay in (0.0, 1e-3, 1e-2):
-        where: dict[str, Any] = {"panel": f"weight decay {decay:g}", "field": field, "at": at}
-        lines.append(_lines("logistic", GC_S[0], FRESH, **where, weight_decay=decay, **fields))
+        panel = f"weight decay {decay:g}"
+        fields = {**fields, "weight_decay": decay}
+        lines.append(Lines("logistic", [GC_S[0], FRESH], at, field, panel, fields))
     return lines
 
 
+def _on_images(*series: Series, at: Sequence[float]) -> list[Lines]:
+    """Returns some series on both image models."""
+    return [Lines(model, series, at) for model in _IMAGE_MODELS]
+
+
+def _name_gc_r(label: str) -> list[Series]:
+    """Returns GC-R under the name of what else distinguishes its audits."""
+    return [Series(label, GcR())]
+
+
+_CONVNETS = [Lines("convnet", _name_gc_r(f"k = {k}"), [k]) for k in (1, 5, 25)]
+_UNKNOWN = {"unknown_initialisation": True}
+FIGURES = [  # those that are the same at every scale
+    Figure(
+        "figure_1a",
+        "GC-R and L on the ConvNet, k = 1",
+        [Lines("convnet", [GC_R, L], _NORMS, "clipping_norm")],
+        _C_AXIS,
+    ),
+    Figure(
+        "figure_1b",
+        "GC-R and L on the ResNet18, k = 1",
+        [Lines("resnet18", [GC_R, L], _NORMS, "clipping_norm")],
+        _C_AXIS,
+    ),
+    Figure("figure_1c", "GC-R, GC-S and L on the FCNN", _on_fcnn(L, GC_R, GC_S[0])),
+    Figure("figure_2a", "GC-R and L at k = 5", _on_images(GC_R, L, at=[5])),
+    Figure("figure_2b", "GC-R and L at k = 25", _on_images(GC_R, L, at=[25])),
+    Figure("figure_4", "Four ways to choose GC-S's dimension", _on_fcnn(L, GC_R, *GC_S)),
+    Figure(
+        "figure_5",
+        "GC-S and GC-R on over-parameterised models",
+        _on_images(GC_R, GC_S[0], at=[1, 5]),
+        _K_AXIS,
+    ),
+    Figure(
+        "figure_6a",
+        "GC-R's trade-off curve on the ConvNet, k = 5",
+        [Lines("convnet", [GC_R], [5])],
+    ),
+    Figure("figure_7", "GC-R, L and CotS on the FCNN", _on_fcnn(L, GC_R, COTS)),
+    Figure("figure_11", "Privacy profiles of GC-R on the ConvNet", _CONVNETS),
+    Figure(
+        "figure_12",
+        "GC-R on the ConvNet where the initialisation is unknown",
+        [
+            Lines("convnet", _name_gc_r("known")),
+            Lines("convnet", _name_gc_r("unknown"), fields=_UNKNOWN),
+        ],
+    ),
+    Figure(
+        "figure_13",
+        "GC-R on a pretrained network's head and on a network trained whole",
+        [
+            Lines("mobilenet_head", _name_gc_r("MobileNetV2's head"), panel="CIFAR-10"),
+            Lines("convnet", _name_gc_r("ConvNet"), panel="CIFAR-10"),
+        ],
+    ),
+    Figure(
+        "proven",
+        "What so many training runs prove",
+        [
+            *(Lines(model, [FRESH, GC_R]) for model in ("wide_fcnn", "fcnn")),
+            *(Lines("convnet", [FRESH, GC_R], [k], panel=f"ConvNet, k = {k}") for k in (1, 5, 25)),
+        ],
+    ),
+    Figure(
+        "bracket_k",
+        "Logistic regression: what k steps for each insertion hide",
+        _on_logistic(_PERIODICITIES, "periodicity"),
+        _K_AXIS,
+    ),
+]
+
+
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep at a scale, by name: the figures of audits, Figure 8, and the landscape.
+    """Returns every sweep at a scale, by name: the figures of audits, and Figure 8.
 
     Args:
       scale: One of SCALES.
     """
     sizes = SIZES[scale]
-    periodicities: Sequence[int] = _PERIODICITIES
+    networks: Sizes = _BRACKETED
     insertions: Sequence[int] = (25, 50, 100, 250, 500, 1000)
     rates: Sequence[float] = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
     if scale == SMOKE:
-        periodicities = (1, 5)
+        networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
         insertions = (1, 2)
         rates = (0.1, 1.0)
-    found: dict[str, Sweep] = {}
-
-    def add(
-        name: str,
-        title: str,
-        lines: Sequence[Lines],
-        axis: Axis | None = None,
-        sizes: Sizes = sizes,
-    ) -> None:
-        """Adds the sweep of a figure's lines; without an axis x means nothing."""
-        cells = [cell for each in lines for cell in _list_cells(each, sizes[each.model])]
-        found[name] = Sweep(name, title, tuple(cells), axis)
-
-    for name, model in (("figure_1a", "convnet"), ("figure_1b", "resnet18")):
-        lines = [_lines(model, GC_R, L, field="clipping_norm", at=(1.0, 2.0, 4.0))]
-        title = f"GC-R and L on the {task(model).label}, k = 1"
-        add(name, title, lines, Axis("clipping norm C", "C"))
-    add("figure_1c", "GC-R, GC-S and L on the FCNN", _on_fcnn(L, GC_R, GC_S[0]))
-    for name, k in (("figure_2a", 5), ("figure_2b", 25)):
-        lines = [_lines(model, GC_R, L, at=[k]) for model in _IMAGE_MODELS]
-        add(name, f"GC-R and L at k = {k}", lines)
-    add("figure_4", "Four ways to choose GC-S's dimension", _on_fcnn(L, GC_R, *GC_S))
-    lines = [_lines(model, GC_R, GC_S[0], at=[1, 5]) for model in _IMAGE_MODELS]
-    add("figure_5", "GC-S and GC-R on over-parameterised models", lines, _K_AXIS)
-    title = "GC-R's trade-off curve on the ConvNet, k = 5"
-    add("figure_6a", title, [_lines("convnet", GC_R, at=[5])])
-    add("figure_7", "GC-R, L and CotS on the FCNN", _on_fcnn(L, GC_R, COTS))
-    # The series of three figures are all GC-R, and named by what else differs between them.
-    lines = [_lines("convnet", Series(f"k = {k}", GcR()), at=[k]) for k in (1, 5, 25)]
-    add("figure_11", "Privacy profiles of GC-R on the ConvNet", lines)
-    lines = [
-        _lines("convnet", Series("known", GcR())),
-        _lines("convnet", Series("unknown", GcR()), unknown_initialisation=True),
+    steps = [5 * count for count in insertions]
+    both = [FRESH, COORDINATE]
+    over_rates = []
+    for k in (5, 25):
+        panel = f"tanh FCNN, k = {k}"
+        over_rates.append(Lines("tanh_fcnn", both, rates, "learning_rate", panel, {"k": k}))
+    figures = [
+        *FIGURES,
+        Figure(
+            "bracket_steps",
+            "Logistic regression: what a longer training leaks, k = 5",
+            _on_logistic(steps, "steps", periodicity=5),
+            Axis("training steps T", "T"),
+        ),
+        Figure(
+            "bracket",
+            "Neural networks: what k steps for each insertion hide",
+            [Lines(model, both, _PERIODICITIES[:-1]) for model in networks],
+            _K_AXIS,
+        ),
+        Figure(
+            "bracket_rates",
+            "Where hiding models stops helping",
+            over_rates,
+            Axis("learning rate", "eta"),
+        ),
     ]
-    add("figure_12", "GC-R on the ConvNet where the initialisation is unknown", lines)
-    lines = []
-    for model in ("mobilenet_head", "convnet"):
-        lines.append(_lines(model, Series(task(model).label, GcR()), panel="CIFAR-10"))
-    add("figure_13", "GC-R on a pretrained network's head and on a network trained whole", lines)
-
-    lines = [_lines(model, FRESH, GC_R) for model in ("wide_fcnn", "fcnn")]
-    for k in (1, 5, 25):
-        lines.append(_lines("convnet", FRESH, GC_R, panel=f"ConvNet, k = {k}", at=[k]))
     # The lines of `proven` follow an audit over its runs, and each place has a single seed.
     single = {model: size._replace(seeds=1) for model, size in sizes.items()}
-    add("proven", "What so many training runs prove", lines, sizes=single)
-    title = "Logistic regression: what k steps for each insertion hide"
-    add("bracket_k", title, _on_logistic("periodicity", periodicities), _K_AXIS)
-    title = "Logistic regression: what a longer training leaks, k = 5"
-    lines = _on_logistic("steps", [5 * count for count in insertions], periodicity=5)
-    add("bracket_steps", title, lines, Axis("training steps T", "T"))
-
-    networks = BRACKETED[scale]
-    lines = []
-    for model, size in networks.items():
-        at = [k for k in size.fresh_runs if k <= _MAX_NETWORK_PERIODICITY]
-        lines.append(_lines(model, FRESH, COORDINATE, at=at))
-    title = "Neural networks: what k steps for each insertion hide"
-    add("bracket", title, lines, _K_AXIS, networks)
-    lines = []
-    for k in (5, 25):
-        where: dict[str, Any] = {"panel": f"tanh FCNN, k = {k}", "field": "learning_rate"}
-        lines.append(_lines("tanh_fcnn", FRESH, COORDINATE, **where, at=rates, periodicity=k))
-    axis = Axis("learning rate", "eta")
-    add("bracket_rates", "Where hiding models stops helping", lines, axis, networks)
+    own_sizes = {"proven": single, "bracket": networks, "bracket_rates": networks}
+    found = {}
+    for name, title, all_lines, axis in figures:
+        sizes_here = own_sizes.get(name, sizes)
+        cells: list[Cell] = []
+        for lines in all_lines:
+            cells += _list_cells(lines, sizes_here[lines.model])
+        found[name] = Sweep(name, title, cells, axis)
 
     # Figure 8 draws the norms of L's canaries in training, in a cell for each model.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        audited = next(_list_cells(_lines(model, L), sizes[model])).audited
+        audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
         assert audited is not None
         norms.append(norms_cell(audited.setting, min(NORM_RUNS[scale], audited.runs)))
-    title = "L's canary before clipping"
-    found["figure_8"] = Sweep("figure_8", title, tuple(norms), Axis("step", "t"))
-
-    level = Level()
-    simulation = Simulation(200 if scale == SMOKE else 5000, 0, level.confidence)
-    cells = landscape_cells.list_cells(GRIDS[scale], simulation, level.delta)
-    found["landscape"] = Sweep("landscape", "The crafted loss landscape", tuple(cells))
+    found["figure_8"] = Sweep("figure_8", "L's canary before clipping", norms)
     return found
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     """Yields the audits of lines for which the size has runs, and the measurements that bounds need."""
     is_measured = task(lines.model).curved is None
-    for series, x, seed in itertools.product(lines.series, lines.values, range(size.seeds)):
+    panel = lines.panel or task(lines.model).label
+    for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
         all_runs, canaries = size.choose_runs(series.adversary)
         values = {
             "adversary": series.adversary.name,
@@ -352,7 +376,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
         setting = setting_of(lines.model, seed=seed, **values)
         k = setting.schedule.periodicity
         if k in all_runs:
-            yield audit_cell(Audited(lines.panel, series.label, x, setting, all_runs[k]))
+            yield audit_cell(Audited(panel, series.label, x, setting, all_runs[k]))
         if is_measured and series == COORDINATE and k > 1 and k in size.fresh_runs:
             yield expansion_cell(setting)
 
@@ -391,10 +415,10 @@ _WORDS = {
     ],
 }
 CLAIMS: PaperClaims = {
-    ("figure_5", "GC-R", 1): Statement("tight", "5.2"),
-    ("figure_5", "GC-R", 5): Statement("not tight", "5.3"),
+    ("figure_5", "GC-R", 1): ("tight", "5.2"),
+    ("figure_5", "GC-R", 5): ("not tight", "5.3"),
     **{
-        (figure, series, None): Statement(says, section)
+        (figure, series, None): (says, section)
         for section, rows in _WORDS.items()
         for figure, series, says in rows
     },

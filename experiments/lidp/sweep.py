@@ -27,7 +27,7 @@ from audit.settings.make import setting_of
 from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
-from experiments.lidp.cells import MechanismAudit, PlacedAudit, mechanism_cell
+from experiments.lidp.cells import MechanismAudit, mechanism_cell
 from experiments.sweeps.sweep import Sweep
 from models.catalogue import task
 
@@ -165,30 +165,26 @@ ATTACKS: dict[str, AdversaryFields] = {
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at a scale, by name."""
     size = SIZES[scale]
-    places = mechanism_places(size)
-    mechanism_cells = [mechanism_cell(place) for place in places]
-    not_over_runs = [mechanism_cell(place) for place in places if place.panel != "over n"]
-    # Each audit with a single canary comes before its counterpart with several: the table pairs neighbours.
+    places = list_mechanism_audits(size)
+    mechanisms = [mechanism_cell(panel, audit) for panel, audit in places]
+    not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
     # Figure 5 shows the first training only, at a single epsilon, over numbers of canaries.
     in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
-    cells_of_sweeps = {
-        ("lidp_figure_3", "Gaussian mechanism: epsilon over n, K and d"): mechanism_cells,
-        ("lidp_figure_4", "Gaussian mechanism: bias, variance, correlation"): not_over_runs,
-        ("lidp_table_1", "How many times fewer runs"): _make_audits(in_table, size.runs),
-        ("lidp_figure_5", "Trained models: epsilon over n and K"): _make_audits(
-            in_figure, size.runs
-        ),
-    }
-    made = {}
-    for (name, title), cells in cells_of_sweeps.items():
-        made[name] = Sweep(name, title, tuple(cells))
-    return made
+    table = _make_audits(in_table, size.runs)
+    figure = _make_audits(in_figure, size.runs)
+    all_sweeps = [
+        Sweep("lidp_figure_3", "Gaussian mechanism: epsilon over n, K and d", mechanisms),
+        Sweep("lidp_figure_4", "Gaussian mechanism: bias, variance, correlation", not_over_runs),
+        Sweep("lidp_table_1", "How many times fewer runs", table),
+        Sweep("lidp_figure_5", "Trained models: epsilon over n and K", figure),
+    ]
+    return {sweep.name: sweep for sweep in all_sweeps}
 
 
-def mechanism_places(size: Extent) -> list[PlacedAudit]:
-    """Returns the audits of the Gaussian mechanism, in panels over runs n, canaries K, and dimension d.
+def list_mechanism_audits(size: Extent) -> list[tuple[str, MechanismAudit]]:
+    """Returns the audits of the Gaussian mechanism with their panels, over runs n, canaries K or dimension d.
 
     The panel over n has audits with a single canary and with K = sqrt(n), rounded down, at the paper's
     epsilon 1. The other panels are at epsilon 4. In the panel over d, K is sqrt(n) too. The other panels are
@@ -196,17 +192,16 @@ def mechanism_places(size: Extent) -> list[PlacedAudit]:
     """
     runs = size.mechanism_runs
     root = math.isqrt(runs)
-    points: list[tuple[str, int, int, int, float]] = [
-        *(("over n", n, 1, _DIMENSION, 1.0) for n in size.single_runs),
-        *(("over n", n, math.isqrt(n), _DIMENSION, 1.0) for n in size.lifted_runs),
-        *(("over K", runs, canaries, _DIMENSION, 4.0) for canaries in size.over_canaries),
-        *(("over d", runs, root, dimension, 4.0) for dimension in size.dimensions),
+    places: list[tuple[str, float, tuple[int, int, int]]] = [
+        *(("over n", 1.0, (n, 1, _DIMENSION)) for n in size.single_runs),
+        *(("over n", 1.0, (n, math.isqrt(n), _DIMENSION)) for n in size.lifted_runs),
+        *(("over K", 4.0, (runs, canaries, _DIMENSION)) for canaries in size.over_canaries),
+        *(("over d", 4.0, (runs, root, dimension)) for dimension in size.dimensions),
     ]
-    places = []
-    for panel, n, canaries, dimension, epsilon in points:
-        audit = MechanismAudit(n, canaries, dimension, epsilon, size.seeds, *Level())
-        places.append(PlacedAudit(panel, audit))
-    return places
+    audits = []
+    for panel, epsilon, numbers in places:
+        audits.append((panel, MechanismAudit(*numbers, epsilon, size.seeds, *Level())))
+    return audits
 
 
 def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:

@@ -230,47 +230,37 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     simulations = Simulations()
     if scale == "smoke":
         simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
-    often = "canaries that take part often"
-    all_sweeps = [
-        PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", (), plan=simulations),
-        _make_table_sweep("one_shot_table_2", text),
-        _make_table_sweep("one_shot_table_5", images),
-        _make_repeated_sweep("one_shot_figure_1", "Densities of cosines", text, images),
-        _make_repeated_sweep("one_shot_figure_2", f"{text.label}: {often}", text),
-        _make_repeated_sweep("one_shot_figure_3", f"{images.label}: {often}", images),
-        _make_split_sweep("one_shot_figure_4", splits),
-    ]
-    return {sweep.name: sweep for sweep in all_sweeps}
-
-
-def _make_table_sweep(name: str, plan: TrainingPlan) -> Sweep:
-    """Returns the sweep of Table 2 or 5: training runs whose canaries take part once, and runs without."""
-    once = plan._replace(repetitions=(1,))
-    cells = list(_audit_cells(once))
-    for noise in plan.noises:
-        cells.append(_make_cell(plan, plan.without_canaries(noise), "no canaries"))
-    title = f"{plan.label}: all iterates and the final model"
-    return PlannedSweep(name, title, tuple(cells), plan=(once,))
-
-
-def _make_repeated_sweep(name: str, title: str, *plans: TrainingPlan) -> Sweep:
-    """Returns a sweep of plans, each over its noise multipliers and numbers of repetitions."""
-    cells = itertools.chain(*map(_audit_cells, plans))
-    return PlannedSweep(name, title, tuple(cells), plan=plans)
-
-
-def _make_split_sweep(name: str, plan: SplitPlan) -> Sweep:
-    """Returns the sweep of Figure 4: canaries in a single run, against as many spread over several runs."""
-    training = plan.training
-    several = counted(plan.runs, "run")
-    all_runs = plan.experiments * plan.runs
+    known = PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", (), plan=simulations)
+    all_sweeps = [known]
+    # Tables 2 and 5 have training runs whose canaries take part once, and runs without canaries.
+    for number, plan in ((2, text), (5, images)):
+        once = plan._replace(repetitions=(1,))
+        cells = list(_audit_cells(once))
+        for noise in plan.noises:
+            cells.append(_make_cell(plan, plan.without_canaries(noise), "no canaries"))
+        title = f"{plan.label}: all iterates and the final model"
+        all_sweeps.append(PlannedSweep(f"one_shot_table_{number}", title, cells, plan=(once,)))
+    repeated = {
+        "Densities of cosines": (text, images),
+        f"{text.label}: canaries that take part often": (text,),
+        f"{images.label}: canaries that take part often": (images,),
+    }
+    for number, (title, plans) in enumerate(repeated.items(), 1):
+        cells = list(itertools.chain(*map(_audit_cells, plans)))
+        all_sweeps.append(PlannedSweep(f"one_shot_figure_{number}", title, cells, plan=plans))
+    # Figure 4: canaries in a single run, against as many spread over several runs.
+    training = splits.training
+    experiments = splits.experiments
     cells = []
     for noise in training.noises:
-        cells.append(_make_cell(training, plan.one_run(noise), "one run", plan.experiments))
-        cells.append(_make_cell(training, plan.several_runs(noise), several, all_runs))
+        cells.append(_make_cell(training, splits.one_run(noise), "one run", experiments))
+        several = splits.several_runs(noise)
+        words = counted(splits.runs, "run")
+        cells.append(_make_cell(training, several, words, experiments * splits.runs))
     canaries = training.setting.canaries
-    title = f"{plan.experiments} experiments, {canaries:,} canaries in 1 or {plan.runs} runs"
-    return PlannedSweep(name, title, tuple(cells), plan=plan)
+    title = f"{experiments} experiments, {canaries:,} canaries in 1 or {splits.runs} runs"
+    all_sweeps.append(PlannedSweep("one_shot_figure_4", title, cells, plan=splits))
+    return {sweep.name: sweep for sweep in all_sweeps}
 
 
 def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:

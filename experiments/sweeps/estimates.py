@@ -15,7 +15,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods import estimate
 from audit.methods.estimate import IF_GAUSSIAN
@@ -59,13 +58,9 @@ def looks() -> dict[str, MarkLook]:
     distance = min(_MARK_DISTANCE, _MARKS_WIDTH / len(marks))
     by_method = {}
     for i, (name, mark) in enumerate(marks):
-        look = {
-            "color": style.PALETTE[mark.color],
-            "marker": mark.marker,
-            "ms": mark.size,
-            "mec": mark.outline or None,  # the colour of the marker's edge
-            "elinewidth": mark.line,  # the width of the error bar
-        }
+        look = {"color": style.PALETTE[mark.color], "marker": mark.marker, "ms": mark.size}
+        # The colour of the marker's edge, and the width of the error bar.
+        look |= {"mec": mark.outline or None, "elinewidth": mark.line}
         if not mark.filled:
             look["mfc"] = "white"  # the colour of the marker's face
         by_method[name] = MarkLook((i - (len(marks) - 1) / 2) * distance, look)
@@ -84,23 +79,21 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
       points: The points of all panels; those without a conclusion only count as missing.
       delta: The delta at which epsilon is drawn.
     """
-    drawn = [point for point in points if point.conclusions]
-    by_panel: dict[str, list[Point]] = {}
-    for point in sorted(drawn, key=attrgetter("x")):
-        by_panel.setdefault(point.panel, []).append(point)
+    drawn = sorted((point for point in points if point.conclusions), key=attrgetter("x"))
     panels = {}
-    for name in dict.fromkeys(point.panel for point in drawn):
-        panels[name] = partial(_draw_panel, points=by_panel[name], x=x, delta=delta)
-    most = max(map(len, by_panel.values()))
-    across = len(panels)
-    if most * across > _MAX_ACROSS:
-        across = 1
-    size = (max(0.9 * most + 0.6, 5.8 / across), 2.9)
+    widest = 0
+    for name in dict.fromkeys(point.panel for point in points if point.conclusions):
+        of_panel = [point for point in drawn if point.panel == name]
+        panels[name] = partial(_draw_panel, points=of_panel, x=x, delta=delta)
+        widest = max(widest, len(of_panel))
+    across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
+    size = (max(0.9 * widest + 0.6, 5.8 / across), 2.9)
     heading = _make_heading(title, points, size[0] * across)
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(heading, panels, size, across, label, sharey=True)
-    # The panels share the vertical axis, which has some room below 0 and above the highest mark.
-    highest = _find_highest(drawn, delta)
+    # The panels share the vertical axis, which has some room below 0 and above the highest mark. An axis
+    # needs a height.
+    highest = max(0.1, *(_find_highest(point, delta) for point in drawn))
     figure.axes[0].set_ylim(-0.04 * highest, 1.2 * highest)
     return figure
 
@@ -116,10 +109,9 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
             _draw_point(axis, begin + i, point, delta)
             positions.append(begin + i)
         if x and len(groups) > 1:
-            where = ((begin + end) / 2, 1.0)
             text = f"{x.symbol} = {group[0].x:g}"
-            in_axes = ("data", "axes fraction")
-            axis.annotate(text, where, xycoords=in_axes, ha="center", va="bottom")
+            look: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "bottom"}
+            axis.annotate(text, ((begin + end) / 2, 1.0), ha="center", **look)
         begin = end + 1 + _GROUP_GAP
         if group is not groups[-1]:
             axis.axvline((end + begin) / 2, color="0.85", lw=0.8)
@@ -158,17 +150,14 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
         if several_seeds:
             # matplotlib refuses negative errors, which rounding of the mean could make.
             errors = np.maximum([[mean - low], [high - mean]], 0)
-        look = {**look, "label": method.legend, "capsize": 2.5}
-        axis.errorbar([at + offset], [mean], errors, ls="none", zorder=3, **look)
+        look = {**look, "label": method.legend, "capsize": 2.5, "ls": "none", "zorder": 3}
+        axis.errorbar([at + offset], [mean], errors, **look)
 
 
-def _find_highest(points: Sequence[Point], delta: float) -> float:
-    """Returns the highest finite epsilon that is drawn, but at least 0.1: the axis needs a height."""
-    epsilons = [0.1]
-    for point in points:
-        for method in looks():
-            epsilons += point.epsilons(method)
-        epsilons += [point.upper_bound(), point.predicted(delta) or 0.0]
+def _find_highest(point: Point, delta: float) -> float:
+    """Returns the highest finite epsilon that is drawn of a point."""
+    epsilons = [point.upper_bound(), point.predicted(delta) or 0.0]
+    epsilons += [point.spread(method)[-1] for method in looks()]
     return max(filter(math.isfinite, epsilons))
 
 
@@ -184,24 +173,24 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
       points: The points; those without a conclusion only count as missing.
     """
 
-    def draw_rates(axis: Axes, conclusion: Conclusion, mu: float | None) -> None:
+    def draw_rates(axis: Axes, point: Point) -> None:
         """Draws the curves over error rates."""
-        audit_panels.draw_trade_off(axis, conclusion, np.linspace(0, 1, 401), mu)
+        rates = np.linspace(0, 1, 401)
+        audit_panels.draw_trade_off(axis, point.conclusions[0], rates, point.predicted_mu())
         axis.set(xlim=(0, 1), ylim=(0, 1))
         axis.set_title(axis.get_title(), pad=16)
 
-    def draw_deviates(axis: Axes, conclusion: Conclusion, mu: float | None) -> None:
+    def draw_deviates(axis: Axes, point: Point) -> None:
         """Draws the curves over normal deviates."""
-        audit_panels.draw_on_deviates(axis, conclusion, mu)
+        audit_panels.draw_on_deviates(axis, point.conclusions[0], point.predicted_mu())
         axis.set_title("on normal deviates", pad=16)
 
     panels = {}
     for point in points:
-        for conclusion in point.conclusions[:1]:
-            curve: dict[str, Any] = {"conclusion": conclusion, "mu": point.predicted_mu()}
+        if point.conclusions:
             name = f"{point.panel}, {point.series}"
-            panels[name] = partial(draw_rates, **curve)
-            panels[f"{name}, on normal deviates"] = partial(draw_deviates, **curve)
+            panels[name] = partial(draw_rates, point=point)
+            panels[f"{name}, on normal deviates"] = partial(draw_deviates, point=point)
     heading = _make_heading(title, points, 8)
     return draw_panels(heading, panels, size=(4, 3.4), across=2)
 
@@ -224,23 +213,23 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
-    lines: list[tuple[float, str, dict[str, Any]]] = [
-        (largest_mu, _ACCOUNTING, {"color": UPPER, "ls": ":"})
-    ]
-    for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):
-        mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-        proven = f"mu = {at_least(mu, 2)}" if mu else "nothing proven"
-        label = f"{point.series}: if Gaussian, {proven}"
-        lines.append((mu, label, {"color": color, "ls": "--"}))
-        predicted = point.predicted_mu()
-        if predicted is not None:  # thicker and paler
-            label = f"{point.series}: predicted, mu = {predicted:.2f}"
-            lines.append((predicted, label, {"color": color, "lw": 5, "alpha": 0.3}))
-
     def draw(axis: Axes) -> None:
         """Draws all profiles, and the usual delta."""
-        for mu, label, look in lines:
-            axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
+
+        def plot(mu: float, label: str, **look: Any) -> None:
+            """Plots the profile of a Gaussian curve."""
+            deltas = conversions.delta_from_mu(mu, epsilons)
+            axis.semilogy(epsilons, deltas, label=label, **look)
+
+        plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
+        for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):
+            mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
+            proven = f"mu = {at_least(mu, 2)}" if mu else "nothing proven"
+            plot(mu, f"{point.series}: if Gaussian, {proven}", color=color, ls="--")
+            predicted = point.predicted_mu()
+            if predicted is not None:  # thicker and paler
+                label = f"{point.series}: predicted, mu = {predicted:.2f}"
+                plot(predicted, label, color=color, lw=5, alpha=0.3)
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
@@ -248,22 +237,15 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
 
 def _make_heading(title: str, points: Sequence[Point], inches: float) -> str:
-    """Returns a figure's title, and a line with the numbers of seeds, runs, canaries and missing cells."""
+    """Returns a figure's title, and a line with the numbers of seeds, runs and missing cells."""
     cells = [cell for point in points for cell in point.cells]
-    seeds = max(len(point.cells) for point in points)
     missing = len(cells) - sum(len(point.conclusions) for point in points)
-    fewest = min(cell.runs for cell in cells)
     most = max(cell.runs for cell in cells)
-    canaries = max(cell.setting.canaries for cell in cells)
-    data = "one seed, "
+    seeds = max(len(point.cells) for point in points)
+    data = "one seed"
     if seeds > 1:
-        data = f"mean and range of {seeds} seeds, "
-    data += f"{fewest:,}"
-    if most > fewest:
-        data += f" to {most:,}"
-    data += " runs each"
-    if canaries > 1:  # other adversaries of the figure may have a single canary
-        data += f", {canaries} canaries each if crafted"
+        data = f"mean and range of {seeds} seeds"
+    data += f", up to {most:,} runs each"
     if missing:
         data += f"; {counted(missing, 'cell')} missing"
     letters = int(max(inches, 5.8) * _LETTERS_PER_INCH)

@@ -29,9 +29,9 @@ class GridAudit(NamedTuple):
     """One audit of a grid.
 
     Attributes:
-      values: the values of the varied fields, by the fields' flags, in the order of the grid's axes.
-      setting: the setting with these values.
-      runs: the number of models to train.
+      values: The values of the varied fields, by the fields' flags, in the order of the grid's axes.
+      setting: The setting with these values.
+      runs: The number of models to train.
     """
 
     values: Mapping[str, Any]
@@ -48,9 +48,7 @@ def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """
-    combined = [
-        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
-    ]
+    combined = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
     number = len(combined)
     require(number <= MAX_AUDITS, f"`vary`: {number:,} audits are more than {MAX_AUDITS:,}")
     return combined
@@ -67,17 +65,10 @@ def show_value(value: Any) -> str:
 
 
 def conclude(audit: GridAudit, place: Workplace, level: Level) -> Record:
-    """Draws the conclusion from an audit's stored scores, and returns it as a record.
-
-    Args:
-      audit: an audit whose cell is done.
-      place: the store's root, and the audit's data.
-      level: the delta and the confidence of the bounds.
-    """
+    """Draws the conclusion from the stored scores of an audit whose cell is done, as a record."""
     store = audit.cell().open(place.out, place.data)
-    setting = audit.setting
     steps = lipschitz.find_current(store)
-    conclusion = conclude_setting(store.load(audit.runs), setting, level, steps=steps)
+    conclusion = conclude_setting(store.load(audit.runs), audit.setting, level, steps=steps)
     tightest = conclusion.tightest
     return {
         **audit.values,
@@ -110,23 +101,18 @@ def draw_grid(results: Sequence[Record], down: str, across: str) -> Figure:
     """Draws a heat map of the epsilon that each audit proves, over the values of the two varied fields.
 
     Args:
-      results: the records of a grid's audits.
-      down: the flag of the field whose values are rows.
-      across: the flag of the field whose values are columns.
+      results: The records of a grid's audits, the field `across` changing fastest.
+      down: The flag of the field whose values are rows.
+      across: The flag of the field whose values are columns.
     """
-    rows = list(dict.fromkeys(result[down] for result in results))
-    columns = list(dict.fromkeys(result[across] for result in results))
-    proven = np.full((len(rows), len(columns)), np.nan)
-    for result in results:
-        proven[rows.index(result[down]), columns.index(result[across])] = result["epsilon"]
-    row_labels = [show_value(value) for value in rows]
-    column_labels = [show_value(value) for value in columns]
+    rows = list(dict.fromkeys(show_value(result[down]) for result in results))
+    columns = list(dict.fromkeys(show_value(result[across]) for result in results))
+    proven = np.reshape([result["epsilon"] for result in results], (len(rows), len(columns)))
 
     def draw(axis: Axes) -> None:
         """Draws the heat map; the colours need a scale even if nothing is proven."""
         most = max(float(proven.max()), 1e-3)
-        rounded_down = partial(at_least, decimals=2)
-        draw_heat_map(axis, proven, row_labels, column_labels, most, rounded_down)
+        draw_heat_map(axis, proven, rows, columns, most, partial(at_least, decimals=2))
         axis.set_xlabel(across)
 
     title = f"epsilon proven at delta {show_level(results[0]['delta'])}"

@@ -81,7 +81,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     conversions.require_confidence(confidence)
     sets_of_runs = design.by_run()
     fewest_runs = min(len(runs.scores) for runs in sets_of_runs)
-    # Scores are centred, so that sums of squares lose no digits; that changes no distance.
+    # Scores are centred, which keeps digits in sums of squares and changes no distance.
     centre = np.concatenate(design.pooled()).mean()
     all_sums = [_sum_by_run(runs.scores - centre, runs.presence) for runs in sets_of_runs]
     total = np.sum([sums.sum(0) for sums in all_sums], axis=0)  # (6,), over all runs of all sets
@@ -90,11 +90,9 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
         return Interval(np.array(0.0), np.array(np.inf))
     # Each row of `total - sums` has the sums over all runs but a single run of the set, whose jackknife
     # variance is R - 1 times that of the distances. Sets are independent: their variances add up.
-    variance = 0.0
-    for sums in all_sums:
-        variance += (len(sums) - 1) * float(np.var(_compute_distance(total - sums)))
+    variances = [(len(sums) - 1) * np.var(_compute_distance(total - sums)) for sums in all_sums]
     quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
-    reach = quantile * np.sqrt(variance)
+    reach = quantile * np.sqrt(sum(variances))
     return Interval(np.maximum(distance - reach, 0.0), np.maximum(distance + reach, 0.0))
 
 

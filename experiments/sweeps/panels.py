@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from audit.report.style import STYLE
+from experiments.sweeps.records import Record
 
 _DARK = 0.55  # of a heat map's range: below it cells are dark, and their numbers are white
 
@@ -51,20 +51,14 @@ def draw_panels(
         for axis in axes.flat[len(panels) :]:  # places of the last row without a panel
             axis.axis("off")
         figure.suptitle(title, fontsize=11)
-        add_legend(figure, axes.flat, legend_columns)
+        _add_legend(figure, axes.flat, legend_columns)
     return figure
 
 
-def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8) -> None:
+def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
     """Adds a legend below the panels, with the labels of all axes, each once.
 
     A legend that is wider than the figure gets a single column.
-
-    Args:
-      figure: The figure.
-      axes: The panels' axes.
-      columns: The number of the legend's columns.
-      size: The size of its letters, in points.
     """
     legend: dict[str, Artist] = {}
     for axis in axes:
@@ -72,11 +66,39 @@ def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8
         legend |= dict(zip(labels, handles, strict=True))
     if not legend:
         return
-    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": size}
+    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8}
     drawn = figure.legend(list(legend.values()), list(legend), ncols=columns, **place)
     if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()
         figure.legend(list(legend.values()), list(legend), ncols=1, **place)
+
+
+def plot_lines(
+    axis: Axes, records: Sequence[Record], looks: Mapping[str, tuple[str, str, Any]], **options: Any
+) -> None:
+    """Plots fields that any record has over `x`, with their standard errors (`_error`) if known.
+
+    Args:
+      axis: Where to draw.
+      records: The records.
+      looks: The label, the color, and matplotlib's format of marker and line, by the name of the field.
+      **options: Arguments of `Axes.set`, such as xscale="log".
+    """
+    xs = take(records, "x")
+    for name, (label, color, line) in looks.items():
+        values = take(records, name)
+        if np.isfinite(values).any():
+            errors = take(records, f"{name}_error")
+            bars = errors if np.isfinite(errors).any() else None
+            axis.errorbar(xs, values, bars, fmt=line, color=color, ms=4, label=label)
+    axis.set(**options)
+    if "xticks" in options:
+        axis.minorticks_off()
+
+
+def take(records: Sequence[Record], name: str) -> NDArray[np.float64]:
+    """Returns a field of each record, NaN for records without it."""
+    return np.array([record.get(name) for record in records], np.float64)
 
 
 def draw_heat_map(
@@ -86,7 +108,7 @@ def draw_heat_map(
     column_labels: Sequence[str],
     most: float,
     show: Callable[[float], str] = "{:.2f}".format,
-) -> AxesImage:
+) -> None:
     """Draws a heat map: coloured cells, each with its value in it.
 
     Args:
@@ -96,11 +118,8 @@ def draw_heat_map(
       column_labels: The labels of columns, from the left.
       most: The value of the brightest colour; 0 has the darkest.
       show: (value) -> the text in a cell.
-
-    Returns:
-      matplotlib's image, from which a scale of colours can be drawn.
     """
-    image = axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
+    axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         color = "white" if value < _DARK * most else "black"
         text = "-" if np.isnan(value) else show(value)
@@ -108,4 +127,3 @@ def draw_heat_map(
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)
     axis.spines[:].set_visible(False)
-    return image

@@ -1,8 +1,13 @@
-"""The points of a figure: the audits of all seeds at one place, their conclusions, and a prediction."""
+"""The points of a figure: the audits of all seeds at one place, their conclusions, and a prediction.
+
+Their table has our bounds next to a paper's words, for people (80 columns wide) and for programs (CSV).
+"""
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -13,15 +18,26 @@ from audit.errors import InputError
 from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
-from audit.methods.estimate import ASSUMPTION_FREE, Finding
-from audit.methods.method import Method
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Finding
+from audit.methods.method import NO_BOUND, Method
+from audit.report.table import Column, Table, at_least, at_most, number
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
-from audit.written import Level
+from audit.written import Level, shortened
 from experiments.cells.cell import Audited
 from experiments.sweeps import normal_scores
+from experiments.sweeps.records import Record, field
+from experiments.sweeps.sweep import PaperClaims, Sweep
 
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
+_NOTES = """\
+bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian; of K
+        canaries a run lifted_gaussian); least, most: over the seeds; rows of
+        one seed share their noise: the number of bounds above is not binomial
+from:   of one seed, two-sided interval; assumes normal scores of one spread, of
+        K canaries a run many runs too
+pred.:  mu = sqrt(insertions / k) / sigma, where gradients do not interfere
+tight:  as high as the upper bound; the paper's text prints no epsilons"""
 
 
 class Evidence(NamedTuple):
@@ -36,14 +52,6 @@ class Evidence(NamedTuple):
     held: Holdings
     audits: Audits
     levels: Level
-
-
-class Spread(NamedTuple):
-    """The mean, the smallest and the largest of a method's epsilons over the seeds."""
-
-    mean: float
-    low: float
-    high: float
 
 
 class Point(NamedTuple):
@@ -85,24 +93,31 @@ class Point(NamedTuple):
             return []
         return [conclusion.finding(method.name) for conclusion in self.conclusions]
 
-    def epsilons(self, name: str) -> list[float]:
-        """Returns each stored seed's epsilon by the method to show for `name`; a NaN if there is none."""
-        return [finding.epsilon for finding in self.findings(name)] or [math.nan]
-
-    def spread(self, name: str) -> Spread:
-        """Returns the spread of a method's epsilons over the stored seeds, at least one."""
-        values = self.epsilons(name)
-        return Spread(float(np.mean(values)), min(values), max(values))
+    def spread(self, name: str) -> tuple[float, float, float]:
+        """Returns the mean, smallest and largest epsilon over the stored seeds; NaN if there is no method."""
+        epsilons = [finding.epsilon for finding in self.findings(name)] or [math.nan]
+        return float(np.mean(epsilons)), min(epsilons), max(epsilons)
 
     def interval(self) -> tuple[float, float]:
-        """Returns a two-sided interval (low, high) for epsilon, valid where scores are normal.
+        """Returns the first seed's two-sided interval (low, high) for epsilon, valid where scores are normal.
 
         It assumes the same standard deviation in both worlds (`normal_scores`), and has the bounds' delta and
-        confidence. Each of its ends is the mean over the stored seeds.
+        confidence. Fresh directions have none: the law of their scores without the canary is known exactly,
+        and not normal.
         """
-        intervals = [_normal_interval(conclusion) for conclusion in self.conclusions]
-        low, high = np.mean(intervals, axis=0)
-        return float(low), float(high)
+        conclusion = self.conclusions[0]
+        if conclusion.law_is_known:
+            return math.nan, math.nan
+        confidence = conclusion.confidence
+        if conclusion.has_one_canary:
+            scores = (conclusion.scores_in, conclusion.scores_out)
+            ends = normal_scores.mu_interval(*scores, confidence)
+        else:
+            # For the type checker: a sweep's audits have several runs, whose evidence is a `Design`.
+            design = cast(Design, conclusion.evidence)
+            ends = normal_scores.mu_interval_of_runs(design, confidence)
+        low, high = (conversions.epsilon_from_mu(float(mu), conclusion.delta) for mu in ends)
+        return low, high
 
     def upper_bound(self) -> float:
         """Returns the accountant's epsilon, which all seeds share; NaN where it is unknown."""
@@ -164,20 +179,98 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     return all_points
 
 
-def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
-    """Returns an audit's two-sided interval for epsilon, valid where scores are normal.
+def make_rows(
+    sweep: Sweep, points: Sequence[Point], claims: PaperClaims, delta: float
+) -> Iterator[Record]:
+    """Yields a record for each point; each point must have a conclusion.
 
-    Fresh directions have none: the law of their scores without the canary is known exactly, and not normal.
+    Args:
+      sweep: The figure.
+      points: The figure's points.
+      claims: What the paper says.
+      delta: The delta of all epsilons.
     """
-    if conclusion.law_is_known:
-        return math.nan, math.nan
-    confidence = conclusion.confidence
-    if conclusion.has_one_canary:
-        scores = (conclusion.scores_in, conclusion.scores_out)
-        ends = normal_scores.mu_interval(*scores, confidence)
-    else:
-        # For the type checker: a sweep's audits have several runs, whose evidence is a `Design`.
-        design = cast(Design, conclusion.evidence)
-        ends = normal_scores.mu_interval_of_runs(design, confidence)
-    low, high = (conversions.epsilon_from_mu(float(mu), conclusion.delta) for mu in ends)
-    return low, high
+    for point in points:
+        cells = point.cells
+        mean, low, high = point.spread(IF_GAUSSIAN)
+        upper_bound = point.upper_bound()
+        label = point.series
+        if sweep.axis:
+            # "GC-S, noisy per step" becomes "GC-S": the line has no room for the variant.
+            label = f"{label.split(',')[0]}, {sweep.axis.symbol} = {point.x:g}"
+        heading = shortened(f"{sweep.name}: {sweep.title}", 80)
+        row = {
+            "heading": f"{heading}\n  {point.panel}; upper bound {at_most(upper_bound, 2)}",
+            "label": label,
+            "figure": sweep.name,
+            "panel": point.panel,
+            "series": point.series,
+            "x": point.x,
+            "runs": cells[0].runs,
+            "canaries": cells[0].setting.canaries,
+            "seeds": len(point.conclusions),
+            "seeds_missing": len(cells) - len(point.conclusions),
+            IF_GAUSSIAN: mean,
+            f"{IF_GAUSSIAN}_min": low,
+            f"{IF_GAUSSIAN}_max": high,
+            "predicted": point.predicted(delta),
+            "upper_bound": upper_bound,
+        }
+        if len(cells) == 1:  # an interval belongs to a single audit
+            interval_low, interval_high = point.interval()
+            row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
+        for name, method in estimate.METHODS.items():
+            shown = point.find_method(name)
+            # A counterpart for many canaries has a column of its own if it assumes something else.
+            if shown is not None and shown.assumes != method.assumes:
+                name = shown.name
+            row.setdefault(name, point.spread(name)[0])
+        claim = claims.get((sweep.name, point.series, point.x))
+        claim = claim or claims.get((sweep.name, point.series, None))
+        if claim is not None:
+            row |= zip(("paper_says", "paper_section"), claim, strict=True)
+        yield row
+
+
+def make_table(rows: Sequence[Record], level: Level) -> Table[Record]:
+    """Returns the table of the rows of all sweeps, by figure and panel; CSV has more columns than the text.
+
+    Args:
+      rows: The rows, at least one.
+      level: The delta of all epsilons, and the confidence of the lower bounds.
+    """
+    rounded_down = partial(at_least, decimals=1)
+    names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
+    columns = [
+        Column(None, itemgetter("label"), "", width=27, left=True),
+        *map(field, names),
+        field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), 5),
+        field(f"{IF_GAUSSIAN}_min", "least", rounded_down, 5),
+        field(f"{IF_GAUSSIAN}_max", "most", rounded_down, 5),
+        field("epsilon_low", "from", rounded_down, 5),
+        field("epsilon_high", "to", partial(at_most, decimals=1), 5),
+    ]
+    known = {"heading", "label", *(column.key for column in columns)}
+    last = [
+        field("predicted", "pred.", number(".2f"), 6),
+        field("upper_bound"),
+        field("paper_says", "the paper says", left=True),
+        field("paper_section"),
+    ]
+    known.update(column.key for column in last)
+    others = dict.fromkeys(name for row in rows for name in row if name not in known)
+    # Estimates, which are no bounds, come last.
+    estimates = [
+        name for name, method in estimate.METHODS.items() if method.assumes.word == NO_BOUND
+    ]
+    columns += [field(name) for name in sorted(others, key=estimates.__contains__)]
+    before = [f"lower bounds on epsilon at {level}"]
+    return Table(
+        [*columns, *last],
+        rows,
+        section=itemgetter("heading"),
+        before=before,
+        after=["-" * 80, _NOTES],
+        gap=" ",
+        rule=80,
+    )

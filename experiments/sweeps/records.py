@@ -5,6 +5,7 @@ from operator import itemgetter
 from typing import Any
 
 from audit.report.table import Column, Show, Table
+from experiments.sweeps.sweep import OwnTable
 
 Record = dict[str, Any]
 
@@ -19,6 +20,17 @@ def field(
 ) -> Column:
     """Returns the column of a field, as `Column` describes it; a record without the field shows `none`."""
     return Column(name, lambda record: record.get(name), head, show, width, left, none)
+
+
+def text_field(name: str, head: str, width: int = 0, left: bool = False) -> Column:
+    """Returns the column of a text, which CSV lacks."""
+    return field(name, head, width=width, left=left)._replace(key=None)
+
+
+def own_table(columns: Sequence[Column], records: Sequence[Record], **layout: Any) -> OwnTable:
+    """Returns a sweep's own table of records, 80 columns wide; `layout` has further fields of `Table`."""
+    table = Table(columns, records, **layout, rule=80)
+    return OwnTable(table.text(), table.csv())
 
 
 def make_csv(records: Sequence[Record]) -> bytes:

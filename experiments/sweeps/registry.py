@@ -1,6 +1,6 @@
 """The sweeps of all papers in one place."""
 
-import importlib
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from audit.errors import require
@@ -15,32 +15,26 @@ if TYPE_CHECKING:
 
 SMOKE = hidden_state.SMOKE
 SCALES = hidden_state.SCALES  # the smallest first
-# The papers' sweeps. Keys are the modules whose draw(sweep, evidence) -> Drawn draws them; since they import
-# matplotlib, they are imported only to draw.
-FIGURES = {
-    "experiments.canife.figures": canife,
-    "experiments.hidden_state.figures": hidden_state,
-    "experiments.lidp.figures": lidp,
-    "experiments.one_shot.figures": one_shot,
-}
+PAPERS = (canife, hidden_state, lidp, one_shot)
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of all papers at a scale, by name."""
     all_sweeps: dict[str, Sweep] = {}
-    for paper in FIGURES.values():
+    for paper in PAPERS:
         all_sweeps |= paper.sweeps(scale)
     return all_sweeps
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figures from the cells in the store, by `draw` of its paper's module of figures.
+    """Draws a sweep's figures from the cells in the store, by `draw` of its paper's `figures`.
 
-    The module is imported only here, since it imports matplotlib.
+    That module is imported only here, since it imports matplotlib.
     """
     # A sweep has the same name at every scale. The smallest scale has the fewest cells to make.
-    (module,) = [name for name, paper in FIGURES.items() if sweep.name in paper.sweeps(SMOKE)]
-    drawn: Drawn = importlib.import_module(module).draw(sweep, evidence)
+    (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
+    figures = import_module(paper.__name__.replace(".sweep", ".figures"))
+    drawn: Drawn = figures.draw(sweep, evidence)
     return drawn
 
 

@@ -3,7 +3,7 @@
 Importing this starts no JAX, no matplotlib and no statistics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,21 +25,10 @@ class Axis(NamedTuple):
     symbol: str
 
 
-class Statement(NamedTuple):
-    """What a paper says about a series.
-
-    Attributes:
-      says: The paper's words in short; "tight" for a lower bound that matches the accountant's upper bound.
-        The papers print no epsilons of their figures as numbers, so that none is given.
-      section: The paper's section.
-    """
-
-    says: str
-    section: str
-
-
-# Keys are (the sweep's name, the series or, in LiDP's figures, the panel, x). x is None: at every x.
-PaperClaims = Mapping[tuple[str, str, float | None], Statement]
+# What a paper says about a series, in short, and its section. "tight" is a lower bound that matches the
+# accountant's upper bound. Keys are (the sweep's name, the series, x). x is None: at every x. The papers
+# print no epsilons of their figures as numbers.
+PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 
 class OwnTable(NamedTuple):
@@ -66,7 +55,7 @@ class Drawn(NamedTuple):
 
     figures: "list[tuple[str, Figure]]"
     missing: int
-    rows: list[dict[str, Any]]
+    rows: Sequence[dict[str, Any]] = ()
     table: OwnTable | None = None
 
 
@@ -83,7 +72,7 @@ class Sweep:
 
     name: str
     title: str
-    cells: tuple[Cell, ...]
+    cells: Sequence[Cell]
     axis: Axis | None = None
 
     def audits(self) -> list[Audited]:

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.hidden_state import landscape_solve
-from experiments.hidden_state.landscape import Process
-from experiments.hidden_state.landscape_law import ADVERSARIES
+from experiments.hidden_state import landscape
+from experiments.hidden_state.landscape import ADVERSARIES, Process
 from tests.forks import python
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -152,7 +151,7 @@ def differences(keys):
     for key in keys:
         process = Process(*key[:3])
         adversary = ADVERSARIES[key[3]](process, 1e-5)
-        found = landscape_solve.solve(process, adversary.values, 1e-5)
+        found = landscape.solve(process, adversary.values, 1e-5)
         values = (found["claimed"][-1], found["epsilon"][-1], found["epsilon"][0])
         yield from (
             (key, n, v)

@@ -25,7 +25,7 @@ from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.hidden_state import figures
-from experiments.sweeps import points, table
+from experiments.sweeps import estimates, points
 from experiments.sweeps.sweep import Sweep
 
 LEVELS = (1e-5, 0.95)
@@ -151,7 +151,7 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
     ((_, figure),) = drawn.figures
     (legend,) = figure.legends
     assert record.legend in [text.get_text() for text in legend.get_texts()]
-    header, line = table.make_table(drawn.rows, Level(*LEVELS)).csv().decode().splitlines()
+    header, line = points.make_table(drawn.rows, Level(*LEVELS)).csv().decode().splitlines()
     values = dict(zip(header.split(","), line.split(","), strict=True))
     assert values[("planted" if record is MANY else record.name)] == (
         "99" if record is ESTIMATE else "1.234"

@@ -30,7 +30,7 @@ from experiments.cells import work
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Cell, DataSets
 from experiments.cells.work import Workplace
-from experiments.hidden_state import norms
+from experiments.hidden_state import measured
 from experiments.hidden_state import sweep as sweeps
 from models.data.tables import HOUSING
 
@@ -49,7 +49,7 @@ def run(run_command, homes):
     environment = {**os.environ, "XDG_CACHE_HOME": str(homes[1]), "COLUMNS": "80"}
 
     def call(*flags, start=subprocess.run, options=()):
-        if start is subprocess.run and not options and "landscape" not in flags[0]:
+        if start is subprocess.run and not options:
             return run_command("sweep", *flags)
         argv = [sys.executable, *options, "-m", "experiments.commands.sweep", *flags]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -61,7 +61,7 @@ def run(run_command, homes):
 @pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_every_figure_is_a_sweep_at_every_scale(scale):
     every = sweeps_of(scale)
-    assert set(every) == {f"figure_{name}" for name in FIGURES} | {"landscape", *OURS}
+    assert set(every) == {f"figure_{name}" for name in FIGURES} | set(OURS)
     assert all(sweep.cells and sweep.name == name for name, sweep in every.items())
 
 
@@ -247,26 +247,28 @@ def test_norms_are_kept_and_damaged_ones_are_trained_again(tmp_path, monkeypatch
         trained.append(len(runs))
         return np.arange(3.0) + runs[:, None]
 
-    monkeypatch.setattr(norms, "canary_norms", train)
+    monkeypatch.setattr(measured, "canary_norms", train)
     dataset = Dataset(np.zeros((40, 8), np.float32), np.zeros(40, np.int32), "made up", "0" * 64)
     setting = setting_of("fcnn", adversary="loss", batch_size=10, steps=3)
-    store = make.open_store(tmp_path, setting, dataset, norms.EXPERIMENT)
+    store = make.open_store(tmp_path, setting, dataset, measured.NORMS)
     data = SimpleNamespace(checksum=lambda model: None, load=lambda model: dataset)
-    cell = norms.norms_cell(setting, 4)
+    cell = measured.norms_cell(setting, 4)
     held = make.holdings(tmp_path)
     assert not cell.is_done(held, data)
     cell.do(store, data, print)
     expected = np.arange(3.0) + np.arange(3)[:, None]
-    np.testing.assert_array_equal(norms.read(make.holdings(tmp_path), setting, 3), expected)
-    assert norms.read(held, setting, 5) is None and cell.is_done(held, data)
+    np.testing.assert_array_equal(
+        measured.read_norms(make.holdings(tmp_path), setting, 3), expected
+    )
+    assert measured.read_norms(held, setting, 5) is None and cell.is_done(held, data)
     path = store.path / "answer.json"
     path.write_text(path.read_text()[:-9])
-    assert norms.read(held, setting, 3) is None and not cell.is_done(held, data)
+    assert measured.read_norms(held, setting, 3) is None and not cell.is_done(held, data)
     assert trained == [4]
 
 
 @pytest.mark.slow
-def test_the_image_models_and_the_landscape_sweep(run, housing_file, tmp_path):
+def test_the_image_models_are_trained(run, housing_file, tmp_path):
     images, labels = (
         np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8),
         np.arange(12) % 10,
@@ -280,6 +282,6 @@ def test_the_image_models_and_the_landscape_sweep(run, housing_file, tmp_path):
     np.savez(tmp_path / "pictures.npz", **arrays)
     data = (f"--cifar10={tmp_path / 'pictures.npz'}", f"--california_housing={housing_file}")
     flags = ("--scale=smoke", f"--out={tmp_path / 'out'}", *data)
-    process = run(f"--name={IMAGES},landscape", *flags)
+    process = run(f"--name={IMAGES}", *flags)
     assert process.returncode == 0, process.stderr
-    assert "cells are done" in run(f"--name={IMAGES},landscape", *flags).stdout
+    assert "cells are done" in run(f"--name={IMAGES}", *flags).stdout

@@ -1,21 +1,30 @@
-"""The crafted landscape: its exact law against finer grids and the closed form, and its simulation."""
+"""The crafted landscape: its exact law, its simulation, and a search for better adversaries.
+
+The law is compared to finer grids, to the closed form and to an independent computation.
+"""
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from audit.claims import accounting
 from audit.errors import InputError
 from audit.laws import conversions, densities
-from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape import Process
-from experiments.hidden_state.landscape_law import constant, upper_bound
+from experiments.hidden_state import landscape as law
+from experiments.hidden_state.landscape import Process, upper_bound
+from tests.cases import mostly_slow
 
 DELTA = 1e-5
+
+
+def constant(process, threshold):
+    return np.full(process.steps - 1, threshold)
+
+
 CELLS = [(sigma, size) for sigma in (1.0, 4.0, 8.0) for size in (1, 2, 16)]
 
 
-@pytest.mark.parametrize(("sigma", "size"), CELLS)
+@pytest.mark.parametrize(("sigma", "size"), mostly_slow(CELLS, quick=2))
 def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, size):
     process = Process(sigma, size, 25)
     thresholds = constant(process, 0.5)
@@ -25,7 +34,7 @@ def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, siz
     assert coarse == pytest.approx(fine, rel=1e-3) and all(pair.error < 1e-13 for pair in pairs)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 10, 100])
+@pytest.mark.parametrize("steps", mostly_slow([1, 10, 2, 100], quick=2))
 @pytest.mark.parametrize(("sigma", "size"), [(1.0, 1), (4.0, 2), (0.5, 2)])
 def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
     pair = law.last_law(Process(sigma, size, steps), np.full(steps - 1, -np.inf))
@@ -34,20 +43,13 @@ def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
     assert densities.epsilon_at(pair, DELTA) == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_last_law_is_the_last_of_all_and_a_grid_can_be_too_large():
-    process = Process(2.0, 1, 4)
-    thresholds = constant(process, 1.0)
-    all_laws = list(law.laws(process, thresholds))
-    assert len(all_laws) == 4
-    for expected, actual in zip(all_laws[-1], law.last_law(process, thresholds), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+def test_the_conversion_claims_twice_as_much_and_a_grid_can_be_too_large():
     process = Process(4.0, 1, 25)
     pair = law.last_law(process, constant(process, 0.5))
     claimed = conversions.epsilon_from_mu(float(densities.mu_at(pair, 0.5)), DELTA)
     assert claimed > 1.9 * densities.epsilon_at(pair, DELTA)
-    process = Process(0.3, 2, 10**7)
     with pytest.raises(InputError, match=r"`steps=10000000`: .* use fewer steps"):
-        law.last_law(process, np.zeros(1))
+        law.last_law(Process(0.3, 2, 10**7), np.zeros(1))
 
 
 @pytest.mark.parametrize("sigma", [0.5, 4.0, 8.0])
@@ -66,13 +68,11 @@ def simulate(presence, cells=CELLS, steps=25):
     import jax
     import jax.numpy as jnp
 
-    from experiments.hidden_state import landscape_solve
-
     keys = jax.random.split(jax.random.key(0), len(cells))
     sigmas = jnp.array([sigma for sigma, _ in cells], jnp.float32)
     sizes = jnp.array([size for _, size in cells], jnp.float32)
     thresholds = jnp.full(steps - 1, 0.5)
-    simulate_all = jax.vmap(landscape_solve.simulate, (0, None, 0, 0, None))
+    simulate_all = jax.vmap(law.simulate, (0, None, 0, 0, None))
     return np.asarray(simulate_all(keys, jnp.asarray(presence), sigmas, sizes, thresholds))
 
 
@@ -123,3 +123,145 @@ def test_presence_moves_the_first_iterate_by_one_and_no_noise_of_any_run():
     alone, among = (simulate(np.zeros(runs, bool), CELLS[:1], 3) for runs in (1, 8))
     np.testing.assert_array_equal(alone[..., 0], among[..., 0])
     assert len(set(among[0, 0])) == 8
+
+
+RATES = [(1, 0.46, 0.23, 0.29, 0.455), (2, 0.86, 0.38, 0.68, 0.855), (8, 1.00, 0.84, 1.00, 1.000)]
+
+
+@pytest.mark.parametrize(("size", "gaussian", "half", "best", "most"), mostly_slow(RATES))
+def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
+    process = Process(4.0, size, 25)
+    upper = upper_bound(process, DELTA)
+    at_half = law.half(process, DELTA)
+    mu = float(densities.mu_at(law.last_law(process, at_half.values), 0.5))
+    assert conversions.epsilon_from_mu(mu, DELTA) / upper == pytest.approx(gaussian, abs=0.02)
+    assert at_half.epsilon / upper == pytest.approx(half, abs=0.02)
+    assert law.best_constant(process, DELTA).epsilon / upper == pytest.approx(best, abs=0.02)
+    assert law.optimal(process, DELTA).epsilon / upper == pytest.approx(most, abs=0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sigma", "size", "delta"), [(0.3, 1, 1e-9), (1.0, 4, 1e-7), (100.0, 7, 1e-5)]
+)
+@pytest.mark.parametrize("find", law.ADVERSARIES.values())
+def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta):
+    process = Process(sigma, size, 12)
+    coarse = find(process, delta).epsilon
+    fine = find(process, delta, 2 * law.PER_DEVIATION).epsilon
+    assert coarse != fine and coarse == pytest.approx(fine, rel=1e-3)
+    assert 0 < coarse <= upper_bound(process, delta) * (1 + 1e-6)
+
+
+def slow_delta(process, epsilon, moves, points):
+    """Returns the hockey-stick divergence of any landscape moves[t](x) in [-1, 1], by dense midpoint sums."""
+    spacing = points[1] - points[0]
+    p = stats.norm.pdf(points, 0, process.noise_multiplier)
+    q = stats.norm.pdf(points, 1, process.noise_multiplier)
+    for move in moves:
+        shift = points[:, None] - points[None, :] - move[None, :]
+        kernel = stats.norm.pdf(shift, 0, process.step_deviation) * spacing
+        p = kernel @ p
+        q = kernel @ q
+    return float(np.sum(np.maximum(q - np.exp(epsilon) * p, 0)) * spacing)
+
+
+def make_grid(process, count=800):
+    reach = process.steps + 8 * process.noise_multiplier * np.sqrt(
+        1 + process.steps / process.batch_size**2
+    )
+    return np.linspace(-reach, reach + 1, count)
+
+
+def move_at(points, thresholds):
+    return [np.where(points > threshold, 1.0, -1.0) for threshold in thresholds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 6), Process(0.6, 1, 3)])
+def test_an_independent_computation_agrees(process):
+    points = make_grid(process, 3000)
+    for find in (law.optimal, law.half):
+        found = find(process, 1e-4)
+        delta = slow_delta(process, found.epsilon, move_at(points, found.values), points)
+        assert delta == pytest.approx(1e-4, rel=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 5)])
+def test_no_random_landscape_beats_the_optimal_one(process):
+    adversary = law.optimal(process, 1e-3)
+    points = make_grid(process)
+    best = move_at(points, adversary.values)
+    limit = slow_delta(process, adversary.epsilon, best, points)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        anything = [rng.uniform(-1, 1, len(points)) for _ in best]
+        other_thresholds = move_at(points, adversary.values + rng.normal(size=len(best)))
+        changed_on_an_interval = [
+            np.where(np.abs(points - rng.normal(0, 3)) < 0.5, rng.uniform(-1, 1), moves)
+            for moves in best
+        ]
+        for moves in (anything, other_thresholds, changed_on_an_interval):
+            reached = slow_delta(process, adversary.epsilon, moves, points)
+            assert reached <= limit * (1 + 1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(2.0, 2, 4)])
+def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
+    """s = tanh(w) is optimised freely at every point and step, from random starts."""
+    import jax
+    import jax.numpy as jnp
+
+    adversary = law.optimal(process, 1e-3)
+    points = make_grid(process, 300)
+    spacing = points[1] - points[0]
+    starts = jnp.stack([stats.norm.pdf(points, m, process.noise_multiplier) for m in (0, 1)], 1)
+
+    def delta(weights):
+        pair = starts
+        for weight in jnp.tanh(weights):
+            shift = points[:, None] - points[None, :] - weight[None, :]
+            pair = jnp.exp(-0.5 * (shift / process.step_deviation) ** 2) @ pair
+            pair = pair * spacing / (process.step_deviation * np.sqrt(2 * np.pi))
+        return (
+            jnp.sum(jnp.maximum(pair[:, 1] - jnp.exp(adversary.epsilon) * pair[:, 0], 0)) * spacing
+        )
+
+    ascend = jax.jit(lambda w: w + 3 * jnp.sign(jax.grad(delta)(w)) * 0.05)
+    best = 20 * jnp.array(move_at(points, adversary.values))
+    limit = float(delta(best))
+    reached = []
+    for seed in range(3):
+        weights = 0.1 * jax.random.normal(jax.random.key(seed), best.shape)
+        for _ in range(150):
+            weights = ascend(weights)
+        reached.append(float(delta(weights)))
+    assert max(reached) <= limit * 1.01 and max(reached) >= limit * 0.97
+
+
+@pytest.mark.parametrize(
+    "process",
+    mostly_slow([(Process(2.0, 1, 10),), (Process(4.0, 2, 25),), (Process(8.0, 16, 25),)]),
+)
+def test_adversaries_are_ordered_and_below_the_upper_bound(process):
+    half, best, most = (find(process, DELTA).epsilon for find in law.ADVERSARIES.values())
+    upper = upper_bound(process, DELTA)
+    assert half <= best * (1 + 1e-6) and best <= most * (1 + 1e-4) and most <= upper * (1 + 1e-6)
+
+
+def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
+    process = Process(2.0, 2, 8)
+    best = law.optimal(process, DELTA)
+    for pair, threshold in zip(law.laws(process, best.values), best.values, strict=False):
+        ratio = np.log(pair.q[pair.p > 1e-290]) - np.log(pair.p[pair.p > 1e-290])
+        assert np.all(np.diff(ratio) > -1e-6)
+        at = np.interp(threshold, pair.points[pair.p > 1e-290], ratio)
+        assert at == pytest.approx(best.epsilon, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_thousand_steps_work():
+    half = law.half(Process(2.0, 8, 1000), DELTA).epsilon
+    assert 0 < half < law.half(Process(2.0, 8, 100), DELTA).epsilon

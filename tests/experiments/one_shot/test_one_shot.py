@@ -22,76 +22,62 @@ from experiments.canife import rounds
 from experiments.cells import federated as cells
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
-from experiments.one_shot import estimates, figures, sweep, tables
+from experiments.one_shot import figures, sweep
+from experiments.one_shot.sweep import Simulations
 from experiments.sweeps import points
 from models.catalogue import federated_task
 
 SIGMAS = (0.541, 1.54, 4.22)
 
-# what the paper prints: noise multiplier, analytical epsilon; one release, Errata O4 on EMNIST's
+# what the paper prints: noise multiplier, analytical epsilon; one release
 STACKOVERFLOW_DELTA = 341_000**-1.1
-STACKOVERFLOW = ((0.0496, 300.0), (0.0986, 100.0), (0.2317, 30.0))
-STACKOVERFLOW_FIRST = ((0.0644, 194.0), (0.1023, 93.8), (0.1836, 40.2), (0.2344, 28.9))
-EMNIST_DELTA, EMNIST_DELTA_USED = 3383**-1.1, 0.0077
+STACKOVERFLOW = ((0.0496, 300.0), (0.0986, 100.0), (0.2317, 30.0), (0.0644, 194.0), (0.1023, 93.8),
+                 (0.1836, 40.2), (0.2344, 28.9))  # fmt: skip
 EMNIST = ((0.16, 33.8), (0.18, 28.1), (0.195, 24.8), (0.25, 16.9), (0.315, 12.0))
+# A^2 of fifteen runs
+ANDERSON_DARLING = (0.464, 0.590, 0.396, 0.407, 0.196, 0.976, 0.422, 0.340, 0.432, 0.116,
+                    0.326, 0.157, 0.347, 0.951, 0.401)  # fmt: skip
+TABLE_6_NOISE = 0.2
+TABLE_6_DELTA = 1 / 60_000
 
-# eps_lo's cap by perfect separation of 1,000 and 1,000 canaries (Errata O6)
-CAPS = (6.240, 6.238, 6.25)
 
-# A^2 of fifteen runs; "68% chance of three or more above 0.574", its 15% value (Errata O5)
-ANDERSON_DARLING = (
-    (0.464, 0.590, 0.396, 0.407, 0.196),
-    (0.976, 0.422, 0.340, 0.432, 0.116),
-    (0.326, 0.157, 0.347, 0.951, 0.401),
-)
-ANDERSON_DARLING_LEVEL, ANDERSON_DARLING_CHANCE = 0.15, 0.68
-
-# the largest cosine over steps: mean and deviation of eps_est and eps_lo over 50 runs; Errata O14 and O15
-TABLE_6 = ((6.8, 1.1), (1.82, 0.46))
-TABLE_6_NOISE, TABLE_6_DELTA, TABLE_6_ANALYTICAL = 0.2, 1 / 60_000, 34.5
+def simulate(*dimensions, sigmas=SIGMAS, simulations=50, seed=0):
+    return figures.simulate(Simulations(sigmas, dimensions, simulations, ()), seed)
 
 
 @pytest.fixture(scope="module")
 def small():
     """Returns Table 1's cells at d = 10^4 and 10^5."""
-    cells_at_10_000 = estimates.simulate_cells(SIGMAS, 10**4, 50, 1e-6, 0)
-    cells_at_100_000 = estimates.simulate_cells(SIGMAS, 10**5, 50, 1e-6, 0)
-    return [*cells_at_10_000, *cells_at_100_000]
+    return simulate(10**4, 10**5)
 
 
-def test_equal_variance_is_the_papers_table(small):
-    for cell in small:
-        assert tables.agrees(cell, tables.find_printed_cell(cell), 50)
+def fitted_as_equal_variance(cell):
+    """Returns a cell whose equal-variance estimate is that of Algorithm 1 (Errata O1)."""
+    names = ("", "_deviation")
+    return cell | {ONE_SHOT_EQUAL_VARIANCE + x: cell[ONE_SHOT_FITTED + x] for x in names}
 
 
-def test_algorithm_1_as_printed_is_not(small):
+def test_equal_variance_is_the_papers_table_and_algorithm_1_as_printed_is_not(small):
     """Errata O1."""
     for cell in small:
-        paper = tables.find_printed_cell(cell)
-        fitted = cell.epsilons[ONE_SHOT_FITTED]
-        assert fitted.mean() > paper.mean + 6 * paper.deviation / np.sqrt(50)
-        assert cell.epsilons[ONE_SHOT_THRESHOLD] == pytest.approx(fitted, abs=0.35)
-        assert not tables.agrees(
-            cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted}), paper, 50
-        )
+        mean, deviation = figures.TABLE_1[cell["sigma"], cell["dimension"]]
+        assert figures.agrees(cell, 50)
+        assert cell[ONE_SHOT_FITTED] > mean + 6 * deviation / np.sqrt(50)
+        assert cell[ONE_SHOT_THRESHOLD] == pytest.approx(cell[ONE_SHOT_FITTED], abs=0.35)
+        assert not figures.agrees(fitted_as_equal_variance(cell), 50)
 
 
 @pytest.mark.slow
 def test_equal_variance_is_the_papers_table_at_large_dimensions():
-    for d in (10**6, 10**7):
-        for cell in estimates.simulate_cells(SIGMAS, d, 50, 1e-6, 0):
-            assert tables.agrees(cell, tables.find_printed_cell(cell), 50)
+    assert all(figures.agrees(cell, 50) for cell in simulate(10**6, 10**7))
 
 
-def test_simulations_depend_on_seed_and_number_alone():
-    few = estimates.simulate_cells([1.0], 100, 3, 1e-5, 3)[0].epsilons
-    more = estimates.simulate_cells([1.0], 100, 5, 1e-5, 3)[0].epsilons
-    other = estimates.simulate_cells([1.0], 100, 3, 1e-5, 4)[0].epsilons
-    for name in few:
-        assert np.array_equal(few[name], more[name][:3])
-        assert not np.array_equal(few[name], other[name])
+def test_simulations_depend_on_the_seed_and_are_several():
+    few = simulate(100, sigmas=(1.0,), simulations=3)
+    assert few == simulate(100, sigmas=(1.0,), simulations=3)
+    assert few != simulate(100, sigmas=(1.0,), simulations=3, seed=4)
     with pytest.raises(InputError):
-        estimates.simulate_cells([1.0], 100, 1, 1e-5, 3)
+        simulate(100, simulations=1)
 
 
 def analytical(sigma, delta):
@@ -99,43 +85,37 @@ def analytical(sigma, delta):
     return conversions.epsilon_from_mu(1 / sigma, delta)
 
 
-def test_stackoverflows_analytical_column():
-    for sigma, epsilon in STACKOVERFLOW + STACKOVERFLOW_FIRST:
+def test_analytical_columns():
+    """Errata O4: EMNIST's has another delta than the paper's."""
+    for sigma, epsilon in STACKOVERFLOW:
         assert analytical(sigma, STACKOVERFLOW_DELTA) == pytest.approx(epsilon, rel=0.03)
-
-
-def test_emnists_analytical_column_has_another_delta():
-    """Errata O4."""
     for sigma, epsilon in EMNIST:
-        assert round(analytical(sigma, EMNIST_DELTA_USED), 1) == epsilon
-        assert analytical(sigma, EMNIST_DELTA) > 1.2 * epsilon
-    assert analytical(EMNIST[0][0], EMNIST_DELTA) == pytest.approx(41.56, abs=0.01)
+        assert round(analytical(sigma, 0.0077), 1) == epsilon
+        assert analytical(sigma, 3383**-1.1) > 1.2 * epsilon
+    assert analytical(EMNIST[0][0], 3383**-1.1) == pytest.approx(41.56, abs=0.01)
 
 
 def test_the_chance_of_three_rejections():
-    """Errata O5."""
-    assert (np.ravel(ANDERSON_DARLING) > cosine_law.critical_values(1000)[0]).sum() == 3
-    level = ANDERSON_DARLING_LEVEL
-    assert stats.binom.sf(1, 15, level) == pytest.approx(ANDERSON_DARLING_CHANCE, abs=0.005)
-    assert stats.binom.sf(2, 15, level) == pytest.approx(0.396, abs=5e-4)
+    """Errata O5: 68% is the chance of two or more above the 15% value."""
+    assert (np.array(ANDERSON_DARLING) > cosine_law.critical_values(1000)[0]).sum() == 3
+    assert stats.binom.sf(1, 15, 0.15) == pytest.approx(0.68, abs=0.005)
+    assert stats.binom.sf(2, 15, 0.15) == pytest.approx(0.396, abs=5e-4)
 
 
 def test_the_cap():
-    """Errata O6, of Jeffreys' limit."""
+    """Errata O6, of Jeffreys' limit with 1,000 and 1,000 canaries."""
     limit = float(stats.beta.ppf(0.95, 0.5, 1000 + 0.5))
     assert limit == pytest.approx(0.00191841, abs=1e-8)
     cap = float(np.log((1 - STACKOVERFLOW_DELTA - limit) / limit))
     assert cap == pytest.approx(6.254, abs=5e-4)
-    assert all(abs(cap - printed) < 0.02 for printed in CAPS)
+    assert all(abs(cap - printed) < 0.02 for printed in (6.240, 6.238, 6.25))
 
 
 def test_the_analytical_value_of_table_6_is_renyi_dps():
-    delta, sigma = TABLE_6_DELTA, TABLE_6_NOISE
-    assert round(rounds.renyi_epsilon(sigma, delta), 1) == TABLE_6_ANALYTICAL
-    assert analytical(sigma, delta) == pytest.approx(32.522, abs=0.001)
-    usual = 60_000**-1.1
-    assert analytical(sigma, usual) == pytest.approx(33.758, abs=0.001)
-    assert rounds.renyi_epsilon(sigma, usual) == pytest.approx(35.716, abs=0.001)
+    """Errata O15."""
+    for delta, renyi, exact in ((1 / 60_000, 34.514, 32.522), (60_000**-1.1, 35.716, 33.758)):
+        assert rounds.renyi_epsilon(TABLE_6_NOISE, delta) == pytest.approx(renyi, abs=0.001)
+        assert analytical(TABLE_6_NOISE, delta) == pytest.approx(exact, abs=0.001)
 
 
 def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
@@ -144,7 +124,7 @@ def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
     runs = 5
     steps = 468
     canaries = 1000
-    estimates_and_lower_values = []
+    found = []
     for _ in range(runs):
         noise = rng.standard_normal((2, canaries, steps))
         inserted_at = rng.integers(0, steps, canaries)
@@ -155,10 +135,11 @@ def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
         null = one_shot.fit(unobserved, 100_000)
         fit = one_shot.fit(observed, 100_000)
         estimate = float(one_shot.fitted(null, fit, TABLE_6_DELTA))
-        lower = one_shot.in_sample(cosines, TABLE_6_DELTA, 0.05, 0.5)
-        estimates_and_lower_values.append((estimate, lower))
-    values_by_column = np.transpose(estimates_and_lower_values)
-    for (mean, deviation), values in zip(TABLE_6, values_by_column, strict=True):
+        found.append((estimate, one_shot.in_sample(cosines, TABLE_6_DELTA, 0.05, 0.5)))
+    # The paper's mean and deviation of eps_est and eps_lo over 50 runs.
+    for (mean, deviation), values in zip(
+        ((6.8, 1.1), (1.82, 0.46)), np.transpose(found), strict=True
+    ):
         assert abs(np.mean(values) - mean) < 2.5 * deviation
 
 
@@ -247,12 +228,12 @@ def test_figure_4_compares_one_run_with_several(tmp_path):
     plan = SPLITS._replace(training=SPLITS.training._replace(setting=setting, noises=(0.1,)))
     _store_run(tmp_path, plan.one_run(0.1), 4, 7850, 5.0)
     _store_run(tmp_path, plan.several_runs(0.1), 8, 7850, 5.0)
-    (split,) = estimates.read_splits(make.holdings(tmp_path), plan, 1e-5)
-    assert split.observe == "all"
-    assert (np.diff(split.one_run) >= 0).all()
-    assert np.median(split.several_runs) == pytest.approx(np.median(split.one_run), rel=0.4)
-    assert len(tables.make_splits_table("title", [split]).csv.splitlines()) == 3
-    plt.close(figures.quantiles_figure("title", [split]))
+    (split,) = figures.read_splits(make.holdings(tmp_path), plan, 1e-5)
+    one_run = split["one run"]
+    assert split["observe"] == "all" and (np.diff(one_run) >= 0).all()
+    assert np.median(split["several runs"]) == pytest.approx(np.median(one_run), rel=0.4)
+    assert len(figures.make_splits_table("title", [split]).csv.splitlines()) == 3
+    plt.close(figures.draw_quantiles("title", [split]))
 
 
 DRAWN = {  # the sweeps that can be drawn from made-up cosines: (missing cells, panels)
@@ -272,24 +253,21 @@ def test_what_is_stored_is_drawn(made_up, name):
 
 
 def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
-    (first, *_) = estimates.read_runs(made_up.held, IMAGES, LEVELS)
-    assert first.accounted == np.inf
-    error = first.all_iterates.fitted.standard_error
-    epsilon = first.all_iterates.fitted.epsilon
-    for accounted, mark in ((epsilon - 2 * error, True), (epsilon - error / 2, False)):
-        run = first._replace(accounted=accounted)
-        assert ("*" in tables.make_repetitions_table("", [run]).text.splitlines()[5]) == mark
+    (first, *_) = figures.read_runs(made_up.held, IMAGES, LEVELS)
+    assert first["accounted"] == np.inf
+    for errors, mark in ((2, True), (0.5, False)):
+        run = {**first, "accounted": first["all"] - errors * first["all_error"]}
+        text = figures.make_runs_table("", [run], shows_accuracy=False).text
+        assert ("*" in text.splitlines()[5]) == mark
 
 
 def test_a_cell_of_table_1_that_does_not_agree_is_marked(small):
-    text = tables.make_simulated_table(small, ()).text
-    assert text.splitlines()[3].split()[:4] == ["0.541", "1e+04", "100", "10.002"]
-    assert "*" not in "".join(text.splitlines()[:9])
-    wrong = []
-    for cell in small:
-        epsilons = dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED])
-        wrong.append(cell._replace(epsilons=epsilons))
-    lines = tables.make_simulated_table(wrong, ()).text.splitlines()
+    plan = Simulations(floors=())
+    lines = figures.make_simulated_table(plan, small).text.splitlines()
+    assert lines[3].split()[:4] == ["0.541", "1e+04", "100", "10.002"]
+    assert "*" not in "".join(lines[:9])
+    wrong = [fitted_as_equal_variance(cell) for cell in small]
+    lines = figures.make_simulated_table(plan, wrong).text.splitlines()
     assert "".join(lines[:9]).count("*") == 6
 
 
@@ -306,9 +284,7 @@ def test_smoke_sweeps_are_trained_and_drawn(tmp_path, image_file):
 
 def test_a_cell_that_differs_by_the_papers_own_simulation_error_agrees():
     """Its mean of 50 simulations may be half a standard deviation off, however many are ours."""
-    printed = tables.PrintedCell(9.89, 0.71)
-    offsets = np.array([-0.71, 0.71])
+    deviation = {f"{ONE_SHOT_EQUAL_VARIANCE}_deviation": 0.71}
     for distance, agrees in ((-0.08, True), (-0.35, False)):
-        epsilons = {ONE_SHOT_EQUAL_VARIANCE: printed.mean + distance + offsets}
-        cell = estimates.TableCell(0.541, 10**4, 100, epsilons, 10.0)
-        assert tables.agrees(cell, printed, 2000) == agrees
+        cell = {"sigma": 0.541, "dimension": 10**4, ONE_SHOT_EQUAL_VARIANCE: 9.89 + distance}
+        assert figures.agrees(cell | deviation, 2000) == agrees

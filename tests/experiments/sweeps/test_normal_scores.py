@@ -56,13 +56,9 @@ def test_a_run_a_world_says_nothing():
     )
 
 
-@pytest.mark.parametrize(
-    ("scores_in", "confidence", "word"),
-    [([1.0, np.nan], 0.95, "not finite"), ([1.0, 2.0], 1.0, "confidence")],
-)
-def test_what_can_not_be_used_is_refused(scores_in, confidence, word):
-    with pytest.raises(InputError, match=word):
-        normal_scores.mu_interval(scores_in, [0.0, 1.0], confidence)
+def test_what_can_not_be_used_is_refused():
+    with pytest.raises(InputError, match="not finite"):
+        normal_scores.mu_interval([1.0, np.nan], [0.0, 1.0], 0.95)
 
 
 @pytest.mark.parametrize("tie", ["independent", "shifted", "equal"])

@@ -1,6 +1,7 @@
-"""The norms of L's canary in training (Figure 8) as cells, which are trained once and stored.
+"""What is measured along training runs, as cells: each is trained once and stored.
 
-L is the adversary that inserts the gradient of an example with a wrong label.
+Figure 8 has the norms of the canary of L, which inserts the gradient of an example with a wrong label. Bounds
+on the last model of a network need how much its steps stretch distances between models.
 """
 
 from functools import partial
@@ -14,14 +15,15 @@ from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from experiments.cells.audits import setting_cell
-from experiments.cells.cell import Cell, read_answer, write_answer
+from experiments.cells.audits import setting_cell, step_seconds
+from experiments.cells.cell import Cell, find_answer, read_answer, write_answer
 
 if TYPE_CHECKING:
+    from audit.conclusions.lipschitz import Steps
     from audit.training.game import Game
 
 Norms = NDArray[np.float64]
-EXPERIMENT = "canary_norms"
+NORMS = "canary_norms"
 _KEY = "norms"
 
 
@@ -51,14 +53,13 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
         write_answer(store, {_KEY: all_norms[:runs]})
 
     name = f"norms of L's canary, {setting.model}"
-    cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
+    cell = setting_cell(name, setting, runs, is_complete, do, NORMS)
     return cell._replace(request=setting)
 
 
-def read(held: Holdings, setting: Setting, runs: int) -> Norms | None:
+def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
     """Returns the stored norms (runs, steps) of the first runs; None where fewer runs are stored."""
-    store = held.open(identity(setting, EXPERIMENT))
-    answer = None if store is None else read_answer(store)
+    answer = find_answer(held, identity(setting, NORMS))
     if answer is None or len(answer[_KEY]) < runs:
         return None
     return np.array(answer[_KEY][:runs])
@@ -108,3 +109,50 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     compute = jax.jit(jax.vmap(norms_of_run, (None, None, None, 0)))
     norms = compute(hyper, played.data, played.schedule, jnp.asarray(runs, jnp.uint32))
     return np.asarray(norms, np.float64)
+
+
+EXPANSION = "expansion"
+# Along how many runs, and at how many steps of each at most, as the library decides by a model's size.
+_USUAL_EFFORT = (4, 1250)
+EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
+_COMPILING_SECONDS = 15.0
+# To measure a step takes as long as to train for so many steps of a large model, and never less than this.
+_NUM_TRAINING_STEPS = 300
+_LEAST_SECONDS = 0.005
+
+
+def expansion_cell(setting: Setting) -> Cell:
+    """Returns the cell of work that measures how much a setting's steps stretch distances between models.
+
+    They are measured along rehearsed runs, which are trained for the measurement alone.
+    """
+    runs, most_measured = EFFORTS.get(setting.model, _USUAL_EFFORT)
+
+    def is_complete(store: Store) -> bool:
+        """Returns whether the store has a measurement along at least `runs` runs."""
+        from audit.conclusions import lipschitz  # loads SciPy
+
+        return lipschitz.find_measured(store, runs) is not None
+
+    def do(store: Store, dataset: Dataset, progress: Progress) -> None:
+        """Measures the steps along the rehearsed runs, and stores what is found."""
+        from audit.conclusions import measuring
+
+        measuring.measure_zoo(store, setting, dataset, runs)
+        progress(runs)
+
+    name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
+    cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
+    steps = setting.schedule.steps
+    seconds_a_step = step_seconds(setting)
+    measuring_a_step = max(_NUM_TRAINING_STEPS * seconds_a_step, _LEAST_SECONDS)
+    seconds_a_run = steps * seconds_a_step + min(steps, most_measured) * measuring_a_step
+    return cell._replace(seconds=_COMPILING_SECONDS + runs * seconds_a_run, request=setting)
+
+
+def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
+    """Returns what was measured of a setting's steps; None where the store does not have it."""
+    from audit.conclusions import lipschitz  # loads SciPy
+
+    store = held.open(identity(setting, EXPANSION))
+    return None if store is None else lipschitz.find_current(store)

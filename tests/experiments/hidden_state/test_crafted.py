@@ -1,0 +1,86 @@
+"""Two crafted landscapes: the convex one leaks what the accountant allows, the latch its largest sum."""
+
+import numpy as np
+import pytest
+
+from audit.claims.brackets import compute_shuffled_epsilon
+from audit.claims.hidden_state import hidden_state_bound
+from experiments.hidden_state import crafted
+from experiments.hidden_state.crafted import HEIGHT_IN, HEIGHT_OUT, exact_mu
+
+PUSH = 40.0  # how far the others push theta on in a step, in standard deviations of the noise
+
+
+def test_the_convex_landscape_attains_the_bound_which_is_rounded_up():
+    table = crafted.make_convex_table(1e-5)
+    for row, cells in zip(table.rows, table.cells(), strict=True):
+        assert row["mu_exact"] == pytest.approx(row["mu_bound"], rel=1e-9)
+        assert row["mu_constant_direction"] <= row["mu_bound"] * (1 + 1e-12)
+        if row["insert"] == "first":
+            assert row["mu_constant_direction"] == pytest.approx(row["mu_bound"], rel=1e-9)
+        for name, cell in zip(("mu_bound", "epsilon_bound"), cells[-2:], strict=True):
+            assert row[name] <= float(cell) < row[name] + 1.01e-4
+
+
+def test_any_schedule_is_attained_by_slopes_of_a_convex_loss():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        shifts = rng.integers(0, 2, 30) * 1.0
+        constants = rng.uniform(0.5, 1, 30)
+        noise = rng.uniform(1, 2, 30)
+        bound = hidden_state_bound(shifts, constants, noise, 1e-5)
+        slopes = bound.attained_by
+        assert exact_mu(shifts, slopes, noise) == pytest.approx(bound.mu, rel=1e-9)
+        assert (slopes >= 0).all() and (slopes <= constants).all()
+
+
+def test_simulated_last_iterates_have_the_exact_mu():
+    rng = np.random.default_rng(1)
+    shifts = rng.integers(0, 2, 30) * 1.0
+    noise = rng.uniform(1, 2, 30)
+    slopes = hidden_state_bound(shifts, 0.9, noise, 1e-5).attained_by
+    draws = rng.normal(size=(100_000, 30))
+    theta = np.zeros((2, len(draws)))
+    for shift, slope, deviation, z in zip(shifts, slopes, noise, draws.T, strict=True):
+        theta = slope * theta + deviation * z + np.array([[0.0], [shift]])
+    mu = (theta[1] - theta[0]).mean() / theta[0].std()
+    assert exact_mu(shifts, slopes, noise) == pytest.approx(mu, rel=0.01)
+
+
+def simulate_latch(given, height, runs):
+    """Returns the last iterates of simulated runs of a latch: sigma, batches, epochs, threshold."""
+    sigma, batches, epochs, threshold = given
+    rng = np.random.default_rng(0)
+    theta = np.zeros(runs)
+    for _ in range(epochs):
+        places = rng.integers(0, batches, runs)  # each run's batch that has the target
+        for step in range(batches):
+            others = np.where(theta > threshold, PUSH * sigma, -theta)
+            theta += others + height * (places == step) + sigma * rng.standard_normal(runs)
+    return theta
+
+
+def test_the_closed_form_is_that_of_the_largest_sum():
+    rates = [crafted.compute_latch_rate(0.7, 500, 1, 2.84, height) for height in (2.0, 1.0)]
+    assert rates == pytest.approx([0.1260, 0.0166], abs=1e-4)
+
+
+@pytest.mark.parametrize("given", [(0.7, 50, 1, 2.2), (1.0, 10, 3, 3.0)])
+@pytest.mark.parametrize("height", [HEIGHT_IN, HEIGHT_OUT])
+def test_simulated_last_iterates_exceed_the_threshold_as_often_and_stay_beyond(given, height):
+    runs = 20_000
+    thetas = simulate_latch(given, height, runs)
+    latched = thetas > given[-1]
+    exact = crafted.compute_latch_rate(*given, height)
+    assert latched.mean() == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / runs))
+    # One step beyond it at least, but for those that latched in the last step.
+    assert (thetas[latched] > 10 * given[-1]).mean() > 0.85
+
+
+@pytest.mark.slow
+def test_a_latch_leaks_more_than_poisson_claims_and_at_most_what_all_models_do():
+    table = crafted.make_latch_table(1e-5)
+    for training, row, cells in zip(crafted.TRAININGS, table.rows, table.cells(), strict=True):
+        assert row["epsilon"] > 2 * row["poisson"]
+        assert row["epsilon"] <= 1.01 * compute_shuffled_epsilon(*training, 1e-5)
+        assert float(cells[-2]) <= row["epsilon"] and row["poisson"] <= float(cells[-1])
