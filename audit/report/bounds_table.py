@@ -122,8 +122,15 @@ def _make_row(finding: Finding, conclusion: Conclusion) -> BoundRow:
     return row._replace(sign="≥" * isinstance(finding, Bound), finding=finding)
 
 
+def _show_error(error: float) -> str:
+    """Returns the standard error of an estimate as text; "-" if it is unknown."""
+    return "-" if math.isnan(error) else f"{error:.3f}"
+
+
 def show_floor(floor: NoiseFloor) -> str:
     """Returns the mean and the 95% quantile of an estimate where nothing leaks: "0.100 (0.250)"."""
+    if not floor.audits:
+        return "-"
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
 
 
@@ -475,7 +482,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     estimate_columns = (
         Column(head="estimate", value=attrgetter("method"), width=24, left=True),
         Column(head="epsilon", value=lambda row: f"{row.epsilon:.3f}", width=9),
-        Column(head="error", value=lambda row: f"{row.standard_error:.3f}", width=9),
+        Column(head="error", value=lambda row: _show_error(row.standard_error), width=9),
         Column(head="  floor", value=lambda row: f"  {show_floor(row.noise_floor)}", left=True),
     )
     before = (title, counts_line)

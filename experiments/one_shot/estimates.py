@@ -211,8 +211,7 @@ def _observe(scores: Scores, plan: TrainingPlan, null_is_known: bool, levels: Le
     presence = scores.presence[0]
     unobserved = None if null_is_known else values[~presence]
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, plan.dimension)
-    methods = [one_shot.ONE_SHOT_FITTED]
-    (fitted,) = one_shot.estimate_from_fits(cosines, levels.delta, methods)
+    fitted = one_shot.estimate_from_fit(one_shot.ONE_SHOT_FITTED, cosines, levels.delta)
     error = 1 - levels.confidence  # of each error rate's limit
     in_sample = one_shot.in_sample(cosines, levels.delta, error, _JEFFREYS_PRIOR)
     return Observation(cosines, fitted, in_sample)
