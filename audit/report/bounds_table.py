@@ -339,9 +339,7 @@ def explain_curve_test(curve: Curve, conclusion: Conclusion) -> str:
         return f"ignore these rows, only {conclusion.assumption_free.method} holds"
     if not curve.is_doubted:
         return "no evidence against it"
-    if curve.deciding_runs is None:  # 20 times is the most that is tried
-        return "20 times as many runs would not tell"
-    return f"{curve.deciding_runs:,} runs would decide"
+    return "too few runs to tell"
 
 
 def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:

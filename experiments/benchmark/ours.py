@@ -50,10 +50,8 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
         marks such a bound as refuted; here it counts as a refusal.
     """
     scores_in, scores_out = coins.pooled()
-    if method.assumes.gaussian:
-        curve = gaussian_curve.examine(scores_in, scores_out)
-        if curve.p_value < CURVE_LEVEL:
-            raise InputError("the scores refute a Gaussian curve")
+    if method.assumes.gaussian and gaussian_curve.examine(scores_in, scores_out) < CURVE_LEVEL:
+        raise InputError("the scores refute a Gaussian curve")
     return method.compute(scores_in, scores_out, delta, confidence).epsilon
 
 
