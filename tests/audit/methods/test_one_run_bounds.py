@@ -100,17 +100,13 @@ def test_what_guesses_say_in_any_unit_and_turned():
 
 
 def test_a_limit_of_guesses_is_where_its_test_stops():
-    from audit.methods.one_run_bounds import gaussian_refutes, log_p_approximate
-
-    eps = epsilon_from_guesses(500, 200, 180, DELTA, 0.05)
-    assert log_p_approximate(500, 200, 180, eps, DELTA) == pytest.approx(np.log(0.05), abs=1e-6)
+    epsilon = epsilon_from_guesses(500, 200, 180, DELTA, 0.05)
+    assert log_p_approximate(500, 200, 180, epsilon, DELTA) == pytest.approx(np.log(0.05), abs=1e-6)
     mu = mu_from_guesses(500, 200, 180, 0.05)
-    assert gaussian_refutes(500, 200, 180, mu, 0.05) and not gaussian_refutes(
-        500, 200, 180, mu + 1e-4, 0.05
-    )
-    assert (
-        epsilon_from_guesses(500, 200, 90, DELTA, 0.05) == mu_from_guesses(500, 200, 90, 0.05) == 0
-    )
+    assert gaussian_refutes(500, 200, 180, mu, 0.05)
+    assert not gaussian_refutes(500, 200, 180, mu + 1e-4, 0.05)
+    assert epsilon_from_guesses(500, 200, 90, DELTA, 0.05) == 0
+    assert mu_from_guesses(500, 200, 90, 0.05) == 0
 
 
 def test_pairs_pay_twice():
@@ -151,14 +147,7 @@ def test_several_runs_or_few_coins_are_refused(shape):
         weigh_coins(Coins(scores, scores % 2 == 0))
 
 
-CASES = [
-    (1000, 400, 300),
-    (1000, 1000, 700),
-    (100, 50, 50),
-    (2000, 100, 95),
-    (1000, 10, 10),
-    (50, 30, 15),
-]
+CASES = [(1000, 400, 300), (100, 50, 50), (2000, 100, 95), (50, 30, 15)]
 
 
 def largest(refuted, high=40.0):
@@ -171,23 +160,20 @@ def largest(refuted, high=40.0):
 
 
 @pytest.mark.parametrize(("coins", "number", "right"), CASES)
-def test_without_delta_it_is_the_binomial_tail(coins, number, right):
-    eps = np.array([0.0, 0.5, 2.0])
-    expected = stats.binom.logsf(right - 1, number, special.expit(eps))
-    assert log_p_approximate(coins, number, right, eps, 0.0) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("coins", "number", "right"), CASES)
-@pytest.mark.parametrize("delta", [0.0, 1e-5, 1e-2])
-def test_it_is_jax_privacys(coins, number, right, delta):
+@pytest.mark.parametrize("epsilon", [0.1, 4.0])
+def test_p_values_are_jax_privacys_and_without_delta_the_binomial_tail(
+    coins, number, right, epsilon
+):
+    expected = stats.binom.logsf(right - 1, number, special.expit(epsilon))
+    assert log_p_approximate(coins, number, right, epsilon, 0.0) == pytest.approx(expected)
     auditing = pytest.importorskip("jax_privacy.auditing")
-    for eps in (0.1, 1.0, 4.0):
-        expected = auditing._one_run_p_value(coins, number, right, eps, delta)
-        found = np.exp(log_p_approximate(coins, number, right, eps, delta))
+    for delta in (1e-5, 1e-2):
+        expected = auditing._one_run_p_value(coins, number, right, epsilon, delta)
+        found = np.exp(log_p_approximate(coins, number, right, epsilon, delta))
         assert found == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(("coins", "number", "right"), mostly_slow(CASES[:5], quick=2))
+@pytest.mark.parametrize(("coins", "number", "right"), mostly_slow(CASES[:3], quick=2))
 def test_the_recursion_is_jax_privacys(coins, number, right):
     auditing = pytest.importorskip("jax_privacy.auditing")
     mu = largest(lambda mu: gaussian_refutes(coins, number, right, mu, 0.05))
@@ -196,17 +182,13 @@ def test_the_recursion_is_jax_privacys(coins, number, right):
 
 
 def test_the_recursion_broadcasts_and_more_right_guesses_refute_more():
-    mus = np.array([0.0, 0.3, 0.6, 5.0])
-    together = gaussian_refutes(200, np.array([[50], [200]]), np.array([[45], [130]]), mus, 0.05)
-    alone = [
-        [gaussian_refutes(200, r, v, mu, 0.05) for mu in mus] for r, v in ((50, 45), (200, 130))
-    ]
-    assert together.tolist() == np.array(alone).tolist() and together.any() and not together.all()
-    found = [
-        largest(lambda mu, v=v: gaussian_refutes(300, 100, v, mu, 0.05)) for v in (50, 70, 90, 100)
-    ]
-    assert found[0] == 0 or found[0] < 1e-6
-    assert (np.diff(found) > 0).all() and not gaussian_refutes(300, 100, 0, 0.0, 0.05)
+    mus = np.linspace(0.0, 5.0, 200)
+    rights = np.array([[0], [50], [70], [90], [100]])
+    together = gaussian_refutes(300, 100, rights, mus, 0.05)
+    row = [gaussian_refutes(300, 100, 70, mu, 0.05) for mu in mus[::20]]
+    assert together[2, ::20].tolist() == np.array(row).tolist()
+    refuted = together.sum(1)
+    assert refuted[0] == 0 and refuted[1] <= 1 and (np.diff(refuted[1:]) > 0).all()
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 1.5])
@@ -262,8 +244,8 @@ def test_orders_that_leave_pairs_to_chance_are_taken_and_prove_nothing():
     """A single sorted array is matched by chance; rows that are sorted together are the same pairs."""
     rng = np.random.default_rng(77)
     above = {"own": 0, "one sorted": 0, "rows": 0, "rows by difference": 0}
-    for _ in range(60):
-        observed, unobserved = rng.normal(size=(2, 400)) / 62_006**0.5
+    for _ in range(25):
+        observed, unobserved = rng.normal(size=(2, 200)) / 62_006**0.5
         by_observed = np.argsort(observed)
         by_difference = np.argsort(np.abs(observed - unobserved))
         arranged = {
@@ -276,4 +258,4 @@ def test_orders_that_leave_pairs_to_chance_are_taken_and_prove_nothing():
             evidence = given.paired_cosines(*pairs, 62_006)
             guesses = one_run_bounds.bounds(evidence.cosines, 1e-5, 0.95)
             above[order] += guesses[0].epsilon > 0 or guesses[1].epsilon > 0
-    assert max(above.values()) <= stats.binom.isf(1e-4, 60, 0.1)
+    assert max(above.values()) <= stats.binom.isf(1e-4, 25, 0.1)
