@@ -217,7 +217,9 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     Returns:
       Twice the smaller of both tests' p-values, at most 1; 1 where no canary was out.
     """
-    from scipy import special, stats  # most of SciPy's time to load
+    from scipy import special  # slow to load
+
+    from audit.laws import gaussians
 
     canaries_out = is_out.sum(1)  # of each run
     total_out = int(canaries_out.sum())
@@ -228,17 +230,9 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     own_variance = 1 / total_out
     shared_variance = float(canaries_out @ canaries_out) / total_out**2 / draws
     independent = 1 / (own_variance + shared_variance)  # effective number of independent ranks
-
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     deviates = -special.ndtri((ranks[is_out] - place_in_rank) / (draws + 1))
-    # The sum of the squares of `independent` deviates, for the chi-squared law; two-sided.
-    squares = independent * float(np.mean(deviates**2))
-    tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
-    chi_squared_p = 2 * tail
-    distance = stats.kstest(deviates, "norm").statistic
-    # The law of the distance is that of a whole number of values, at least 1.
-    kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
-    return float(min(2 * min(kolmogorov_p, chi_squared_p), 1.0))
+    return gaussians.measure_normality(deviates, independent)
 
 
 def describe_draws(design: Fresh) -> str:

@@ -83,6 +83,26 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 
+def measure_normality(deviates: Array, independent: float) -> float:
+    """Returns the p-value of a test whether deviates (n,) are N(0, 1), in their law or in their spread.
+
+    It is twice the smaller of two p-values, at most 1: of the Kolmogorov-Smirnov test, and of a two-sided
+    chi-squared test of their mean square.
+
+    Args:
+      deviates: The deviates.
+      independent: The number of independent deviates that tell as much as these, n if all are independent.
+    """
+    from scipy import stats  # here, since it takes most of SciPy's time to load
+
+    squares = independent * float(np.mean(deviates**2))
+    tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
+    distance = stats.kstest(deviates, "norm").statistic
+    # The law of the distance is that of a whole number of values, at least 1.
+    kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
+    return float(min(2 * min(kolmogorov_p, 2 * tail), 1.0))
+
+
 def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
     """Returns (mean, deviation) as float64 arrays.
 

@@ -93,12 +93,8 @@ def draw_ranks(rng, audits, kind, epsilon, delta):
 
 def is_ever_refuted(design, epsilon, delta):
     """Returns whether the capital against a true epsilon reaches 1 / ERROR after any run."""
-    levels = exact_null.cosine_of(STUDENT, design.dimension)
-    log_rates = exact_null.compute_log_rates(design, levels)
-    shares = np.stack([exact_null._compute_shares(run, levels) for run in design.cosines])
-    start = exact_null._make_start(design.cosines[0], design, delta)
-    capital = exact_null._Capital(log_rates, delta, shares, start)
-    runs = range(1, len(shares) + 1)
+    capital = exact_null.Capital(design, delta)
+    runs = range(1, len(design.cosines) + 1)
     largest = max(special.logsumexp(capital.compute_log(run, epsilon)) for run in runs)
     return largest >= -np.log(ERROR)
 

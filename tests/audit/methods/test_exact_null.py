@@ -106,7 +106,8 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
         for nu in exact_null._SHIFTS
     ]
     design = Fresh(cosines, np.ones(cosines.shape, bool), WIDE)
-    first = exact_null._make_start(cosines[0], design, DELTA)
+    of_bets = exact_null.Capital(design, DELTA)
+    first = of_bets.start
     for place, run in enumerate(cosines):
         hit = (run[:, None] > levels).mean(0)
         capital *= 1 + BETS * (hit / most - 1)[:, None]
@@ -119,14 +120,10 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
             whole = first.whole
             won = whole * first.won(epsilon)
             capital, ramps = (1 - whole) * capital + won, (1 - whole) * ramps + won
-    start = np.exp(exact_null._split_capital(first.ramps))
+    start = np.exp(of_bets.log_shares)
     assert start.sum() == pytest.approx(1)
-    shares = np.stack([exact_null._compute_shares(run, levels) for run in cosines])
-    log_rates = cosine_law.log_sf(levels, WIDE)
-    of_bets = exact_null._Capital(log_rates, DELTA, shares, first)
     found = np.exp(of_bets.compute_log(runs, epsilon))
-    expected = start * np.append(capital, ramps)
-    assert found == pytest.approx(expected, rel=1e-8, abs=1e-300)
+    assert found == pytest.approx(start * np.append(capital, ramps), rel=1e-8, abs=1e-300)
 
 
 def test_neither_the_order_in_a_run_nor_later_runs_change_a_digit_and_the_bound_never_falls():
