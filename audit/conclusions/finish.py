@@ -146,13 +146,13 @@ def _judge_curve(conclusion: Conclusion, upper: UpperBound, is_interim: bool) ->
     if conclusion.is_one_run:
         assert conclusion.one_run.cosines is not None  # without cosines no law is known
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
-        compute_log_capital = claimed_curve.compute_log_capital_of_only_run
     else:
         design = conclusion.fresh
-        compute_log_capital = claimed_curve.compute_log_capital
     exceedances = exact_null.count_exceedances(design)
+    exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     # From here on all runs count, so that the test's number of runs is one of training runs.
-    log_capital = exact_null.expand_to_runs(design, compute_log_capital(exceedances, power))
+    capital = claimed_curve.compute_log_capital(exceedances, power)
+    log_capital = exact_null.expand_to_runs(design, capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
     if conclusion.is_reversed and not test.refuted:
@@ -164,9 +164,7 @@ def _judge_curve(conclusion: Conclusion, upper: UpperBound, is_interim: bool) ->
         # Simulations start from scores as they are under the stated noise. Then their mean, in standard
         # deviations of a score that is out, is at most mu. A larger observed mean is cut to that.
         summary = summary._replace(mean=min(summary.mean, upper.mu))
-    seen = find_least_departure(
-        summary, exceedances.log_rates, power, confidence, compute_log_capital
-    )
+    seen = find_least_departure(summary, exceedances, power, confidence)
     return test._replace(seen=seen)
 
 

@@ -280,7 +280,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     for run in _select_present(design):
         student = run * np.sqrt((design.dimension - 1) / np.maximum(1 - run * run, _TINY))
         runs.append(np.maximum(student, -_FAR))
-    return summarise_scores(runs, design.in_order)
+    return summarise_scores(runs)
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
