@@ -85,6 +85,14 @@ def scores(name: str, values: ArrayLike) -> Array:
     return floats(name, array)
 
 
+def matrix(name: str, values: ArrayLike) -> Array:
+    """Returns scores (runs, canaries) as float64; raises InputError for another shape."""
+    array = scores(name, values)
+    fits = array.ndim == 2 and array.size > 0
+    require(fits, f"{name} have shape {array.shape}: give (runs,) or (runs, canaries)")
+    return array
+
+
 def require_size(name: str, size: int) -> None:
     """Raises InputError if there are more than MOST_SCORES scores; `name` is the plural noun for them."""
     too_many = f"{name} are {size:,}, more than {MOST_SCORES:,}: keep a random part of the runs"
@@ -112,14 +120,12 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     finite = scores[np.isfinite(scores)]
     if finite.size == scores.size:
         return worlds
-    # Without any finite score, infinities and NaN are placed around 0.
-    lowest = float(finite.min()) if finite.size else 0.0
-    highest = float(finite.max()) if finite.size else 0.0
-    require_squares(max(abs(lowest), abs(highest)))  # the gap of larger scores might overflow
+    lowest = float(finite.min(initial=0.0))
+    highest = float(finite.max(initial=0.0))
+    require_squares(max(-lowest, highest))  # the gap of larger scores might overflow
     # NaN goes two gaps below the lowest score, an infinite score one gap beyond the scores on its side. The
-    # gap is large beside the scores, so that rounding does not put these numbers among them. How large does
-    # not matter to ranks: a quarter leaves the numbers at the size of the scores.
-    gap = max(highest - lowest, abs(lowest), abs(highest), 1.0) / 4
+    # gap is large beside the scores: rounding does not put these numbers among them.
+    gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
         for world in worlds

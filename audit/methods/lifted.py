@@ -402,24 +402,20 @@ def _conclude(
     and use up a part of the error. The pilot's rates stay as they are: the limits depend on the coins of the
     counted runs too, and these must not change what the pilot chose.
     """
-    limits = design.limits(1 - confidence)
-    assumes = method.assumes
     errors = counted.rest
+    widened, error = design.widen(errors, 1 - confidence)
+    assumes = method.assumes
     # Runs out are neighbours of the runs in only if they hold the other K - 1 canaries, which no score shows.
     if assumes == NOTHING and not errors.paired and errors.canaries_in > 1:
         assumes = OTHERS_IN
-    left = confidence
-    widened = counted
-    if limits is not None:  # the coins are not the library's own, which are fair
-        widened = counted._replace(rest=limits.widened(errors))
-        left = 1 - limits.error
-        assumes = COINS if assumes == NOTHING else assumes
+    if assumes == NOTHING and widened is not errors:
+        assumes = COINS
     # With coins, a guess on each canary counts for both worlds, with a scale of 2: half of all canaries are
     # in.
     guesses_in, guesses_out = errors.guesses()
     return Bound(
         method.name,
-        *method.prove(widened, delta, left),
+        *method.prove(counted._replace(rest=widened), delta, 1 - error),
         delta,
         confidence,
         threshold=counted.threshold,
