@@ -20,7 +20,6 @@ from scipy import special
 
 from audit.errors import require
 from audit.laws import conversions
-from audit.laws.intervals import bisect_all
 
 Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit
@@ -79,7 +78,11 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
             break
         high = np.where(too_low, 2 * high, high)
     low = np.where(high > 1, high / 2, 0.0)
-    _, high = bisect_all(is_too_low, low, high, _HALVINGS)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        too_low = is_too_low(middle)
+        low = np.where(too_low, middle, low)
+        high = np.where(too_low, high, middle)
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 
@@ -169,14 +172,11 @@ def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Ar
       high: Their upper ends.
     """
     log_outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))
-
     # The probability inside is a difference of two tails. It cancels least for the smaller tails:
     # P(x > low) - P(x > high) for an interval above 0, else P(x < high) - P(x < low).
     is_above_0 = low > 0
-    log_larger = np.where(is_above_0, special.log_ndtr(-low), special.log_ndtr(high))
-    log_smaller = np.where(is_above_0, special.log_ndtr(-high), special.log_ndtr(low))
+    log_larger = special.log_ndtr(np.where(is_above_0, -low, high))
+    log_smaller = special.log_ndtr(np.where(is_above_0, -high, low))
     log_ratio = np.minimum(log_smaller - log_larger, 0.0)
     log_inside = log_larger + np.log(-np.expm1(log_ratio))
-
-    log_probability: Array = np.where(is_outside, log_outside, log_inside)
-    return log_probability
+    return np.where(is_outside, log_outside, log_inside)

@@ -33,10 +33,6 @@ and coins. So
 
 whose right side grows with q_(j+1) and S_(j+1). If q_v were as large as the error, q_0 would be at least what
 this gives; beyond 1 that is a contradiction.
-
-Pairs. Of two canaries drawn alike, one is observed (inserted) and the other is not: which of them is a fair
-coin, whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding a canary is,
-for replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
 import dataclasses
@@ -67,7 +63,6 @@ _LEAST_PILOT = 20  # coins
 _LEAST_SPREAD = 1e-200  # of evidence, by which is divided
 # Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
 _GUESSED_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])
-_LARGEST_LOG = 700.0  # exp of more overflows
 _HALVINGS = 40  # of an interval of epsilon
 _HALVINGS_OF_MU = 25  # of an interval of mu
 _SECTIONS = 32  # of an interval of mu, by which numbers of guesses are compared
@@ -90,69 +85,14 @@ FAIR_COINS = Assumption(
     "each canary in or out by a coin of its own, tied in any way",
     proviso="if coins are fair",
 )
-DRAWN_ALIKE = Assumption(
-    "both drawn alike",
-    "drawn alike",
-    "that a fair coin said which canary of each pair was inserted; nothing else",
-    "a coin for each two canaries says which one was inserted",
-    proviso="if coins between two canaries are fair",
+FAIR_COINS_GAUSSIAN = Assumption(
+    text=f"{FAIR_COINS.text}, {GAUSSIAN_CURVE.text}",
+    word=GAUSSIAN_CURVE.word,
+    sentence=f"{FAIR_COINS.sentence}; and a Gaussian trade-off curve",
+    note=f"{FAIR_COINS.note}; and a Gaussian trade-off curve",
+    gaussian=True,
+    proviso=f"{FAIR_COINS.proviso} and the trade-off curve is Gaussian",
 )
-
-
-def with_gaussian_curve(assumed: Assumption) -> Assumption:
-    """Returns an assumption on canaries joined with the assumption that the trade-off curve is Gaussian.
-
-    In a table's column a single word stands for both, that of the Gaussian curve. All other texts name both.
-
-    Args:
-      assumed: What is assumed of the canaries, such as that fair coins decided which of them were in.
-    """
-    return Assumption(
-        text=f"{assumed.text}, {GAUSSIAN_CURVE.text}",
-        word=GAUSSIAN_CURVE.word,
-        sentence=f"{assumed.sentence}; and a Gaussian trade-off curve",
-        note=f"{assumed.note}; and a Gaussian trade-off curve",
-        gaussian=True,
-        proviso=f"{assumed.proviso} and the trade-off curve is Gaussian",
-    )
-
-
-class CoinEvidence(NamedTuple):
-    """What the scores of a run say of its coins.
-
-    Attributes:
-      signed: (m,) a number for each coin: positive where the guess is right, and larger in size where the
-        guess is surer.
-      steps: The number of canaries that the flip of a coin adds or removes: 1, or 2 for pairs.
-      assumes: What a bound from this evidence assumes.
-    """
-
-    signed: Array
-    steps: int
-    assumes: Assumption
-
-
-def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
-    """Returns lower bounds on epsilon from the cosines of a single run's canaries.
-
-    If all canaries took part, there is a single bound, by the exact law of a cosine. If as many did not, the
-    bounds come from guessing which canary of each pair was inserted. This takes at least 40 pairs: 20 to
-    choose the number of guesses on, and 20 to guess. In all other cases there are no bounds.
-
-    Args:
-      cosines: The observed and unobserved cosines.
-      delta: The delta of epsilon.
-      confidence: The confidence of each bound.
-    """
-    if not len(cosines.unobserved):
-        return [bound_uniform_canaries(cosines, delta, confidence)]
-    are_pairs = len(cosines.observed) == len(cosines.unobserved)
-    if not are_pairs or len(cosines.observed) < LEAST_COINS:
-        return []
-    # A fair coin decided which canary of a pair was inserted; the guess is that with the larger cosine. Its
-    # flip removes a canary and adds the other: 2 steps.
-    pairs = CoinEvidence(cosines.observed - cosines.unobserved, steps=2, assumes=DRAWN_ALIKE)
-    return bound_by_guesses(pairs, delta, confidence)
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
@@ -171,11 +111,11 @@ def make_design(cosines: Cosines) -> Fresh:
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
-def weigh_coins(design: Coins) -> CoinEvidence:
-    """Returns a guess at the coin of each canary of a single run: how sure it is, and whether it is right.
+def weigh_coins(design: Coins) -> Array:
+    """Returns (K,) a number for each coin of a single run, positive where the guess at it is right.
 
     A score above the median guesses that its canary is in, a score below it that the canary is out. The
-    distance from the median is how sure the guess is.
+    distance from the median, the size of the number, is how sure the guess is.
 
     Raises:
       InputError: Several runs; or fewer than 40 canaries, of which 20 choose the number of guesses, and the
@@ -186,16 +126,15 @@ def weigh_coins(design: Coins) -> CoinEvidence:
     few = f"there are {canaries} canaries with coins: give at least {LEAST_COINS}"
     require(canaries >= LEAST_COINS, few)
     distances = design.scores[0] - np.median(design.scores[0])
-    signed = np.where(design.presence[0], distances, -distances)
-    return CoinEvidence(signed, steps=1, assumes=FAIR_COINS)
+    return np.where(design.presence[0], distances, -distances)
 
 
-def bound_by_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
+def bound_by_guesses(signed: Array, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds `one_run_guesses` and `one_run_gaussian`, from at most 20,000 coins."""
-    return [compute(evidence, delta, confidence) for compute in OF_COINS.values()]
+    return [compute(signed, delta, confidence) for compute in OF_COINS.values()]
 
 
-def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
+def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
     It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
@@ -204,26 +143,26 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
     (Errata O11).
 
     Args:
-      evidence: For each coin, how sure the guess is and whether it is right.
+      signed: The numbers of `weigh_coins`.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
-    ordered = _split_and_order(evidence)
+    ordered = _split_and_order(signed)
     # At delta = 0 the bound grows as the upper limit of the share of wrong guesses falls. Their number is
     # rounded up, so as to predict no more than is expected.
     numbers = ordered.guess_counts
     wrong = np.ceil(numbers * (1 - ordered.expected_shares))
     number = int(numbers[np.argmin(intervals.clopper_pearson_upper(wrong, numbers, error))])
     right = int(ordered.right[number - 1])
-    epsilon = epsilon_from_guesses(len(ordered.right), number, right, delta, error, evidence.steps)
+    epsilon = epsilon_from_guesses(len(ordered.right), number, right, delta, error)
     counts = ordered.describe(number)
     levels = (delta, confidence)
-    return Bound(ONE_RUN_GUESSES, epsilon, None, *levels, **counts, assumes=evidence.assumes)
+    return Bound(ONE_RUN_GUESSES, epsilon, None, *levels, **counts, assumes=FAIR_COINS)
 
 
-def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
+def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
     Coins are guessed as in `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
@@ -231,7 +170,7 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
-    ordered = _split_and_order(evidence)
+    ordered = _split_and_order(signed)
     coins = len(ordered.right)
     numbers = ordered.guess_counts[:, None]
     # Rounded down, so as to predict no more than is expected.
@@ -250,15 +189,15 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     coarse = find_last_refuted(np.tile(mus, (len(numbers), 1)))
     section = np.linspace(0.0, mus[1], _SECTIONS + 1)
     number = int(numbers[np.argmax(find_last_refuted(coarse + section)), 0])
-    # Guesses bound the mu of a coin's flip: that of a pair removes a canary and adds another, 2 steps of mu.
-    mu = mu_from_guesses(coins, number, int(ordered.right[number - 1]), error) / evidence.steps
+    mu = mu_from_guesses(coins, number, int(ordered.right[number - 1]), error)
     epsilon = conversions.epsilon_from_mu(mu, delta)
     counts = ordered.describe(number)
-    assumed = with_gaussian_curve(evidence.assumes)
-    return Bound(ONE_RUN_GAUSSIAN, epsilon, mu, delta, confidence, **counts, assumes=assumed)
+    return Bound(
+        ONE_RUN_GAUSSIAN, epsilon, mu, delta, confidence, **counts, assumes=FAIR_COINS_GAUSSIAN
+    )
 
 
-CoinMethod = Callable[[CoinEvidence, float, float], Bound]  # evidence, delta, confidence
+CoinMethod = Callable[[Array, float, float], Bound]  # signed, delta, confidence
 
 OF_COINS: dict[str, CoinMethod] = {
     ONE_RUN_GUESSES: from_guesses,
@@ -293,7 +232,7 @@ class _OrderedCoins(NamedTuple):
         }
 
 
-def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
+def _split_and_order(signed: Array) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the surest guess first.
 
     The pilot is a fifth of the coins, but at least 20. For each number of guesses that may be chosen, a
@@ -301,17 +240,16 @@ def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     """
     # The size of the evidence does not look at the coins, only its sign does. The draw of the pilot and the
     # order of the other coins depend on the size alone: neither can pick guesses that are right.
-    certainty = np.abs(evidence.signed)
+    certainty = np.abs(signed)
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
     guessable = guessable[:MOST_COINS]  # a random subset, since `split_pilot` shuffles
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
-    right = np.cumsum(evidence.signed[surest_first] > 0, dtype=np.int64)
+    right = np.cumsum(signed[surest_first] > 0, dtype=np.int64)
     guess_counts = np.maximum(np.round(_GUESSED_SHARES * len(right)).astype(np.int64), 1)
 
-    signed = evidence.signed[pilot]
-    centre = float(signed.mean())
-    spread = max(float(signed.std()), _LEAST_SPREAD)  # evidence may all be equal
+    centre = float(signed[pilot].mean())
+    spread = max(float(signed[pilot].std()), _LEAST_SPREAD)  # evidence may all be equal
     # A coin is guessed where the size of its evidence exceeds a level: rightly if the evidence is positive,
     # wrongly if it is negative. Of 2,001 levels, up to 6 deviations beyond the mean, those are taken at which
     # the guessed shares are nearest to _GUESSED_SHARES.
@@ -322,9 +260,7 @@ def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     return _OrderedCoins(right, guess_counts, (rightly / guessed)[nearest])
 
 
-def epsilon_from_guesses(
-    coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
-) -> float:
+def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, error: float) -> float:
     """Returns the largest epsilon that the number of right guesses refutes; 0 where it refutes none.
 
     The p-values of Steinke, Nasr and Jagielski (2023, Theorem 5.2) are inverted, by doubling from 1 and
@@ -336,26 +272,15 @@ def epsilon_from_guesses(
       right: The number of right guesses.
       delta: The delta of epsilon.
       error: The probability with which a true epsilon may be refuted.
-      steps: The number of canaries that the flip of a coin adds or removes, 1 or 2.
     """
-
-    def is_refuted(epsilon: float) -> bool:
-        """Returns whether, under (epsilon, delta)-DP, so many right guesses have at most probability `error`.
-
-        A step adds or removes a canary; the flip of a coin is 1 or 2 `steps`.
-        """
-        # By group privacy, two steps are (2 epsilon, (1 + e^epsilon) delta)-DP.
-        flip_epsilon = steps * epsilon
-        flip_delta = delta
-        if steps != 1:
-            # The minimum keeps exp from overflowing.
-            flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))
-        log_p = log_p_approximate(coins, number, right, flip_epsilon, flip_delta)
-        return bool(log_p <= np.log(error))
-
     if right == 0:  # 0 or more right guesses are certain, whatever epsilon
         return 0.0
-    return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
+    return find_largest_refuted(
+        lambda epsilon: log_p_approximate(coins, number, right, epsilon, delta) <= np.log(error),
+        0.0,
+        1.0,
+        _HALVINGS,
+    )
 
 
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:

@@ -251,7 +251,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
         # A single run's test needs the exact law of cosines where nothing leaks, or enough coins to guess.
-        why = f"not tested: the null is fitted, and there are no {LEAST_COINS} pairs or coins"
+        why = f"not tested: the null is fitted, and there are no {LEAST_COINS} coins"
         return [why] * conclusion.is_one_run
     runs = f"{test.runs:,} training run{'s' if test.runs > 1 else ''}"
     result = f"not refuted by {runs}"

@@ -20,7 +20,7 @@ def test_canaries_are_uniform_directions_and_coins_independent_of_them():
     drawn = np.array([one_run.canary(0, i, 6) for i in range(2000)])
     assert np.linalg.norm(drawn, axis=1) == pytest.approx(np.ones(2000))
     for column in drawn.T:
-        assert stats.kstest(column, lambda t: np.exp(cosine_law.log_cdf(t, 6))).pvalue > 1e-4
+        assert stats.kstest(column, lambda t: -np.expm1(cosine_law.log_sf(t, 6))).pvalue > 1e-4
     assert np.abs(drawn.T @ drawn / 2000 - np.eye(6) / 6).max() < 0.02
     assert np.abs(one_run.canary(0, 1, 6) - one_run.canary(1, 0, 6)).max() > 0.01
     coins = one_run.coins(3, 10_000)

@@ -7,6 +7,7 @@ import pytest
 
 from audit import one_run
 from audit.laws import conversions, cosine_law
+from tests.cases import draw_null_cosines
 
 D = 10_000
 
@@ -48,7 +49,10 @@ def test_coins_have_bounds_below_the_truth_in_either_shape(bound):
     rng = np.random.default_rng(0)
     bits = rng.random(300) < 0.5
     scores = np.empty(300)
-    scores[bits], scores[~bits] = drawn(0.25, bits.sum()), cosine_law.draw(rng, ((~bits).sum(),), D)
+    scores[bits], scores[~bits] = (
+        drawn(0.25, bits.sum()),
+        draw_null_cosines(rng, ((~bits).sum(),), D),
+    )
     flat = bound("--json", scores=scores, presence=bits)
     deep = bound("--json", scores=scores[None], presence=bits[None])
     assert flat.status == deep.status == 0 and flat.stdout == deep.stdout

@@ -13,7 +13,7 @@ from audit.evidence.given_directions import LEVEL, columns_p_value, given, requi
 from audit.laws import cosine_law
 from audit.methods import exact_null
 from audit.storage import score_files
-from tests.cases import mostly_slow
+from tests.cases import draw_null_cosines, mostly_slow
 
 SAME = "directions look the same in every run: draw them afresh"
 
@@ -57,9 +57,9 @@ def test_the_level_of_both_tests_is_kept_at_the_law(runs, canaries):
     rng = np.random.default_rng(1)
     all_in, levels = np.ones((runs, canaries), bool), []
     for _ in range(800):
-        cosines = cosine_law.draw(rng, (runs, canaries), 50) + rng.choice([0.0, 0.4], (runs, 1))
+        cosines = draw_null_cosines(rng, (runs, canaries), 50) + rng.choice([0.0, 0.4], (runs, 1))
         levels.append(columns_p_value(cosines, all_in))
-        given(cosine_law.draw(rng, (runs, canaries), 50), 50)
+        given(draw_null_cosines(rng, (runs, canaries), 50), 50)
     assert np.quantile(levels, [0.01, 0.1, 0.5]) == pytest.approx([0.01, 0.1, 0.5], abs=0.05)
     assert min(levels) > LEVEL
 
@@ -166,7 +166,7 @@ def test_a_dimension_that_counts_what_is_not_trained_is_refused(shape):
 
 def test_canaries_that_are_out_say_the_law_where_those_in_take_part_unequally():
     rng = np.random.default_rng(6)
-    cosines = cosine_law.draw(rng, (10, 100), 10_000)
+    cosines = draw_null_cosines(rng, (10, 100), 10_000)
     present = rng.random(cosines.shape) < 0.8
     unequal = cosines + present * rng.choice([0.0, 0.08], cosines.shape)
     with pytest.raises(InputError, match="leave out some canaries by coins"):
@@ -181,7 +181,7 @@ def test_canaries_that_are_out_say_the_law_where_those_in_take_part_unequally():
 def test_a_run_without_a_canary_that_is_in_is_none():
     rng = np.random.default_rng(7)
     present = np.array([True, False] * 100)
-    cosines = 0.04 * present + cosine_law.draw(rng, (200,), 10_000)
+    cosines = 0.04 * present + draw_null_cosines(rng, (200,), 10_000)
     found = given(cosines, 10_000, presence=present)
     bound = exact_null.bound_directions(found, 1e-5, 0.95)
     alone = exact_null.bound_directions(given(cosines[present], 10_000), 1e-5, 0.95)
@@ -258,7 +258,7 @@ def test_the_level_holds_with_as_few_decimals_as_are_taken():
     audits = 60
     above = {5: 0, 3: 0}
     for seed in range(audits):
-        drawn = cosine_law.draw(np.random.default_rng(seed), (200, 256), 10_000)
+        drawn = draw_null_cosines(np.random.default_rng(seed), (200, 256), 10_000)
         for decimals in above:
             rounded = np.round(drawn, decimals)
             design = Fresh(rounded, np.ones(rounded.shape, bool), 10_000, plain=True, given=True)

@@ -13,7 +13,7 @@ from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
 from audit.methods import exact_null
 from audit.methods.exact_null import BETS, LAW_LEVEL, STUDENT, bound_directions, law_test
-from tests.cases import mostly_slow
+from tests.cases import draw_null_cosines, mostly_slow
 
 DELTA, WIDE = 1e-5, 62_006
 
@@ -143,7 +143,7 @@ def test_only_canaries_that_were_in_count():
     cosines, present = drawn(runs=(12,)), np.random.default_rng(0).random((12, 16)) < 0.5
     found = []
     for seed in (0, 1):
-        out = cosine_law.draw(np.random.default_rng(seed), cosines.shape, 10_000)
+        out = draw_null_cosines(np.random.default_rng(seed), cosines.shape, 10_000)
         found.append(proven(np.where(present, cosines, out), presence=present))
     assert found[0].path == found[1].path and found[0].n_in == present.sum()
     assert 5 < found[0].epsilon < proven(cosines).epsilon
@@ -235,14 +235,14 @@ def test_calibrated_rows_have_numbers_of_runs_and_do_not_depend_on_processes(nam
 def test_the_laws_test_keeps_its_level(dimension):
     rng = np.random.default_rng(0)
     found = np.array(
-        [law_test(cosine_law.draw(rng, (4, 50), dimension), dimension) for _ in range(400)]
+        [law_test(draw_null_cosines(rng, (4, 50), dimension), dimension) for _ in range(400)]
     )
     assert np.mean(found <= 0.1) <= 0.15 and (found > LAW_LEVEL).all()
 
 
 @pytest.mark.parametrize(("factor", "cosines"), [(1.2, 3000), (1.5, 600), (2.0, 250)])
 def test_the_laws_test_sees_a_wrong_dimension(factor, cosines):
-    drawn = cosine_law.draw(np.random.default_rng(0), (cosines,), 10_000)
+    drawn = draw_null_cosines(np.random.default_rng(0), (cosines,), 10_000)
     assert law_test(drawn, round(10_000 * factor)) < LAW_LEVEL
     assert law_test(drawn, round(10_000 / factor)) < LAW_LEVEL < law_test(drawn, 10_000)
     assert law_test(np.append(drawn, 1.0), 10_000) < LAW_LEVEL

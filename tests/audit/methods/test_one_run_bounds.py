@@ -6,7 +6,6 @@ from scipy import special, stats
 
 from audit.errors import InputError
 from audit.evidence import given
-from audit.evidence import one_run as one_run_evidence
 from audit.evidence.canaries import Coins
 from audit.laws import conversions, cosine_law
 from audit.methods import one_run_bounds
@@ -20,7 +19,7 @@ from audit.methods.one_run_bounds import (
     mu_from_guesses,
     weigh_coins,
 )
-from tests.cases import mostly_slow
+from tests.cases import draw_null_cosines, mostly_slow
 
 DELTA = 1e-5
 
@@ -33,7 +32,7 @@ def coined(mu, canaries, seed=0):
 
 def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
     found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
-    return one_run_evidence.cosines(found, None, dimension)
+    return given.paired_cosines(found, None, dimension).cosines
 
 
 @pytest.mark.parametrize(("sigma", "least"), [(0.1, 55.0), (0.25, 11.0), (0.5, 1.5)])
@@ -57,10 +56,10 @@ def test_the_exact_null_of_one_run_holds_where_all_canaries_stand_or_fall_togeth
     rng, dimension = np.random.default_rng(0), 10**4
     proved = []
     for run in range(400):
-        cosines = cosine_law.draw(rng, (200,), dimension)
+        cosines = draw_null_cosines(rng, (200,), dimension)
         if run % 25 == 0:
             cosines = 0.5 + 1e-6 * rng.standard_normal(200)
-        run = one_run_evidence.cosines(cosines, None, dimension)
+        run = given.paired_cosines(cosines, None, dimension).cosines
         found = one_run_bounds.bound_uniform_canaries(run, DELTA, 0.95)
         proved.append(found.epsilon)
     assert np.mean(np.array(proved) > 0) <= 0.05
@@ -107,23 +106,6 @@ def test_a_limit_of_guesses_is_where_its_test_stops():
     assert not gaussian_refutes(500, 200, 180, mu + 1e-4, 0.05)
     assert epsilon_from_guesses(500, 200, 90, DELTA, 0.05) == 0
     assert mu_from_guesses(500, 200, 90, 0.05) == 0
-
-
-def test_pairs_pay_twice():
-    one = epsilon_from_guesses(500, 200, 190, 1e-12, 0.05)
-    assert epsilon_from_guesses(500, 200, 190, 1e-12, 0.05, steps=2) == pytest.approx(
-        one / 2, rel=1e-3
-    )
-    rng = np.random.default_rng(0)
-    seen, unseen = 0.05 + 0.01 * rng.standard_normal(300), 0.01 * rng.standard_normal(300)
-    found = one_run_bounds.bounds(one_run_evidence.cosines(seen, unseen, 10**4), DELTA, 0.95)
-    alike = one_run_bounds.DRAWN_ALIKE
-    assert [bound.assumes for bound in found] == [alike, one_run_bounds.with_gaussian_curve(alike)]
-    assert 1.5 < found[0].epsilon < found[1].epsilon < conversions.epsilon_from_mu(5.0, DELTA)
-    assert (
-        one_run_bounds.bounds(one_run_evidence.cosines(seen, unseen[:200], 10**4), DELTA, 0.95)
-        == []
-    )
 
 
 def test_a_sorted_file_proves_no_more():
@@ -220,42 +202,3 @@ def test_a_mechanism_that_lays_coins_open_stays_within_delta(delta):
         if delta:
             naive = float(np.exp(log_p_approximate(coins, coins, right, eps, 0.0)))
             assert truth > naive  # the term with delta is needed
-
-
-ORDERS = {
-    "ascending": np.sort,
-    "descending": lambda cosines: -np.sort(-cosines),
-    "by size": lambda cosines: cosines[np.argsort(np.abs(cosines))],
-    "largest size first": lambda cosines: cosines[np.argsort(-np.abs(cosines))],
-}
-
-
-@pytest.mark.parametrize("first", ORDERS)
-@pytest.mark.parametrize("second", ORDERS)
-def test_arrays_that_are_both_sorted_make_no_pairs(first, second):
-    rng = np.random.default_rng(76)
-    for pairs in (40, 1000):
-        observed, unobserved = rng.normal(size=(2, pairs)) / 62_006**0.5
-        with pytest.raises(InputError, match="sorted alike, with a rank correlation of"):
-            given.paired_cosines(ORDERS[first](observed), ORDERS[second](unobserved), 62_006)
-
-
-def test_orders_that_leave_pairs_to_chance_are_taken_and_prove_nothing():
-    """A single sorted array is matched by chance; rows that are sorted together are the same pairs."""
-    rng = np.random.default_rng(77)
-    above = {"own": 0, "one sorted": 0, "rows": 0, "rows by difference": 0}
-    for _ in range(25):
-        observed, unobserved = rng.normal(size=(2, 200)) / 62_006**0.5
-        by_observed = np.argsort(observed)
-        by_difference = np.argsort(np.abs(observed - unobserved))
-        arranged = {
-            "own": (observed, unobserved),
-            "one sorted": (np.sort(observed), unobserved),
-            "rows": (observed[by_observed], unobserved[by_observed]),
-            "rows by difference": (observed[by_difference], unobserved[by_difference]),
-        }
-        for order, pairs in arranged.items():
-            evidence = given.paired_cosines(*pairs, 62_006)
-            guesses = one_run_bounds.bounds(evidence.cosines, 1e-5, 0.95)
-            above[order] += guesses[0].epsilon > 0 or guesses[1].epsilon > 0
-    assert max(above.values()) <= stats.binom.isf(1e-4, 25, 0.1)

@@ -6,6 +6,7 @@ import pytest
 from audit.calibration.calibration import KnownMechanism, calibrate
 from audit.calibration.laws import ONE_RUN as LAWS
 from audit.errors import InputError
+from audit.evidence import given
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, gaussians
@@ -22,6 +23,7 @@ from audit.methods.one_shot import (
     ONE_SHOT_JEFFREYS,
     in_sample,
 )
+from tests.cases import draw_null_cosines
 
 STANDARD = Gaussian(0.0, 1.0)
 
@@ -33,7 +35,7 @@ def drawn(dimension, seed=0xBAD5EED, canaries=100):
 
 def audited(sigma, canaries=400, dimension=10**6, seed=0):
     found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
-    return one_run_evidence.cosines(found, None, dimension)
+    return given.paired_cosines(found, None, dimension).cosines
 
 
 def test_the_public_codes_numbers():
@@ -53,10 +55,10 @@ def test_the_public_codes_numbers():
 @pytest.mark.parametrize("unobserved", [0, 60])
 def test_floors_are_those_of_cosines_without_a_leak(unobserved):
     rng, root, audits = np.random.default_rng(7), np.sqrt(10**6), 600
-    seen = one_shot.fit(cosine_law.draw(rng, (audits, 40), 10**6), 10**6)
+    seen = one_shot.fit(draw_null_cosines(rng, (audits, 40), 10**6), 10**6)
     null = STANDARD
     if unobserved:
-        null = one_shot.fit(cosine_law.draw(rng, (audits, unobserved), 10**6), 10**6)
+        null = one_shot.fit(draw_null_cosines(rng, (audits, unobserved), 10**6), 10**6)
     assert np.mean(seen.deviation) == pytest.approx(1, abs=0.05) and root == 1000
     for name, method in FITTED.items():
         values = method(null, seen, 1e-5)
@@ -95,7 +97,7 @@ def test_each_estimate_is_what_it_says_and_none_is_a_bound():
 def test_with_unobserved_canaries_units_do_not_matter():
     rng = np.random.default_rng(0)
     seen, unseen = rng.normal(0.3, 0.1, 200), rng.normal(0.1, 0.05, 100)
-    scaled = (one_run_evidence.cosines(seen / s, unseen / s, d) for s, d in ((1, 9), (5, 400)))
+    scaled = (given.paired_cosines(seen / s, unseen / s, d).cosines for s, d in ((1, 9), (5, 400)))
     found = [one_shot.estimates(cosines, 1e-5, 0.95) for cosines in scaled]
     for one, other in zip(*found, strict=True):
         assert one.epsilon == pytest.approx(other.epsilon, rel=1e-6)
@@ -140,20 +142,20 @@ def test_a_dimension_that_counts_too_much_is_refused(canaries, factor):
     """Null cosines of d parameters, declared as more: their bound would be far above 0."""
     rng, d = np.random.default_rng(0), 900
     for _ in range(20):
-        found = cosine_law.draw(rng, (canaries,), d)
-        assert len(one_run_evidence.cosines(found, None, d).observed) == canaries
+        found = draw_null_cosines(rng, (canaries,), d)
+        assert len(given.paired_cosines(found, None, d).cosines.observed) == canaries
         with pytest.raises(
             InputError, match=r"spread by .* in about \d{3}|1,\d{3} dimensions: count trained"
         ):
-            one_run_evidence.cosines(found, None, int(factor * d))
-    out = cosine_law.draw(rng, (canaries,), d)
+            given.paired_cosines(found, None, int(factor * d))
+    out = draw_null_cosines(rng, (canaries,), d)
     for own in (None, out):  # the null is fitted, or the dimension is our own
         one_run_evidence.check_own_cosines(found, own, 10_000)
-    one_run_evidence.cosines(found, out, 10_000)
+    given.paired_cosines(found, out, 10_000)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 10.0])
 def test_canaries_that_take_part_alike_spread_as_their_dimension_says(sigma):
     for seed, (canaries, d) in enumerate([(10, 20), (90, 100), (500, 10_000)] * 20):
         drawn = cosine_law.simulate(np.random.default_rng(seed), canaries, d, sigma)
-        assert one_run_evidence.cosines(drawn, None, d).dimension == d
+        assert given.paired_cosines(drawn, None, d).cosines.dimension == d

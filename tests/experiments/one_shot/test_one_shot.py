@@ -10,7 +10,7 @@ from scipy import signal, stats
 from audit.adversaries import directions as adversary
 from audit.claims.accounting import epsilon_upper_bound
 from audit.errors import InputError
-from audit.evidence import one_run as one_run_evidence
+from audit.evidence import given
 from audit.laws import conversions, cosine_law
 from audit.methods import one_shot
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
@@ -113,7 +113,8 @@ def test_emnists_analytical_column_has_another_delta():
 
 def test_the_chance_of_three_rejections():
     """Errata O5."""
-    assert (np.ravel(ANDERSON_DARLING) > cosine_law.critical_values(1000)[0]).sum() == 3
+    critical = cosine_law.anderson_darling(np.arange(1000.0)).critical[0]
+    assert (np.ravel(ANDERSON_DARLING) > critical).sum() == 3
     level = ANDERSON_DARLING_LEVEL
     assert stats.binom.sf(1, 15, level) == pytest.approx(ANDERSON_DARLING_CHANCE, abs=0.005)
     assert stats.binom.sf(2, 15, level) == pytest.approx(0.396, abs=5e-4)
@@ -150,7 +151,7 @@ def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
         noise[1, np.arange(canaries), inserted_at] += 1 / TABLE_6_NOISE
         moves = signal.lfilter([1.0], [1.0, -0.9], noise, axis=-1) * np.sqrt(1 - 0.81)
         unobserved, observed = moves.max(axis=-1) / np.sqrt(1e5)
-        cosines = one_run_evidence.cosines(observed, unobserved, 100_000)
+        cosines = given.paired_cosines(observed, unobserved, 100_000).cosines
         null = one_shot.fit(unobserved, 100_000)
         fit = one_shot.fit(observed, 100_000)
         estimate = float(one_shot.fitted(null, fit, TABLE_6_DELTA))
