@@ -5,7 +5,6 @@
     lidp_bernstein_L    the same with finite-sample intervals
     lifted              epsilon by betting on the per-run averages: finite-sample, assumes nothing
     lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
-    clustered           mu from both average error rates, with a standard error over runs (not canaries)
 
 `canaries` explains why average error rates obey the trade-off inequality, `betting` how they are tested. The
 threshold and the bets are chosen on a pilot: runs that are not counted. A hash of the set of runs decides
@@ -53,18 +52,11 @@ from audit.methods.method import (
 Array = NDArray[np.float64]
 
 LIFTED_GAUSSIAN, LIFTED = MANY_CANARIES
-CLUSTERED = "clustered"
 MANY_RUNS = Assumption(
     "many runs",
     "many runs",
     "independent runs, and many of them (asymptotic)",
     "asymptotic, exceeds its level with few runs",
-)
-GAUSSIAN_AND_MANY_RUNS = Assumption(
-    "a Gaussian trade-off curve, and many runs",
-    "Gaussian, runs",
-    "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
-    gaussian=True,
 )
 
 
@@ -131,40 +123,6 @@ def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven
     the trade-off curve of the error rates, averaged over canaries and runs, is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
-    return conversions.epsilon_from_mu(mu, delta), mu
-
-
-def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns a lower bound on mu from the average error rates and their spread over runs, and its epsilon.
-
-    The bound is the estimate mu = -(Phi^-1(FPR) + Phi^-1(FNR)) minus Student's quantile times its standard
-    error, but at least 0. Runs are the independent units, not canaries. It is asymptotic: it needs many runs.
-    The epsilon also needs a Gaussian trade-off curve.
-
-    By the delta method a normal quantile moves by 1 / phi(quantile) times the change of its rate. Where both
-    rates come from the same runs the variance is that of the sum, else the sum of both variances.
-
-    Args:
-      counted: The errors at a threshold; only those of the runs outside the pilot are used.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
-
-    Raises:
-      InputError: Fewer than two runs that give misses, or fewer than two that give false alarms.
-    """
-    errors = counted.rest
-    rates_out, rates_in = errors.rates()
-    runs = min(len(rates_out), len(rates_in))
-    require(runs >= 2, "a standard error over runs needs two runs of a kind")
-    # The rates are kept off 0 and 1, where a quantile is infinite.
-    quantiles = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
-    slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)  # 1 / phi(quantile)
-    terms = [slope_out * rates_out, slope_in * rates_in]
-    if errors.paired:
-        terms = [terms[0] + terms[1]]
-    variance = sum(float(np.var(values, ddof=1)) / len(values) for values in terms)
-    students_quantile = special.stdtrit(runs - 1, confidence)
-    mu = max(float(-quantiles.sum() - students_quantile * np.sqrt(variance)), 0.0)
     return conversions.epsilon_from_mu(mu, delta), mu
 
 
@@ -347,14 +305,6 @@ METHODS |= {
         label="lifted, if Gaussian",
         legend="lifted, if the curve is Gaussian",
         counterpart=IF_GAUSSIAN,
-    ),
-    CLUSTERED: CanaryMethod(
-        name=CLUSTERED,
-        family=lambda delta: exact.GAUSSIAN,
-        prove=clustered,
-        assumes=GAUSSIAN_AND_MANY_RUNS,
-        label="clustered",
-        legend="clustered, if also runs are many",
     ),
 }
 

@@ -219,12 +219,12 @@ def test_what_is_not_installed_is_left_out(monkeypatch):
 
 
 def test_few_runs_and_unfair_coins_are_marked():
-    clustered = ESTIMATORS["ours: clustered"].assumes
+    wilson = ESTIMATORS["ours: lidp_wilson_1"].assumes
     lidp = ESTIMATORS["LiDP: order 4 as printed"].assumes
     plain = MECHANISMS["runs of 16: Gaussian 1"]
     unfair = MECHANISMS["runs of 16: nine tenths in"]
-    assert not plain.make_known(0, 200).find_broken(clustered)
-    assert plain.make_known(0, 50).find_broken(clustered)
+    assert not plain.make_known(0, 200).find_broken(wilson)
+    assert plain.make_known(0, 50).find_broken(wilson)
     assert plain.make_known(0, 50).find_broken(lidp)
     assert unfair.make_known(0, 200).find_broken(lidp) == {FAIR}
 
