@@ -142,7 +142,7 @@ def cosines(
     from audit.evidence import leave_one_out as projection  # loads SciPy
 
     lengths = np.sqrt(np.diagonal(gram))
-    return projection.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0, size)
+    return projection.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:

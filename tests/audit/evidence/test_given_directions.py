@@ -113,7 +113,7 @@ def test_leave_one_out_cosines_of_a_noiseless_sum_are_never_refused(canaries, di
         directions = draw_directions(rng, canaries, dimension)
         gram = directions @ directions.T
         pushed = gram.sum(1)
-        values = leave_one_out.cosines(gram, pushed, float(gram.sum()), dimension)
+        values = leave_one_out.cosines(gram, pushed, float(gram.sum()))
         require_possible(values[None], dimension, leave_one_out=True)
 
 

@@ -258,7 +258,7 @@ def spanned(canaries, dimension, seed=0):
 @pytest.mark.parametrize(("canaries", "dimension"), [(1, 5), (7, 8), (30, 200)])
 def test_leave_one_out_is_that_of_separate_least_squares(canaries, dimension):
     v, u = spanned(canaries, dimension)
-    found = leave_one_out.cosines(v @ v.T, v @ u, u @ u, dimension)
+    found = leave_one_out.cosines(v @ v.T, v @ u, u @ u)
     for j in range(canaries):
         others = np.delete(v, j, 0).T
         rest = u - others @ np.linalg.lstsq(others, u, rcond=None)[0] if canaries > 1 else u
@@ -270,23 +270,13 @@ def test_leave_one_out_keeps_the_law_and_loses_the_others_signals():
     out, dimension = [], 60
     for seed in range(600):
         v, u = spanned(20, dimension, seed)
-        out.append(
-            leave_one_out.cosines(v @ v.T, v @ (u - v[0]), (u - v[0]) @ (u - v[0]), dimension)[0]
-        )
+        out.append(leave_one_out.cosines(v @ v.T, v @ (u - v[0]), (u - v[0]) @ (u - v[0]))[0])
     assert law_test(np.array(out), dimension) > 1e-3
     assert law_test(np.array(out), dimension - 19) < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda v, u: (v[[0, 1, 1]] @ v[[0, 1, 1]].T, v[[0, 1, 1]] @ u, u @ u, 9), "linearly"),
-        (lambda v, u: (v @ v.T, v @ u, u @ u, 3), "fewer canaries than dimensions"),
-        (lambda v, u: (v @ v.T, v @ u, 0.0, 9), "nothing moved"),
-        (lambda v, u: (v @ v.T, v[:2] @ u, u @ u, 9), "must be"),
-        (lambda v, u: (v @ v.T, v @ u * np.nan, u @ u, 9), "not finite"),
-    ],
-)
-def test_leave_one_out_says_what_does_not_fit(change, says):
-    with pytest.raises(InputError, match=says):
-        leave_one_out.cosines(*change(*spanned(3, 9)))
+def test_directions_that_depend_on_each_other_are_refused():
+    v, u = spanned(3, 9)
+    v = v[[0, 1, 1]]
+    with pytest.raises(InputError, match="linearly"):
+        leave_one_out.cosines(v @ v.T, v @ u, u @ u)
