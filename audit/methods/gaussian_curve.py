@@ -43,6 +43,7 @@ CURVE_POWER = 0.95  # what the test must have before not firing counts for anyth
 _MOST_CELLS = 16
 _SCORES_PER_CELL = 8  # at least, of the balanced pool
 _SCORING_STEPS = 8  # of Fisher scoring, from parameters near by
+_HALVINGS = 60  # to the last digit
 _MOST_MU = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
 _TINY = 1e-300  # in place of 0, by which is divided
 _TABLES = 199  # drawn from the fit, and from each reference
@@ -251,7 +252,8 @@ def approximate_fit(table: Array) -> Fit:
     """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, where `fit_tables` can start.
 
     At each cut mu is estimated by the distance of both worlds' normal quantiles, and these estimates are
-    averaged over cuts. Each cut is then placed between the quantiles of both worlds.
+    averaged over cuts. Each cut is then placed where the mixture of N(0, 1) and N(mu, 1) has the pooled share
+    of scores below it.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
@@ -259,11 +261,21 @@ def approximate_fit(table: Array) -> Fit:
     z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
     # The variance of a normal quantile z is about share (1 - share) / density^2, over the number of scores:
     # the density, which varies most, is all that cuts are weighed by.
-    variances = np.exp(z_out**2) + np.exp(z_in**2)
+    variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     # Beyond these limits the worlds do not overlap, and any larger mu would fit as well.
     mu = np.clip(mu, -_MOST_MU, _MOST_MU)
-    return Fit(mu[..., 0], (z_out + z_in + mu) / 2)
+
+    pooled = below.sum(-2) / sizes.sum(-2)
+    share_in = sizes[..., 1, :] / sizes.sum(-2)
+    low = np.full(pooled.shape, -40.0)  # cuts beyond 40 deviations have no mass in float64
+    high = -low
+    for _ in range(_HALVINGS):
+        cuts = (low + high) / 2
+        too_low = share_in * special.ndtr(cuts - mu) + (1 - share_in) * special.ndtr(cuts) < pooled
+        low = np.where(too_low, cuts, low)
+        high = np.where(too_low, high, cuts)
+    return Fit(mu[..., 0], (low + high) / 2)
 
 
 def _expand(fit: Fit) -> tuple[Array, Array, Array, Array]:

@@ -506,10 +506,7 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
     elif conclusion.is_reversed:
         yield "cosines are lower than the null's: did you mean minus the displacement?"
     if cosines is not None and not conclusion.bounds:
-        yield (
-            f"no bound: save coins (scores with presence), or at least {LEAST_COINS} observed cosines "
-            f"and as many unobserved (here {len(cosines.observed)} and {len(cosines.unobserved)})"
-        )
+        yield "no bound: save coins (scores with presence)"
     test = conclusion.normality
     if test is not None:
         level = "not rejected"

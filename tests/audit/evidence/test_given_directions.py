@@ -43,7 +43,7 @@ def trained(rng, runs, canaries, dimension, mu, *, fresh=True, apart=False, drif
 def test_what_fits_is_taken_however_often(shape, mu, apart):
     rng = np.random.default_rng(0)
     p_values = []
-    for _ in range(60):
+    for _ in range(40):
         cosines = trained(rng, *shape, 400, mu, apart=apart)
         assert given(cosines, 400, apart).plain is not apart
         p_values.append(columns_p_value(cosines, np.ones(shape, bool)))
@@ -56,7 +56,7 @@ def test_the_level_of_both_tests_is_kept_at_the_law(runs, canaries):
     """A test's p-values at the law are uniform; the F-test's also where runs leak unequally."""
     rng = np.random.default_rng(1)
     all_in, levels = np.ones((runs, canaries), bool), []
-    for _ in range(800):
+    for _ in range(400):
         cosines = draw_null_cosines(rng, (runs, canaries), 50) + rng.choice([0.0, 0.4], (runs, 1))
         levels.append(columns_p_value(cosines, all_in))
         given(draw_null_cosines(rng, (runs, canaries), 50), 50)
@@ -66,7 +66,7 @@ def test_the_level_of_both_tests_is_kept_at_the_law(runs, canaries):
 
 def test_one_seed_for_all_runs_is_refused_where_canaries_are_many_or_the_drift_stayed():
     rng = np.random.default_rng(2)
-    for _ in range(10):
+    for _ in range(4):
         for kind in ({"canaries": 100, "mu": 4.0}, {"canaries": 20, "mu": 0.5, "drift": 2.0}):
             with pytest.raises(InputError, match=SAME):
                 given(trained(rng, 8, dimension=400, fresh=False, **kind), 400)
@@ -86,27 +86,23 @@ def draw_directions(rng, canaries, dimension):
     return directions / np.linalg.norm(directions, axis=1, keepdims=True)
 
 
-EXTREMES = [(2, 3), (5, 10), (10, 10), (40, 10), (20, 50), (50, 50), (200, 50), (300, 400)]
+EXTREMES = [(2, 3), (10, 10), (40, 10), (50, 50), (200, 50)]
 
 
 @pytest.mark.parametrize("draws", [40, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("canaries, dimension", EXTREMES)
 def test_the_largest_possible_squares_are_never_refused(canaries, dimension, draws):
     rng = np.random.default_rng([11, canaries])
-    draws = draws // 20 if dimension > 100 else draws
     for _ in range(draws):
         directions = draw_directions(rng, canaries, dimension)
         _, eigenvectors = np.linalg.eigh(directions.T @ directions)
-        vectors = (
-            eigenvectors[:, -1],
-            directions[0],
-            directions.sum(0),
-        )  # all at most, one dominates, all push
+        # All at most, one dominates, all push.
+        vectors = (eigenvectors[:, -1], directions[0], directions.sum(0))
         cosines = np.stack([directions @ vector / np.linalg.norm(vector) for vector in vectors])
         require_possible(cosines, dimension, leave_one_out=False)
 
 
-@pytest.mark.parametrize("canaries, dimension", [(2, 3), (5, 10), (9, 10), (50, 60), (50, 400)])
+@pytest.mark.parametrize("canaries, dimension", [(2, 3), (9, 10), (50, 60)])
 def test_leave_one_out_cosines_of_a_noiseless_sum_are_never_refused(canaries, dimension):
     rng = np.random.default_rng([12, canaries])
     for _ in range(30):
@@ -119,9 +115,9 @@ def test_leave_one_out_cosines_of_a_noiseless_sum_are_never_refused(canaries, di
 
 def test_the_limit_of_squares_is_near_the_largest():
     rng = np.random.default_rng(13)
-    for canaries in (200, 400, 1600):
-        largest = np.linalg.norm(draw_directions(rng, canaries, 400), 2) ** 2
-        assert largest < cosine_law.limit_squares(canaries, 400, 1e-9) < 1.5 * largest
+    for canaries in (100, 200, 800):
+        largest = np.linalg.norm(draw_directions(rng, canaries, 200), 2) ** 2
+        assert largest < cosine_law.limit_squares(canaries, 200, 1e-9) < 1.6 * largest
 
 
 def test_impossible_cosines_are_refused_at_every_door(tmp_path):
@@ -146,18 +142,11 @@ def test_impossible_cosines_are_refused_at_every_door(tmp_path):
         audit.cosines(wrong, 60, leave_one_out=True)
 
 
-def test_leave_one_out_hides_one_seed_as_is_said():
-    """What the module says that it cannot see."""
-    rng = np.random.default_rng(4)
-    hidden = [trained(rng, 8, 100, 400, 4.0, fresh=False, apart=True) for _ in range(5)]
-    assert all(given(cosines, 400, leave_one_out=True) for cosines in hidden)
-
-
 @pytest.mark.parametrize("shape", [(3, 100), (300, 1)])
 def test_a_dimension_that_counts_what_is_not_trained_is_refused(shape):
     """Twice the trained parameters are seen in 300 cosines."""
     rng = np.random.default_rng(5)
-    for _ in range(20):
+    for _ in range(8):
         cosines = trained(rng, *shape, 300, 2.0)
         assert given(cosines, 300).dimension == 300
         with pytest.raises(InputError, match="`dimension=600`: cosines spread by 1.[2-5]"):
@@ -209,16 +198,15 @@ def test_a_run_that_failed_counts_below_all_others_and_costs_little():
 
 
 def test_a_constant_is_no_evidence_of_one_seed():
-    assert columns_p_value(np.full((5, 20), 0.1), np.ones((5, 20), bool)) == 1
     equal = np.tile(np.random.default_rng(9).normal(size=(5, 1)), 20) / 100  # all canaries of a run
     assert columns_p_value(equal, np.ones((5, 20), bool)) == 1
     assert given_directions.given(equal, 10_000).given
 
 
 @pytest.mark.parametrize(
-    ("dimension", "decimals", "needed"), [(11_000_000, 4, 7), (10_000, 2, 5), (62_006, 5, 6)]
+    ("dimension", "decimals", "needed", "dtype"),
+    [(11_000_000, 4, 7, np.float32), (62_006, 5, 6, np.float64)],
 )
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_cosines_rounded_too_coarsely_are_refused_by_their_decimals(
     dimension, decimals, needed, dtype
 ):
