@@ -206,15 +206,6 @@ def on_curve(family, counted, parameter, rates):
     return betting.mix_bets(np.concatenate([*map(growth, parts, stakes)]), shares).min()
 
 
-def test_the_capital_is_split_and_no_more():
-    counted = lifted.count(normal_coins(1.0, 60, 8), exact.GAUSSIAN, 0.05)
-    assert betting._choose_coin_bets(exact.GAUSSIAN, counted, 3.0)[-1].sum() == pytest.approx(1)
-    growth = []
-    for rates in counted.pilot.rates():
-        growth.append(betting.compute_log_growth(rates, betting._COARSE_LEVELS, betting.STAKES))
-    assert betting._choose_pairs(exact.GAUSSIAN, *growth, 3.0)[-1].sum() == pytest.approx(1)
-
-
 @pytest.mark.parametrize("mu", [0.0, 1.768])
 @design_of
 def test_one_canary_a_run_is_enough(draw, mu):
@@ -289,13 +280,3 @@ def test_limits_of_a_callers_coins_cost_what_they_leave_open():
         own = found(LIFTED_GAUSSIAN, given._replace(given=False))
         assert own.mu - 0.4 < found(LIFTED_GAUSSIAN, given).mu < own.mu
         assert found(LIFTED_GAUSSIAN, given).n_in == own.n_in
-
-
-def test_a_pilot_without_a_world_has_a_threshold_and_says_nothing(recwarn):
-    scores = np.arange(24.0).reshape(12, 2)
-    presence = np.zeros((12, 2), bool)
-    presence[5, 1] = True
-    assert all(
-        found(name, Coins(scores, presence)).epsilon >= 0 for name in (LIFTED, LIFTED_GAUSSIAN)
-    )
-    assert not recwarn.list

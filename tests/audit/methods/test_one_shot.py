@@ -18,8 +18,6 @@ from audit.methods.one_run_bounds import ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
 from audit.methods.one_shot import (
     FITTED,
     LIMITS,
-    ONE_SHOT_EQUAL_VARIANCE,
-    ONE_SHOT_FITTED,
     ONE_SHOT_JEFFREYS,
     in_sample,
 )
@@ -66,17 +64,6 @@ def test_floors_are_those_of_cosines_without_a_leak(unobserved):
         assert floor.mean == pytest.approx(values.mean(), abs=5 * values.std() / np.sqrt(audits))
         assert np.mean(values > floor.quantile_95) == pytest.approx(0.05, abs=0.04)
         assert floor == one_shot.noise_floor(name, 40, unobserved, 1e-5)
-
-
-def test_floors_fall_with_canaries_and_equal_variance_has_the_least():
-    floors = {
-        k: one_shot.noise_floor(ONE_SHOT_FITTED, k, 0, 8.2e-7).mean for k in (100, 1000, 10_000)
-    }
-    assert floors[100] == pytest.approx(1.6, abs=0.1) and floors[1000] == pytest.approx(
-        0.4, abs=0.05
-    )
-    assert floors[10_000] == pytest.approx(0.11, abs=0.02)
-    assert one_shot.noise_floor(ONE_SHOT_EQUAL_VARIANCE, 1000, 0, 8.2e-7).mean < floors[1000] / 3
 
 
 def test_each_estimate_is_what_it_says_and_none_is_a_bound():
