@@ -238,10 +238,10 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
-    shares = (counts / counts.sum(1, keepdims=True)).mean(0)
+    shares = (counts / counts.sum(1, keepdims=True)).mean(0).cumsum()
     # The distinct scores divide the interval from 0 to 1 by their shares. Each lies in the cell in which the
     # middle of its part lies.
-    middles = shares.cumsum() - shares / 2
+    middles = shares - np.diff(shares, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
     cells = np.clip(2 * smaller_world // _SCORES_PER_CELL, 2, _MOST_CELLS)
     _, cell = np.unique(np.floor(middles * cells), return_inverse=True)  # without empty cells
@@ -378,14 +378,15 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
       table: (..., 2, cells) counts, world out first.
       fit: The fit to these tables.
     """
-    _, shares, density, jacobian = _expand(fit)
+    edges, shares, density, jacobian = _expand(fit)
     inverse_variances = table.sum(-1, keepdims=True) / shares
 
     # The terms f at each cell's mean score under the even mixture of both fitted laws, (..., cells, 2). The
     # integral of a standard normal score over a cell is the density at its lower end less that at its upper
     # end. Scores are measured from the middle between both means, where the log-likelihood ratio is 0.
-    moments = -np.diff(density).sum(-2) + fit.mu[..., None] * shares[..., 1, :]
-    centres = moments / shares.sum(-2) - fit.mu[..., None] / 2
+    moments = density[..., :-1] - density[..., 1:]
+    moments[..., 1, :] += (edges[..., 0, 1] - edges[..., 1, 1])[..., None] * shares[..., 1, :]
+    centres = moments.sum(-2) / shares.sum(-2) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([centres**2, direction * centres**3], -1)
 
