@@ -87,7 +87,7 @@ def ranks(
         require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
         draws = number("fresh", fresh, int)
         require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
-        own_ranks = _check_ranks(scores, draws)
+        own_ranks: NDArray[Any] = _check_ranks(scores, draws)
         failed = np.isnan(own_ranks)
     else:
         ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
@@ -150,9 +150,10 @@ def _require_one_law(initial: Any, seed: int) -> None:
     """
     is_pair = isinstance(initial, tuple | list) and len(initial) == 2
     require(is_pair, "`initial`: give (scores, fresh) on the initial model")
-    ranks = rank_among(*initial, seed)
+    scores, fresh = initial
+    ranks = rank_among(scores, fresh, seed)
     is_out = np.ones(ranks.shape, bool)  # no canary is in before training
-    p_value = measure_law(ranks, is_out, np.shape(initial[1])[1])
+    p_value = measure_law(ranks, is_out, np.shape(fresh)[1])
     differs = f"on the initial model canaries score otherwise than fresh draws (p = {p_value:.1g})"
     require(p_value >= LEVEL, f"{differs}: {_FIX}")
 

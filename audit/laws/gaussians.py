@@ -179,4 +179,4 @@ def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Ar
     log_smaller = special.log_ndtr(np.where(is_above_0, -high, low))
     log_ratio = np.minimum(log_smaller - log_larger, 0.0)
     log_inside = log_larger + np.log(-np.expm1(log_ratio))
-    return np.where(is_outside, log_outside, log_inside)
+    return np.asarray(np.where(is_outside, log_outside, log_inside))

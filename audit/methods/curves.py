@@ -83,7 +83,7 @@ def trade_off_curve(
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     error = 1 - np.sqrt(confidence)
     # The threshold -inf, which all scores exceed, begins the curve.
-    chosen = [[-np.inf]]
+    chosen = [np.array([-np.inf])]
     for scores in (s_in, s_out):
         chosen.append(np.sort(scores)[_choose_ranks(len(scores)) - 1])
     errors = thresholds.count_errors(s_in, s_out, np.unique(np.concatenate(chosen)))

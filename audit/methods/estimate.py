@@ -354,7 +354,7 @@ def _test_splits(
             errors.reverse()
         # Without its random part the place is the index of a distinct score.
         threshold = float(values[int(abs(place))])
-        results.append((threshold, *errors, n_in, n_out))
+        results.append((threshold, errors[0], errors[1], n_in, n_out))
 
     # `exact.lower_bound` is given the whole error, and takes 11/21 of it for each test, as above.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)

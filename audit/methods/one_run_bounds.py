@@ -126,7 +126,7 @@ def weigh_coins(design: Coins) -> Array:
     few = f"there are {canaries} canaries with coins: give at least {LEAST_COINS}"
     require(canaries >= LEAST_COINS, few)
     distances = design.scores[0] - np.median(design.scores[0])
-    return np.where(design.presence[0], distances, -distances)
+    return np.asarray(np.where(design.presence[0], distances, -distances))
 
 
 def bound_by_guesses(signed: Array, delta: float, confidence: float) -> list[Bound]:
