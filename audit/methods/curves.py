@@ -246,12 +246,11 @@ def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
       s_in: (n,) scores.
       s_out: (m,) scores.
     """
-    values, indices = np.unique(np.concatenate([s_in, s_out]), return_inverse=True)
-    weights = np.repeat([0.5 / len(s_in), 0.5 / len(s_out)], [len(s_in), len(s_out)])
-    cumulated = np.bincount(indices, weights).cumsum()
-    # Both are the same score unless a cumulated weight is 1/2, up to rounding.
-    low = values[np.searchsorted(cumulated, 0.5 - 1e-12)]
-    high = values[np.searchsorted(cumulated, 0.5 + 1e-12)]
+    scores = np.concatenate([s_in, s_out])
+    weights = np.repeat([len(s_out), len(s_in)], [len(s_in), len(s_out)])
+    # The median from below and from above: they differ where exactly half of the weight lies below a gap.
+    low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
+    high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")
     return float(low / 2 + high / 2)  # the sum of both might be too large for a float
 
 
