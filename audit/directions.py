@@ -38,14 +38,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import number, require, require_type
-from audit.evidence import arrays
 from audit.one_run import (
     MOST_DIMENSION,
     MOST_SEED,
     check_displacement,
     check_seed,
     check_whole_number,
-    join_to_unit_vector,
 )
 
 Array = NDArray[np.float64]
@@ -69,9 +67,9 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
       InputError: numbers out of range.
     """
     seed, run, count, size = _check_numbers(seed, run, count, dimension)
-    return (
-        join_to_unit_vector(_draw_blocks(seed, run, index, size), size) for index in range(count)
-    )
+    for index in range(count):
+        direction = np.concatenate([*_draw_blocks(seed, run, index, size)])
+        yield direction / np.linalg.norm(direction)
 
 
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
@@ -118,15 +116,10 @@ def cosines(
       InputError: the displacement is no finite vector, or is 0.
     """
     require_type("leave_one_out", leave_one_out, bool)
-    displacement, length = check_displacement(
-        arrays.real("the displacement's entries", displacement)
-    )
-    seed, run, count, size = _check_numbers(seed, run, count, len(displacement))
-    is_few = not leave_one_out or count < size
-    require(
-        is_few,
-        f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
-    )
+    unit = check_displacement(displacement)
+    seed, run, count, size = _check_numbers(seed, run, count, len(unit))
+    few = f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates"
+    require(not leave_one_out or count < size, few)
 
     # Directions are drawn and multiplied block by block of coordinates, since all of them at once, an array
     # (count, dimension), may not fit in memory.
@@ -136,8 +129,7 @@ def cosines(
     block_streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
     for start in range(0, size, _BLOCK):
         directions = np.stack([next(blocks) for blocks in block_streams])
-        block = np.asarray(displacement[start : start + _BLOCK], np.float64)
-        products += directions @ (block / length)
+        products += directions @ unit[start : start + _BLOCK]
         if leave_one_out:
             gram += directions @ directions.T
         else:
@@ -150,8 +142,7 @@ def cosines(
     from audit.evidence import leave_one_out as projection  # loads SciPy
 
     lengths = np.sqrt(np.diagonal(gram))
-    # The displacement was divided by its length: its squared length is 1.
-    return projection.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0, size)
+    return projection.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:

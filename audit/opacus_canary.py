@@ -32,7 +32,6 @@ class _InsertingOptimizer(DPOptimizer):
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:
-        """Copies an optimizer's settings; refuses a subclass of DPOptimizer, whose clipping would be lost."""
         kind = type(optimizer).__name__
         require(
             type(optimizer) is DPOptimizer,
@@ -74,22 +73,13 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Copies an Opacus optimizer into one that also inserts a canary at each step, or never.
-
-        Args:
-          optimizer: the optimizer to copy, whose place the copy takes in training.
-          present: whether this run is one with the canary.
-          sampling_rate: the probability with which each step of such a run inserts the canary.
-          seed: the seed of the coins that decide this; by default the system's entropy.
-        """
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
         self._present = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        # The parameter that the canary's gradient moves, as it is before training.
-        self._start = self._read_number()
+        self._start = self.params[0].detach().view(-1)[0].item()  # before training
 
     def add_noise(self) -> None:
         """Inserts the canary into the sum of clipped gradients, then adds the noise.
@@ -105,11 +95,7 @@ class CanaryOptimizer(_InsertingOptimizer):
 
     def score(self) -> float:
         """Returns how far training has moved the canary's entry against its gradient: higher means in."""
-        return self._start - self._read_number()
-
-    def _read_number(self) -> float:
-        """Returns the first entry of the first parameter, which the canary's gradient moves."""
-        return float(self.params[0].detach().view(-1)[0].item())
+        return float(self._start - self.params[0].detach().view(-1)[0].item())
 
 
 class DirectionsOptimizer(_InsertingOptimizer):
@@ -132,24 +118,12 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def __init__(
         self, optimizer: DPOptimizer, seed: int, run: int, count: int, present: bool = True
     ) -> None:
-        """Copies an Opacus optimizer into one that also inserts a run's random directions at each step.
-
-        Args:
-          optimizer: the optimizer to copy, whose place the copy takes in training.
-          seed: the seed of all runs' directions, a secret of the auditor.
-          run: the run's index; every run has directions of its own.
-          count: the number of directions.
-          present: whether they are inserted.
-        """
         super().__init__(optimizer)
-        self._seed = seed
-        self._run = run
-        self._count = count
+        self._draw = (seed, run, count)
         self._present = present
         self._start = self._read_parameters()  # (dimension,) before training
         # The sum of all directions, each as long as the clipping norm, cut into a part for each parameter.
-        norm = float(self.max_grad_norm)
-        total = directions.inserted(seed, run, count, len(self._start), norm)
+        total = directions.inserted(*self._draw, self.dimension, float(self.max_grad_norm))
         sizes = [parameter.numel() for parameter in self.params]
         self._parts = torch.from_numpy(total).split(sizes)
 
@@ -172,11 +146,11 @@ class DirectionsOptimizer(_InsertingOptimizer):
           InputError: the optimizer rehearses, with noise. A drift with the noise of a run makes that run look
             as if it had none.
         """
-        rehearses_with_noise = not self._present and self.noise_multiplier > 0
+        noise = self.noise_multiplier
         require(
-            not rehearses_with_noise,
-            f"a rehearsal with `noise_multiplier={self.noise_multiplier}` takes its noise out of every run: "
-            "rehearse with noise_multiplier=0",
+            self._present or noise == 0,
+            f"a rehearsal with `noise_multiplier={noise}` takes its noise out of every run: rehearse with "
+            "noise_multiplier=0",
         )
         return self._read_parameters() - self._start
 
@@ -196,9 +170,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         # Steps subtract gradients, so that inserted directions move the model against themselves. The
         # movement, less the drift, is therefore negated: a direction that is in has a positive cosine.
         displacement = np.asarray(drift, np.float64) - (self._read_parameters() - self._start)
-        return directions.cosines(
-            displacement, self._seed, self._run, self._count, leave_one_out=leave_one_out
-        )
+        return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)
 
     def _read_parameters(self) -> NDArray[np.float64]:
         """Returns all trained parameters, (dimension,)."""

@@ -1,5 +1,6 @@
 """Cases of a parameter that differ little: some run with the quick tests, all of them with the slow ones."""
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -34,3 +35,9 @@ def firsts_of_each_kind(cases, find_kinds):
         marks = [*case.marks, *[pytest.mark.slow] * (is_repeat and not is_slow)]
         marked.append(pytest.param(*case.values, id=case.id, marks=marks))
     return marked
+
+
+def draw_null_cosines(rng, shape, dimension):
+    """Draws independent cosines between a fixed direction and uniform directions in R^d."""
+    along = rng.standard_normal(shape)
+    return along / np.sqrt(along**2 + rng.chisquare(dimension - 1, shape))

@@ -19,7 +19,6 @@ is mu whatever ties the canaries together.
     failing        in half of the runs nothing is inserted
     leaking        a score gives each coin right with the odds e^mu, and with probability delta it reveals
                    the coin, of many canaries at once: (mu, delta)-DP and no better
-    pairs          of every two orthogonal canaries, one is inserted
     cosines        uniform canaries that are all inserted (`cosine_law.simulate`)
 
 DIRECTIONS: the cosines of R runs with K canaries in, in R^d, each of the exact law in the world without.
@@ -212,17 +211,13 @@ def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
     return _values(bounds)
 
 
-def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
-    """Returns the bounds from a single run's cosines."""
-    return _values(one_run_bounds.bounds(cosines, setting.delta, setting.confidence))
-
-
 def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
     """Returns the bounds from a single run's cosines, and the one-shot paper's eps_lo by Jeffreys' limits."""
     name = one_shot.ONE_SHOT_JEFFREYS
     error = 1 - setting.confidence
     jeffreys = one_shot.in_sample(cosines, setting.delta, error, one_shot.LIMITS[name])
-    return [*_audit_pairs(cosines, setting), Value(name, jeffreys)]
+    bound = one_run_bounds.bound_uniform_canaries(cosines, setting.delta, setting.confidence)
+    return [*_values([bound]), Value(name, jeffreys)]
 
 
 def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
@@ -273,13 +268,6 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
         places = rng.permutation(canaries)[:revealed]
         scores[0, places] = np.where(bits[0, places], 2.0, -2.0)
     return Coins(scores, bits)
-
-
-def _draw_pairs(rng: Generator, setting: KnownMechanism) -> Cosines:
-    """Draws scores N(mu, 1) of canaries that are in and N(0, 1) of as many that are out."""
-    # Scores stand in for cosines. Guesses look only at their differences, so that any dimension (2) will do.
-    observed = setting.mu + rng.standard_normal(setting.canaries)
-    return Cosines(observed, rng.standard_normal(setting.canaries), 2)
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
@@ -405,7 +393,6 @@ ONE_RUN = _name(
     _coin_law("overlapping", _draw_overlapping, breaks=_TIED),
     _coin_law("failing", _draw_failing, breaks=_TIED),
     _coin_law("leaking", _draw_leaking, truth=_mu_is_epsilon, breaks=_CURVED),
-    _coin_law("pairs", _draw_pairs, audit=_audit_pairs),
     _coin_law("cosines", _draw_cosines, audit=_audit_cosines),
 )
 _direction_law = partial(Law, truth=gaussian_truth, audit=_audit_directions)

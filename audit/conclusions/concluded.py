@@ -155,11 +155,9 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
         findings += one_run_bounds.bound_by_guesses(one_run_bounds.weigh_coins(coins), *level)
-    # By an exact law of cosines without the canary, cosines give a bound of their own. Where that law is
-    # fitted, their bounds are of the methods for coins, with a coin for each pair of a cosine in and another
-    # out. They are left out where real coins have given these bounds already.
-    if cosines is not None and (coins is None or evidence.is_null_known):
-        findings += one_run_bounds.bounds(cosines, *level)
+    # By an exact law of cosines without the canary, cosines give a bound of their own.
+    if cosines is not None and evidence.is_null_known:
+        findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
 
 

@@ -151,13 +151,10 @@ class Curve(NamedTuple):
     Attributes:
       p_value: the p-value of a Gaussian curve.
       power: the least probability with which the test refutes the curves of a few other mechanisms.
-      deciding_runs: how many runs would give the test enough power; None if it has enough, and if 20 times as
-        many runs would not.
     """
 
     p_value: float
     power: float
-    deciding_runs: int | None = None
 
     @property
     def is_refuted(self) -> bool:

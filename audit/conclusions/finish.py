@@ -31,6 +31,7 @@ from audit.methods import (
     claimed_curve,
     curves,
     estimate,
+    exact,
     exact_null,
     gaussian_curve,
     one_run_bounds,
@@ -52,15 +53,7 @@ def finish(conclusion: Conclusion, is_interim: bool = False) -> Conclusion:
 
 def examine_curve(worlds: Worlds) -> Curve:
     """Returns the test of whether the trade-off curve of independent scores is Gaussian."""
-    test = gaussian_curve.examine(*worlds)
-    return add_deciding_runs(Curve(test.p_value, gaussian_curve.power(*worlds)), worlds)
-
-
-def add_deciding_runs(curve: Curve, worlds: Worlds) -> Curve:
-    """Returns the test of a curve with the number of runs that would decide, if it has too little power."""
-    if not curve.is_doubted:
-        return curve
-    return curve._replace(deciding_runs=gaussian_curve.count_deciding_scores(*worlds))
+    return Curve(gaussian_curve.examine(*worlds), gaussian_curve.power(*worlds))
 
 
 def examine_scores(conclusion: Conclusion) -> Conclusion:
@@ -153,13 +146,13 @@ def _judge_curve(conclusion: Conclusion, upper: UpperBound, is_interim: bool) ->
     if conclusion.is_one_run:
         assert conclusion.one_run.cosines is not None  # without cosines no law is known
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
-        compute_log_capital = claimed_curve.compute_log_capital_of_only_run
     else:
         design = conclusion.fresh
-        compute_log_capital = claimed_curve.compute_log_capital
     exceedances = exact_null.count_exceedances(design)
+    exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     # From here on all runs count, so that the test's number of runs is one of training runs.
-    log_capital = exact_null.expand_to_runs(design, compute_log_capital(exceedances, power))
+    capital = claimed_curve.compute_log_capital(exceedances, power)
+    log_capital = exact_null.expand_to_runs(design, capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
     if conclusion.is_reversed and not test.refuted:
@@ -171,9 +164,7 @@ def _judge_curve(conclusion: Conclusion, upper: UpperBound, is_interim: bool) ->
         # Simulations start from scores as they are under the stated noise. Then their mean, in standard
         # deviations of a score that is out, is at most mu. A larger observed mean is cut to that.
         summary = summary._replace(mean=min(summary.mean, upper.mu))
-    seen = find_least_departure(
-        summary, exceedances.log_rates, power, confidence, compute_log_capital
-    )
+    seen = find_least_departure(summary, exceedances, power, confidence)
     return test._replace(seen=seen)
 
 
@@ -232,11 +223,12 @@ def examine_reach(conclusion: Conclusion) -> Conclusion:
     if looks is not None:
         confidence = looks.confidence
     n_in, n_out = map(len, conclusion.worlds)
-    most = estimate.most_provable(n_in, n_out, conclusion.delta, confidence)
+    family = exact.approximate_dp(conclusion.delta)
+    most = estimate.find_most_provable(n_in, n_out, family, confidence)
     upper = conclusion.tightest
     is_beyond_reach = False
     if upper is not None and math.isfinite(upper.epsilon):
-        most_mu = estimate.most_provable_mu(n_in, n_out, confidence)
+        most_mu = estimate.find_most_provable(n_in, n_out, exact.GAUSSIAN, confidence)
         is_beyond_reach = not _refutes(upper, most, most_mu)
     return conclusion._replace(most_provable=most, is_beyond_reach=is_beyond_reach)
 
@@ -275,9 +267,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     if once is None:
         return judge(examine_scores(change(all_rows)), claim_test=None)
     both = (examine_scores(change(all_rows)), examine_scores(change(once)))
-    merged = examine_scores(
-        change(shown)._replace(curve=_take_weaker_curve(all_rows, once, shown.worlds))
-    )
+    merged = examine_scores(change(shown)._replace(curve=_take_weaker_curve(all_rows, once)))
     return judge(merged, _take_weaker_test(*both))
 
 
@@ -296,7 +286,7 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     return tuple(smaller)
 
 
-def _take_weaker_curve(all_rows: Conclusion, once: Conclusion, worlds: Worlds) -> Curve | None:
+def _take_weaker_curve(all_rows: Conclusion, once: Conclusion) -> Curve | None:
     """Returns the test of the Gaussian curve with the larger p-value, and the smaller power.
 
     The power is 0 if only one reading refutes the curve, which is then neither refuted nor confirmed.
@@ -308,7 +298,7 @@ def _take_weaker_curve(all_rows: Conclusion, once: Conclusion, worlds: Worlds) -
     power = min(first.power, second.power)
     if first.is_refuted != second.is_refuted:
         power = 0.0
-    return add_deciding_runs(Curve(max(first.p_value, second.p_value), power), worlds)
+    return Curve(max(first.p_value, second.p_value), power)
 
 
 def _take_weaker_test(all_rows: Conclusion, once: Conclusion) -> ClaimTest | None:

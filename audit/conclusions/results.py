@@ -92,7 +92,6 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
             "p_value": curve.p_value,
             "power": curve.power,
             "status": curve.status,
-            "deciding_runs": curve.deciding_runs,
         },
         "looks": looks
         and {

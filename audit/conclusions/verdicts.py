@@ -272,11 +272,7 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
     result = f"({curve.show_p_value()}, power {curve.power:.0%})"
     if not curve.is_doubted:
         return f" The scores are no evidence against a Gaussian curve {result}, which is no proof of one."
-    # The test has too little power.
-    more = ""
-    if curve.deciding_runs is not None:
-        more = f"; {curve.deciding_runs:,} would decide"
-    return f" That the curve is Gaussian is not confirmed by so few runs {result}{more}."
+    return f" That the curve is Gaussian is not confirmed by so few runs {result}."
 
 
 def _is_zero(bound: Bound) -> bool:

@@ -14,6 +14,7 @@ Array = NDArray[np.float64]
 MOST_FAILED = 0.5  # nothing is concluded if a larger share of scores is NaN
 # Larger scores are refused. Squares overflow from 1e154 on, sums of squares earlier.
 MOST = 1e100
+_SLACK = 1e-6  # by which a cosine in float32 may exceed 1, from rounding
 MOST_SCORES = 10_000_000  # so many take half a minute and 2 GB of memory
 
 
@@ -31,7 +32,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     """
     masked = f"{name} have masked entries, which would count: drop them, with .compressed()"
     try:
-        has_mask = _has_mask(values)
+        has_mask = isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
         array = np.zeros(0) if has_mask else np.asarray(values)
     # Not from NumPy only: PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -80,9 +81,29 @@ def scores(name: str, values: ArrayLike) -> Array:
     array = real(name, values)
     fix = "give scores[presence] and scores[~presence], or guesses as 1 and 0"
     booleans = f"{name} are booleans, a presence and no scores: {fix}"
-    require(array.dtype.kind != "b" and not _has_boolean(values), booleans)
+    require(array.dtype.kind != "b", booleans)
     require_size(name, array.size)
     return floats(name, array)
+
+
+def matrix(name: str, values: ArrayLike) -> Array:
+    """Returns scores (runs, canaries) as float64; raises InputError for another shape."""
+    array = scores(name, values)
+    fits = array.ndim == 2 and array.size > 0
+    require(fits, f"{name} have shape {array.shape}: give (runs, canaries)")
+    return array
+
+
+def cosines(name: str, values: ArrayLike) -> Array:
+    """Returns cosines clipped to [-1, 1], which rounding may exceed, with NaN for those that are not finite.
+
+    Raises InputError for larger values.
+    """
+    array = scores(name, values)
+    array = np.where(np.isfinite(array), array, np.nan)
+    largest = float(np.nanmax(np.abs(array), initial=0.0))
+    require(largest <= 1 + _SLACK, f"{largest:g} is no cosine: divide by both lengths")
+    return np.clip(array, -1.0, 1.0)
 
 
 def require_size(name: str, size: int) -> None:
@@ -112,14 +133,12 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     finite = scores[np.isfinite(scores)]
     if finite.size == scores.size:
         return worlds
-    # Without any finite score, infinities and NaN are placed around 0.
-    lowest = float(finite.min()) if finite.size else 0.0
-    highest = float(finite.max()) if finite.size else 0.0
-    require_squares(max(abs(lowest), abs(highest)))  # the gap of larger scores might overflow
+    lowest = float(finite.min(initial=0.0))
+    highest = float(finite.max(initial=0.0))
+    require_squares(max(-lowest, highest))  # the gap of larger scores might overflow
     # NaN goes two gaps below the lowest score, an infinite score one gap beyond the scores on its side. The
-    # gap is large beside the scores, so that rounding does not put these numbers among them. How large does
-    # not matter to ranks: a quarter leaves the numbers at the size of the scores.
-    gap = max(highest - lowest, abs(lowest), abs(highest), 1.0) / 4
+    # gap is large beside the scores: rounding does not put these numbers among them.
+    gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
         for world in worlds
@@ -176,15 +195,3 @@ def require_squares(largest: float) -> None:
         f"scores reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
     )
     require(largest <= MOST, too_large)
-
-
-def _has_boolean(values: object) -> bool:
-    """Returns whether a list of values has a boolean; NumPy would take it for 1 or 0 among numbers."""
-    return isinstance(values, list | tuple) and any(isinstance(value, bool) for value in values)
-
-
-def _has_mask(values: object) -> bool:
-    """Returns whether an array, or any array in nested lists, has masked entries (numpy.ma)."""
-    if isinstance(values, list | tuple):
-        return any(_has_mask(part) for part in values)
-    return isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))

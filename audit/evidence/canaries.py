@@ -139,31 +139,6 @@ class Rows(NamedTuple):
     has_no_ties: bool = False
 
 
-class CoinLimits(NamedTuple):
-    """Confidence limits of the probability that a canary is in.
-
-    Attributes:
-      low, high: the limits.
-      error: the part of a bound's error that is left to it after the limits' own error.
-    """
-
-    low: float
-    high: float
-    error: float
-
-    def widened(self, errors: RunErrors) -> RunErrors:
-        """Returns the errors with scales at which the rates are on average at least the true rates.
-
-        That is so if the true probability p of being in lies within the limits. The unbiased scales are 1 / p
-        for misses and 1 / (1 - p) for false alarms. The lower limit of p is taken for the first, the upper
-        for the second, which makes both scales large enough.
-        """
-        # Limits of 0 and 1 would divide by 0.
-        scale_in = 1 / max(self.low, _TINY)
-        scale_out = 1 / max(1 - self.high, _TINY)
-        return errors._replace(scale_in=scale_in, scale_out=scale_out)
-
-
 class Coins(NamedTuple):
     """The scores of runs in which a fair coin decides whether each canary is in.
 
@@ -209,12 +184,15 @@ class Coins(NamedTuple):
     def split(self) -> tuple["Coins", "Coins"]:
         """Returns (pilot, rest): runs drawn at random, seeded by a hash of the ranks, and the others.
 
-        The order of runs, and of canaries in a run, changes nothing, by `_canonical_places`.
+        The order of runs, and of canaries in a run, changes nothing. `failed` of either is 0: it is reported
+        for all runs only.
         """
         keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
-        places = _canonical_places(keys)
-        pilot, rest = _draw_pilot(places, np.random.default_rng(hash_ranks(keys.flat[places])))
-        return self._select(pilot), self._select(rest)
+        (parts,) = _draw_pilots(keys)
+        pilot, rest = (
+            Coins(self.scores.flat[part], self.presence.flat[part], self.given) for part in parts
+        )
+        return pilot, rest
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns (scores in, scores out), flat."""
@@ -232,36 +210,26 @@ class Coins(NamedTuple):
         # A canary can be missed only if it is in, which a fair coin decides. So the share of misses among all
         # canaries is, on average, half the rate of misses of a canary that is in: it is scaled by 2. False
         # alarms, of canaries that are out, are scaled likewise.
-        return RunErrors(
-            misses,
-            alarms,
-            *self.canaries,
-            scale_in=2.0,
-            scale_out=2.0,
-            paired=True,  # each run has misses and alarms
-        )
+        return RunErrors(misses, alarms, *self.canaries, 2.0, 2.0, paired=True)
 
-    def limits(self, error: float) -> CoinLimits | None:
-        """Returns Clopper-Pearson limits of the probability that a canary is in.
+    def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
+        """Returns errors whose rates are at least the true rates on average, and the error that is left.
 
-        None for the library's own coins, which are fair. The limits use up a tenth of `error`, the
-        probability with which a bound may fail.
+        The library's own coins are fair, and errors stay as they are. A caller's coins have some probability
+        p of being in, whose Clopper-Pearson limits use up a tenth of `error`, the probability with which a
+        bound may fail. The unbiased scales are 1 / p for misses and 1 / (1 - p) for false alarms. The lower
+        limit of p is taken for the first, the upper for the second, which makes both scales large enough.
         """
         from audit.laws import intervals  # loads SciPy
 
         if not self.given:
-            return None
+            return errors, error
         spent = _LIMITS_SHARE * error
         total_in = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
-        return CoinLimits(float(low), float(high), error - spent)
-
-    def _select(self, places: Places) -> "Coins":
-        """Returns the scores and bits at places (runs, K), indices into the flattened arrays.
-
-        `failed` of the result is 0, its default: it is reported for all runs only, not for a part of them.
-        """
-        return Coins(self.scores.flat[places], self.presence.flat[places], self.given)
+        scale_in = 1 / max(float(low), _TINY)  # a limit of 0 or 1 would divide by 0
+        scale_out = 1 / max(float(1 - high), _TINY)
+        return errors._replace(scale_in=scale_in, scale_out=scale_out), error - spent
 
 
 class Sets(NamedTuple):
@@ -307,18 +275,14 @@ class Sets(NamedTuple):
 
         The seed is a hash of the ranks.
         """
-        # Scores are ranked among those of both worlds; each world's runs get a canonical order.
-        ranks = _ranks(np.concatenate(self.pooled()))
-        keys_in = ranks[: self.inserted.size].reshape(self.inserted.shape)
-        keys_out = ranks[self.inserted.size :].reshape(self.fresh.shape)
-        places_in = _canonical_places(keys_in)
-        places_out = _canonical_places(keys_out)
-
-        rng = np.random.default_rng(hash_ranks(keys_in.flat[places_in], keys_out.flat[places_out]))
-        pilot_in, rest_in = _draw_pilot(places_in, rng)
-        pilot_out, rest_out = _draw_pilot(places_out, rng)
-        pilot = Sets(self.inserted.flat[pilot_in], self.fresh.flat[pilot_out])
-        rest = Sets(self.inserted.flat[rest_in], self.fresh.flat[rest_out])
+        ranks = np.split(_ranks(np.concatenate(self.pooled())), [self.inserted.size])
+        parts_in, parts_out = _draw_pilots(
+            ranks[0].reshape(self.inserted.shape), ranks[1].reshape(self.fresh.shape)
+        )
+        pilot, rest = (
+            Sets(self.inserted.flat[part_in], self.fresh.flat[part_out])
+            for part_in, part_out in zip(parts_in, parts_out, strict=True)
+        )
         return pilot, rest
 
     def pooled(self) -> tuple[Array, Array]:
@@ -338,18 +302,11 @@ class Sets(NamedTuple):
         """
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
-        return RunErrors(
-            misses,
-            alarms,
-            *self.canaries,
-            scale_in=1.0,  # every canary of the runs that give misses is in
-            scale_out=1.0,
-            paired=False,  # misses and alarms come from different runs
-        )
+        return RunErrors(misses, alarms, *self.canaries, 1.0, 1.0, paired=False)
 
-    def limits(self, error: float) -> None:
-        """Returns None: no coins decide which canaries are in."""
-        return None
+    def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
+        """Returns errors and error as they are: no coins decide which canaries are in."""
+        return errors, error
 
 
 Design = Sets | Coins
@@ -457,31 +414,27 @@ class Fresh(NamedTuple):
         """Returns (scores in, scores out), flat, for figures and rates.
 
         Scores in are the cosines of canaries that were in. Scores out are evenly spaced quantiles of the
-        known law: as many as there are cosines, but at least 1,000 and at most 20,000. Ranks, observed ones
-        and quantiles alike, are shown as normal deviates (`_deviates`).
+        known law: as many as there are cosines, but at least 1,000 and at most 20,000. Ranks are shown as
+        normal deviates, higher for a better rank.
         """
-        from audit.laws import cosine_law  # loads SciPy
+        from scipy import special  # slow to load
+
+        from audit.laws import cosine_law
 
         cosines_in = self.cosines[self.presence]
-        quantiles = min(max(cosines_in.size, _LEAST_QUANTILES), _MOST_QUANTILES)
+        quantiles = int(np.clip(cosines_in.size, _LEAST_QUANTILES, _MOST_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
-        if self.draws:  # the cosines stand for ranks
-            ranks_in = self.ranks()[self.presence]
-            # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
-            ranks_out = np.ceil(levels[::-1] * (self.draws + 1)).astype(np.int64)
-            return self._deviates(ranks_in), self._deviates(ranks_out)
-        return cosines_in, cosine_law.quantile(levels, self.dimension)
-
-    def _deviates(self, ranks: Places) -> Array:
-        """Returns the normal deviate of each rank, higher for a better rank, in the shape of `ranks`.
-
-        It is the deviate that a standard normal variable exceeds with probability (rank - 1/2) / (M + 1),
-        with M the number of fresh draws. This is the probability that a canary that is out has a better rank,
-        plus half the probability that it has the same rank.
-        """
-        from scipy import special
-
-        return np.asarray(-special.ndtri((ranks - 0.5) / (self.draws + 1)))
+        if not self.draws:
+            return cosines_in, cosine_law.quantile(levels, self.dimension)
+        ranks_in = self.ranks()[self.presence]
+        # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
+        ranks_out = np.ceil(levels[::-1] * (self.draws + 1))
+        # A canary that is out has a better rank, or half the time the same, with the deviate's tail.
+        deviates_in, deviates_out = (
+            np.asarray(-special.ndtri((ranks - 0.5) / (self.draws + 1)))
+            for ranks in (ranks_in, ranks_out)
+        )
+        return deviates_in, deviates_out
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
@@ -495,7 +448,7 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
       InputError: for shapes that differ, for bits other than 0 and 1 or all alike, and for scores that are
         all equal or mostly NaN.
     """
-    values = _matrix("the scores", scores)
+    values = arrays.matrix("the scores", scores)
     present = arrays.bits(presence, values.shape)
     both = "presence puts all canaries into one world: both are needed"
     require(present.any() and not present.all(), both)
@@ -523,7 +476,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     matrices = []
     for name, array in (("the in scores", array_in), ("the out scores", array_out)):
         is_flat = array.ndim == 1  # may be empty here: `estimate.check_scores` refuses that
-        matrices.append(array[:, None] if is_flat else _matrix(name, array))
+        matrices.append(array[:, None] if is_flat else arrays.matrix(name, array))
     failed = _count_failed(*matrices)
     ranked_in, ranked_out = rank_all(*matrices)
     design = Sets(ranked_in, ranked_out, failed)
@@ -565,51 +518,42 @@ def _describe_shape(scores: Array) -> str:
     return f"{runs:,} runs with {counted(canaries, 'canary', 'canaries')}"
 
 
-def _matrix(name: str, values: ArrayLike) -> Array:
-    """Returns scores (runs, canaries) as float64; raises InputError for another shape."""
-    array = arrays.scores(name, values)
-    fits = array.ndim == 2 and array.size > 0
-    require(fits, f"{name} have shape {array.shape}: give (runs,) or (runs, canaries)")
-    return array
-
-
 def _ranks(scores: Array) -> Places:
     """Returns each score's place among the distinct scores, ascending from 0, in the scores' shape."""
     places = np.unique(scores, return_inverse=True)[1]
     return places.astype(np.int64).reshape(scores.shape)
 
 
-def _canonical_places(keys: Places) -> Places:
-    """Returns places (R, K), indices into the flattened keys, that put keys (R, K) into a canonical order.
+def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
+    """Draws a pilot of each world's runs, a twentieth but at least 4, on which a threshold is chosen.
 
-    In that order each row's keys ascend, and rows are in lexicographic order. So it does not depend on the
-    order of the runs, or of the canaries in a run.
-    """
-    columns = np.argsort(keys, axis=1, kind="stable")
-    sorted_rows = np.take_along_axis(keys, columns, axis=1)
-    rows = np.lexsort(sorted_rows.T[::-1])  # lexsort sorts by its last key first
-    # Row r and column c are at r K + c of the flattened keys.
-    return np.asarray(rows[:, None] * keys.shape[1] + columns[rows])
-
-
-def _draw_pilot(places: Places, rng: np.random.Generator) -> tuple[Places, Places]:
-    """Draws the pilot, a twentieth of the runs but at least 4, on which a threshold is chosen.
+    The draw depends neither on the order of runs nor on that of the canaries in a run: rows get a canonical
+    order, in which each row's keys ascend and rows are in lexicographic order. The seed is a hash of the
+    keys.
 
     Args:
-      places: (R, K), indices into the flattened scores, with a row for each run.
-      rng: the generator that draws the runs.
+      worlds: the keys (runs, K) of the scores of each world, such as ranks.
 
     Returns:
-      The pair (places of the pilot's runs, places of the other runs).
+      The pair (places of the pilot's runs, places of the other runs), (runs, K) each, for each world: indices
+      into the flattened keys.
 
     Raises:
       InputError: if there are fewer than 8 runs.
     """
-    runs = len(places)
-    require(
-        runs >= 2 * _LEAST_PILOT,
-        f"there are {runs} runs of a kind: give at least {2 * _LEAST_PILOT}",
-    )
-    order = rng.permutation(runs)
-    size = max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
-    return places[order[:size]], places[order[size:]]
+    all_places = []
+    for keys in worlds:
+        columns = np.argsort(keys, axis=1, kind="stable")
+        rows = np.lexsort(np.sort(keys, axis=1).T[::-1])  # lexsort sorts by its last key first
+        all_places.append(rows[:, None] * keys.shape[1] + columns[rows])
+    ordered = [keys.flat[places] for keys, places in zip(worlds, all_places, strict=True)]
+    rng = np.random.default_rng(hash_ranks(*ordered))
+    pairs = []
+    for places in all_places:
+        runs = len(places)
+        least = 2 * _LEAST_PILOT
+        require(runs >= least, f"there are {runs} runs of a kind: give at least {least}")
+        order = rng.permutation(runs)
+        size = max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
+        pairs.append((places[order[:size]], places[order[size:]]))
+    return pairs

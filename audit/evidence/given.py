@@ -121,10 +121,10 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
       dimension: d, the number of trained parameters.
     """
     size = given_directions.require_dimension(dimension)
-    run = one_run_evidence.cosines(observed, unobserved, size)
+    run = one_run_evidence.check_own_cosines(observed, unobserved, size)
     # Cosines to which the null is fitted may be the largest over rounds, whose squares have no limit.
     if not len(run.unobserved):
-        given_directions.require_possible(run.observed[None], size, leave_one_out=False)
+        given_directions.given(run.observed[None], size)
     return OneRun(None, run)
 
 

@@ -39,7 +39,6 @@ from audit.evidence import arrays
 from audit.evidence.arrays import require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
-from audit.evidence.one_run import describe_spread
 from audit.evidence.repeats import check_either
 from audit.laws import cosine_law
 
@@ -49,6 +48,7 @@ LEVEL = 1e-6  # the error of each test
 LEAST = 10  # canaries of a run, or cosines in all, with which a test is made
 MOST_DIMENSION = 10**13
 _IMPOSSIBLE = 1e-9  # the probability of refusing possible cosines for their sum of squares
+_MANY = 1e12  # degrees of freedom with which F is chi-squared over its own
 _SLACK = 1e-6  # by which a cosine in float32 may exceed 1, from rounding
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
 _FIX = "count trained parameters alone, or leave out some canaries by coins if they take part unequally"
@@ -225,10 +225,14 @@ def measure_spread(design: Fresh) -> CosineSpread:
     else:
         deviations = _about_means(cosines, presence)
         freedom = int(presence.sum()) - runs
-    # The lower limits keep the law defined with as many canaries as dimensions, or without any run.
-    independent_share = max(1 - canaries / design.dimension, 1 / design.dimension)
-    numerator = max(freedom * independent_share, 1.0)
-    denominator = float(max(runs * (design.dimension - canaries), 1))
+    # A single run whose cosines use no other direction has independent deviations.
+    numerator = float(max(freedom, 1))
+    denominator = _MANY
+    if runs != 1 or not design.plain:
+        # The lower limits keep the law defined with as many canaries as dimensions, or without any run.
+        independent_share = max(1 - canaries / design.dimension, 1 / design.dimension)
+        numerator = max(freedom * independent_share, 1.0)
+        denominator = float(max(runs * (design.dimension - canaries), 1))
     return CosineSpread(float(np.square(deviations).sum()), freedom, numerator, denominator)
 
 
@@ -240,16 +244,12 @@ def _check_cosines(cosines: ArrayLike) -> Array:
     require(
         not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table"
     )
-    values = arrays.scores("the cosines", cosines)
+    values = arrays.cosines("the cosines", cosines)
     fits = values.ndim in (1, 2) and values.size > 0
     require(fits, f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)")
-    if values.ndim == 1:
-        values = values[:, None]
-    failed = ~np.isfinite(values)
+    failed = np.isnan(values)
     require_few_failed("cosines", int(failed.sum()), values.size)
-    largest = float(np.abs(values[~failed]).max())  # at least half of the cosines are finite
-    require(largest <= 1 + _SLACK, f"{largest:g} is no cosine: divide by both lengths")
-    return np.where(failed, FAILED, np.clip(values, -1.0, 1.0))
+    return np.where(failed, FAILED, values).reshape(len(values), -1)
 
 
 def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
@@ -285,4 +285,8 @@ def _require_spread(design: Fresh) -> None:
     ratio = spread.squares * design.dimension / spread.freedom
     if special.fdtrc(spread.numerator, spread.denominator, ratio) >= LEVEL:
         return
-    raise InputError(describe_spread(spread.squares, spread.freedom, design.dimension, _FIX))
+    suggested = max(round(spread.freedom / spread.squares), 1)
+    raise InputError(
+        f"`dimension={design.dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), those of uniform "
+        f"directions by 1, as these would in about {suggested:,} dimensions: {_FIX}"
+    )

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import InputError, number, require, require_type
+from audit.errors import number, require, require_type
 from audit.evidence import arrays
 from audit.evidence.arrays import require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
@@ -87,13 +87,17 @@ def ranks(
         require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
         draws = number("fresh", fresh, int)
         require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
-        own_ranks = _check_ranks(scores, draws)
-        failed = own_ranks == 0
+        own_ranks: NDArray[Any] = _check_ranks(scores, draws)
+        failed = np.isnan(own_ranks)
     else:
-        own_ranks, failed = _rank_runs(scores, fresh, seed)
+        ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
         draws = np.shape(fresh)[1]
-        # The scores of failed runs are all alike then, and say nothing.
-        ranked = np.nan_to_num(np.concatenate([scores, fresh], axis=1))
+        # A failed run is one whose scores are all NaN, those of fresh draws too. They all become 0 then, and
+        # say nothing.
+        has_failed = np.isnan(ranked).all(axis=1, keepdims=True)
+        ranked = np.where(has_failed, 0.0, ranked)
+        own_ranks = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
+        failed = np.broadcast_to(has_failed, own_ranks.shape)
         if initial is not None:
             _require_one_law(initial, seed)
     require_few_failed("ranks", int(failed.sum()), failed.size)
@@ -103,18 +107,10 @@ def ranks(
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
         present = check_bits(presence, own_ranks.shape)
-    # The ranks of failed runs mean nothing. Any rank will do, since their cosines are replaced.
-    placed = place(np.where(failed, draws + 1, own_ranks), draws)
+    # Any rank will do for a failed run, since its cosines are replaced.
+    placed = place(np.where(failed, 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
-    return Fresh(
-        cosines,
-        present,
-        RANK_DIMENSION,
-        given=True,
-        in_order=in_order,
-        draws=draws,
-        ranked=ranked,
-    )
+    return Fresh(cosines, present, RANK_DIMENSION, False, True, in_order, draws, ranked)
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
@@ -130,31 +126,17 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     return Fresh(place(ranks, draws), presence, RANK_DIMENSION, draws=draws)
 
 
-def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[np.int64], Bits]:
-    """Returns canaries' ranks (R, K) among fresh draws, and bits (R, K) that are true in failed runs.
-
-    A failed run is one whose scores are all NaN, those of fresh draws too; its ranks mean nothing.
-    """
-    pair = _check_pair(scores, fresh)
-    failed = np.isnan(np.concatenate(pair, axis=1)).all(axis=1, keepdims=True)
-    ranks = rank_among(np.where(failed, 0.0, pair[0]), np.where(failed, 0.0, pair[1]), seed)
-    return ranks, np.broadcast_to(failed, ranks.shape)
-
-
-def _check_ranks(values: ArrayLike, draws: int) -> NDArray[np.int64]:
-    """Returns a caller's ranks (R, K), with 0 in place of NaN, the rank of a failed run.
+def _check_ranks(values: ArrayLike, draws: int) -> Array:
+    """Returns a caller's ranks (R, K), NaN for a failed run.
 
     Raises InputError for another shape, and for values that are not whole numbers from 1 to draws + 1.
     """
-    ranks = arrays.scores("the ranks", values)
-    fits = ranks.ndim == 2 and ranks.size > 0
-    require(fits, f"the ranks have shape {ranks.shape}: give (runs, canaries)")
-    failed = np.isnan(ranks)
+    ranks = arrays.matrix("the ranks", values)
     is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
-    bad = int(np.count_nonzero(~is_rank & ~failed))
+    bad = int(np.count_nonzero(~is_rank & ~np.isnan(ranks)))
     range_of_ranks = f"whole numbers from 1, the highest score, to {draws + 1:,}"
     require(not bad, f"{bad} of {ranks.size} values are no ranks: give {range_of_ranks}")
-    return np.where(failed, 0, ranks).astype(np.int64)
+    return ranks
 
 
 def _require_one_law(initial: Any, seed: int) -> None:
@@ -170,14 +152,10 @@ def _require_one_law(initial: Any, seed: int) -> None:
     require(is_pair, "`initial`: give (scores, fresh) on the initial model")
     scores, fresh = initial
     ranks = rank_among(scores, fresh, seed)
-    draws = np.shape(fresh)[1]
     is_out = np.ones(ranks.shape, bool)  # no canary is in before training
-    p_value = measure_law(ranks, is_out, draws)
-    if p_value < LEVEL:
-        raise InputError(
-            "on the initial model canaries score otherwise than fresh draws "
-            f"(p = {p_value:.1g}): {_FIX}"
-        )
+    p_value = measure_law(ranks, is_out, np.shape(fresh)[1])
+    differs = f"on the initial model canaries score otherwise than fresh draws (p = {p_value:.1g})"
+    require(p_value >= LEVEL, f"{differs}: {_FIX}")
 
 
 def place(ranks: ArrayLike, draws: int) -> Array:
@@ -217,7 +195,9 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     Returns:
       Twice the smaller of both tests' p-values, at most 1; 1 where no canary was out.
     """
-    from scipy import special, stats  # most of SciPy's time to load
+    from scipy import special  # slow to load
+
+    from audit.laws import gaussians
 
     canaries_out = is_out.sum(1)  # of each run
     total_out = int(canaries_out.sum())
@@ -228,28 +208,20 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     own_variance = 1 / total_out
     shared_variance = float(canaries_out @ canaries_out) / total_out**2 / draws
     independent = 1 / (own_variance + shared_variance)  # effective number of independent ranks
-
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     deviates = -special.ndtri((ranks[is_out] - place_in_rank) / (draws + 1))
-    # The sum of the squares of `independent` deviates, for the chi-squared law; two-sided.
-    squares = independent * float(np.mean(deviates**2))
-    tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
-    chi_squared_p = 2 * tail
-    distance = stats.kstest(deviates, "norm").statistic
-    # The law of the distance is that of a whole number of values, at least 1.
-    kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
-    return float(min(2 * min(kolmogorov_p, chi_squared_p), 1.0))
+    return gaussians.measure_normality(deviates, independent)
 
 
 def describe_draws(design: Fresh) -> str:
     """Returns the line below a table on a caller's fresh draws: their number, and what was tested."""
-    least = f"the highest rank has a probability of 1 / {design.draws + 1:,}"
     number_out = int(design.is_out().sum())
+    tested = "not tested for the law of fresh draws, as all were in"
     if number_out:
-        tested = f"were tested for the law of fresh draws by {number_out:,} ranks of canaries that are out"
-    else:
-        tested = "were not tested for the law of fresh draws, as all were in"
-    return f"{least}; canaries {tested}"
+        tested = (
+            f"tested for the law of fresh draws by {number_out:,} ranks of canaries that are out"
+        )
+    return f"the highest rank has a probability of 1 / {design.draws + 1:,}; canaries were {tested}"
 
 
 def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
@@ -275,18 +247,14 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     """
     canary_scores, fresh_scores = _check_pair(scores, fresh)
     missing = int(np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum())
-    require(
-        not missing, f"{missing} scores are NaN: score canaries and fresh draws by one function"
-    )
-
-    ranks = np.empty(canary_scores.shape, np.int64)
-    for run, run_scores in enumerate(canary_scores):
-        ordered = np.sort(fresh_scores[run])
-        below = np.searchsorted(ordered, run_scores, side="left")
-        not_above = np.searchsorted(ordered, run_scores, side="right")
-        above = len(ordered) - not_above
-        tied = not_above - below
+    one_function = f"{missing} scores are NaN: score canaries and fresh draws by one function"
+    require(not missing, one_function)
+    rows = []
+    for run, (own, drawn) in enumerate(zip(canary_scores, fresh_scores, strict=True)):
+        ordered = np.sort(drawn)
+        above = len(ordered) - np.searchsorted(ordered, own, side="right")
+        tied = len(ordered) - above - np.searchsorted(ordered, own, side="left")
         # How many of the fresh draws with the same score count as higher: 0 to all, with equal probability.
         tied_above = np.random.default_rng([seed, run]).integers(0, tied, endpoint=True)
-        ranks[run] = 1 + above + tied_above
-    return ranks
+        rows.append(1 + above + tied_above)
+    return np.array(rows)

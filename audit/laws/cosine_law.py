@@ -24,9 +24,7 @@ from audit.errors import require
 
 Array = NDArray[np.float64]
 LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # of the test of normality
-_STEPHENS = np.array(
-    [0.576, 0.656, 0.787, 0.918, 1.092]
-)  # its critical values of many observations
+_STEPHENS = np.array([0.576, 0.656, 0.787, 0.918, 1.092])  # its critical values of many values
 _LEAST = 1e-280  # below it the incomplete beta function may underflow
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(48)  # of Gauss-Laguerre quadrature
 
@@ -52,11 +50,6 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
         return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
-def log_cdf(cosine: ArrayLike, dimension: int) -> Array:
-    """Returns log P(T <= t) of the cosine T of a random direction, which is log P(T > -t) by symmetry."""
-    return log_sf(-np.asarray(cosine, np.float64), dimension)
-
-
 def log_density(cosine: ArrayLike, dimension: int) -> Array:
     """Returns the log density at t in (-1, 1) of the cosine between a fixed and a uniform direction in R^d.
 
@@ -77,19 +70,6 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * np.minimum(p, 1 - p))
     cosines: Array = np.copysign(np.sqrt(squares), p - 0.5)
     return cosines
-
-
-def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws independent cosines of a given shape, between a fixed direction and uniform directions in R^d.
-
-    A uniform direction is that of a normal vector. Its cosine is the vector's coordinate along the fixed
-    direction, divided by the vector's length. The sum of the squares of the other d - 1 coordinates is drawn
-    at once, as chi-squared.
-    """
-    require_dimension(dimension)
-    along = rng.standard_normal(shape)
-    squares_across = rng.chisquare(dimension - 1, shape)
-    return np.asarray(along / np.sqrt(along**2 + squares_across))
 
 
 def limit_squares(canaries: int, dimension: int, error: float) -> float:
@@ -153,11 +133,6 @@ class AndersonDarling(NamedTuple):
     rejected_at: float | None
 
 
-def critical_values(n: int) -> Array:
-    """Returns Stephens' critical values at LEVELS for n values."""
-    return np.asarray(_STEPHENS / (1 + 4 / n - 25 / n**2))
-
-
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """Tests whether values (n,) are normal, with fitted mean and variance, by Anderson and Darling's A^2.
 
@@ -169,23 +144,18 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
-    # The correction for n in `critical_values` fails for few values: at 3 it is even negative. 8 is the
-    # usual limit.
+    # The correction for n fails for few values: at 3 it is even negative. 8 is the usual limit.
     require(n >= 8, f"there are {n} values: the test of normality needs at least 8")
     deviation = x.std(ddof=1)
     require(deviation > 0, f"all {n} values equal {x[0]:g}: they have no spread")
     z = (x - x.mean()) / deviation
     weights = (2 * np.arange(1, n + 1) - 1) / n
-    terms = weights * (special.log_ndtr(z) + special.log_ndtr(-z[::-1]))
-    statistic = float(-n - terms.sum())
-
-    critical = tuple(float(value) for value in critical_values(n))
-    rejected_at = None
+    statistic = float(-n - weights @ (special.log_ndtr(z) + special.log_ndtr(-z[::-1])))
+    critical = _STEPHENS / (1 + 4 / n - 25 / n**2)
     # Levels fall and critical values rise: the last level that rejects is the least.
-    for level, critical_value in zip(LEVELS, critical, strict=True):
-        if statistic > critical_value:
-            rejected_at = level
-    return AndersonDarling(statistic, critical, rejected_at)
+    rejecting = np.flatnonzero(statistic > critical)
+    rejected_at = LEVELS[rejecting[-1]] if len(rejecting) else None
+    return AndersonDarling(statistic, tuple(critical.tolist()), rejected_at)
 
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:

@@ -13,10 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.laws import conversions
-from audit.laws.intervals import find_bracket
 
 Array = NDArray[np.float64]
-_LARGEST_EPSILON = 700.0  # exp overflows beyond
+_LARGEST_EPSILON = 512.0
 _ALLOWED_GRID_ERROR = 1e-3  # of delta: the digits of epsilon that are shown hold then
 _LEAST_LOG_ARGUMENT = 1e-300  # in place of 0, whose logarithm is infinite
 
@@ -60,7 +59,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     # In a cell where the sign changes, only a triangle lies above 0. By linear interpolation its
     # base is the share top / (|left| + |right|) of the cell, and its area half of base times
     # height.
-    crossing = left * right < 0
+    crossing = (left < 0) != (right < 0)
     top = np.maximum(left[crossing], right[crossing])
     heights[crossing] = top * top / (np.abs(left[crossing]) + np.abs(right[crossing])) / 2
     return float(heights.sum() * spacing)
@@ -80,8 +79,7 @@ def delta_at(pair: DensityPair, epsilon: float) -> float:
 def epsilon_at(pair: DensityPair, delta: float) -> float:
     """Returns the least epsilon >= 0 at which the observations of both worlds are (epsilon, delta)-close.
 
-    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile, which decreases. Doubling
-    from 1 gives an interval that holds the root, and Brent's method the root itself.
+    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile, which decreases.
 
     Raises:
       InputError: A delta out of range or too small for the grid's error bound, or an epsilon above 512.
@@ -100,19 +98,10 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
     if compute_excess(0.0) <= 0:
         return 0.0
-
-    def is_too_low(epsilon: float) -> bool:
-        """Returns whether delta at an epsilon exceeds the requested delta.
-
-        Raises InputError for an epsilon above 700, where exp overflows: doubling from 1 has passed 512, at
-        which delta still was too large.
-        """
-        message = f"epsilon at delta {delta:g} is above {epsilon / 2:g}: not computed"
-        require(epsilon < _LARGEST_EPSILON, message)
-        return compute_excess(epsilon) > 0
-
-    high = find_bracket(is_too_low, 0.0, 1.0).high
-    return float(scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-10, rtol=1e-12))
+    message = f"epsilon at delta {delta:g} is above {_LARGEST_EPSILON:g}: not computed"
+    require(compute_excess(_LARGEST_EPSILON) <= 0, message)
+    root = scipy.optimize.brentq(compute_excess, 0.0, _LARGEST_EPSILON, xtol=1e-10, rtol=1e-12)
+    return float(root)
 
 
 class ErrorRates(NamedTuple):

@@ -20,7 +20,6 @@ from scipy import special
 
 from audit.errors import require
 from audit.laws import conversions
-from audit.laws.intervals import bisect_all
 
 Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit
@@ -79,8 +78,32 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
             break
         high = np.where(too_low, 2 * high, high)
     low = np.where(high > 1, high / 2, 0.0)
-    _, high = bisect_all(is_too_low, low, high, _HALVINGS)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        too_low = is_too_low(middle)
+        low = np.where(too_low, middle, low)
+        high = np.where(too_low, high, middle)
     return np.where(log_delta_at_0 <= target, 0.0, high)
+
+
+def measure_normality(deviates: Array, independent: float) -> float:
+    """Returns the p-value of a test whether deviates (n,) are N(0, 1), in their law or in their spread.
+
+    It is twice the smaller of two p-values, at most 1: of the Kolmogorov-Smirnov test, and of a two-sided
+    chi-squared test of their mean square.
+
+    Args:
+      deviates: The deviates.
+      independent: The number of independent deviates that tell as much as these, n if all are independent.
+    """
+    from scipy import stats  # here, since it takes most of SciPy's time to load
+
+    squares = independent * float(np.mean(deviates**2))
+    tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
+    distance = stats.kstest(deviates, "norm").statistic
+    # The law of the distance is that of a whole number of values, at least 1.
+    kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
+    return float(min(2 * min(kolmogorov_p, 2 * tail), 1.0))
 
 
 def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
@@ -149,14 +172,11 @@ def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Ar
       high: Their upper ends.
     """
     log_outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))
-
     # The probability inside is a difference of two tails. It cancels least for the smaller tails:
     # P(x > low) - P(x > high) for an interval above 0, else P(x < high) - P(x < low).
     is_above_0 = low > 0
-    log_larger = np.where(is_above_0, special.log_ndtr(-low), special.log_ndtr(high))
-    log_smaller = np.where(is_above_0, special.log_ndtr(-high), special.log_ndtr(low))
+    log_larger = special.log_ndtr(np.where(is_above_0, -low, high))
+    log_smaller = special.log_ndtr(np.where(is_above_0, -high, low))
     log_ratio = np.minimum(log_smaller - log_larger, 0.0)
     log_inside = log_larger + np.log(-np.expm1(log_ratio))
-
-    log_probability: Array = np.where(is_outside, log_outside, log_inside)
-    return log_probability
+    return np.asarray(np.where(is_outside, log_outside, log_inside))

@@ -117,27 +117,3 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: in
         else:
             high = middle
     return Bracket(low, high)
-
-
-def bisect_all(
-    hold: Callable[[Array], NDArray[np.bool_]], low: ArrayLike, high: ArrayLike, halvings: int
-) -> tuple[Array, Array]:
-    """Bisects many intervals at once, each for the parameter at which a condition of its own ceases to hold.
-
-    Args:
-      hold: Maps an array of parameters to whether the condition of each entry holds there.
-      low: Parameters at which it holds, an array of the same shape.
-      high: Larger parameters, at which it does not hold.
-      halvings: The number of times that the intervals are halved.
-
-    Returns:
-      (low, high), the ends of the intervals that are left: conditions hold at low and not at high.
-    """
-    low = np.asarray(low, np.float64)
-    high = np.asarray(high, np.float64)
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        holds_there = hold(middle)
-        low = np.where(holds_there, middle, low)
-        high = np.where(holds_there, high, middle)
-    return low, high

@@ -23,7 +23,7 @@ Sampler = Callable[[Generator, float, bool, int], Array]
 _GRID = 400_001  # points of the quadrature
 _COARSE = 4_001  # points between which quantiles are interpolated
 _REACH = 60.0  # the grid spans -60 to 60, in units of the scores
-_LARGEST_EPSILON = 512.0  # where doubling stops: an epsilon above half of it counts as infinite
+_LARGEST_EPSILON = 256.0  # a larger epsilon counts as infinite
 _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 
@@ -85,27 +85,23 @@ class ScoreFamily(NamedTuple):
         weights, centres, spreads = np.transpose(self.parts(parameter, inserted))
         chosen = np.zeros(n, int)
         if len(weights) > 1:
-            # An entry of `chosen` is the number of bounds between parts that are at or below a uniform draw.
-            bounds = np.cumsum(weights)[:-1]
-            chosen = np.searchsorted(bounds, rng.random(n), side="right")
+            chosen = np.searchsorted(np.cumsum(weights)[:-1], rng.random(n), side="right")
         drawn = self.kernel.law.rvs(size=n, random_state=rng)
         return np.asarray(centres[chosen] + spreads[chosen] * drawn)
 
     def density(self, x: Array, parameter: float, inserted: bool) -> Array:
         """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it."""
-        density = self.kernel.law.pdf
-        parts = self.parts(parameter, inserted)
-        total = sum(
-            weight * density((x - centre) / spread) / spread for weight, centre, spread in parts
-        )
-        return np.asarray(total)
+        total = np.zeros_like(x)
+        for weight, centre, spread in self.parts(parameter, inserted):
+            total += weight / spread * self.kernel.law.pdf((x - centre) / spread)
+        return total
 
     def distribution(self, x: Array, parameter: float, inserted: bool) -> Array:
         """Returns the probability below x (n,) of scores with the canary if `inserted`, else without it."""
-        below = self.kernel.distribution
-        parts = self.parts(parameter, inserted)
-        total = sum(weight * below((x - centre) / spread) for weight, centre, spread in parts)
-        return np.asarray(total)
+        total = np.zeros_like(x)
+        for weight, centre, spread in self.parts(parameter, inserted):
+            total += weight * self.kernel.distribution((x - centre) / spread)
+        return total
 
 
 class KnownLaw(NamedTuple):
@@ -177,14 +173,9 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # Doubling gives an interval that holds the root. It ends at 512, before exp overflows; 256 was too small
-    # then.
-    high = 1.0
-    while excess(high) > 0 and high < _LARGEST_EPSILON:
-        high *= 2
-    if high >= _LARGEST_EPSILON:
+    if excess(_LARGEST_EPSILON) > 0:
         return np.inf
-    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
+    return float(scipy.optimize.brentq(excess, 0.0, _LARGEST_EPSILON, xtol=1e-9))
 
 
 def _laplace_distribution(z: Array) -> Array:
@@ -193,52 +184,45 @@ def _laplace_distribution(z: Array) -> Array:
     return np.where(z < 0, far, 1 - far)
 
 
+# The mixtures of families' worlds, by parameter.
+
+
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
-    """Returns a mixture of a single part: the kernel, shifted by `shift` in the world with the canary."""
+    """Returns the kernel, shifted by `shift` in the world with the canary."""
     return [MixturePart(1.0, shift * inserted)]
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns the mixture of randomised response's noisy bit: a normal law about each of its two values.
-
-    The log odds of the higher value are epsilon in the world with the canary, and -epsilon in the other.
-    """
+    """Returns a normal law about each value of randomised response's bit, whose log odds are +-epsilon."""
     rate = float(special.expit(epsilon if inserted else -epsilon))
     return [MixturePart(rate, _BIT), MixturePart(1 - rate, -_BIT)]
 
 
 def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
-    """Returns the mixture of noisy sums: with the canary (at the sampling rate, if at all) and without it."""
+    """Returns noisy sums: with the canary (at the sampling rate, if at all) and without it."""
     rate = _SUBSAMPLED_RATE * inserted
     return [MixturePart(rate, 1.0, spread), MixturePart(1 - rate, 0.0, spread)]
 
 
 def _unequal_parts(spread: float, inserted: bool) -> list[MixturePart]:
-    """Returns a mixture of a single part: N(1, spread^2) with the canary, N(0, 1) without it."""
+    """Returns N(1, spread^2) with the canary, N(0, 1) without it."""
     return [MixturePart(1.0, 1.0, spread) if inserted else MixturePart(1.0, 0.0)]
 
 
 NORMAL = Kernel("norm", special.ndtr)
 _LAPLACE = Kernel("laplace", _laplace_distribution)
-_T3 = Kernel(
-    "t", functools.partial(special.stdtr, 3), (3,)
-)  # Student's t with 3 degrees of freedom
+_T3 = Kernel("t", functools.partial(special.stdtr, 3), (3,))
 _LOGISTIC = Kernel("logistic", special.expit)
 GAUSSIAN = ScoreFamily(
     "gaussian", (0.0, 0.25, 1.0, 1.77, 3.95), NORMAL, _shifted, conversions.epsilon_from_mu
 )
-LAWS = {
-    "gaussian": GAUSSIAN,
-    # epsilon: the shift over the scale
-    "laplace": ScoreFamily("laplace", (0.5, 1.0, 3.0, 6.0), _LAPLACE, _shifted),
-    # epsilon of the noisy bit
-    "randomized_response": ScoreFamily(
-        "randomized_response", (1.0, 3.0, 6.0), NORMAL, _response_parts
-    ),
-    "t3": ScoreFamily("t3", (2.0,), _T3, _shifted),
-    "logistic": ScoreFamily("logistic", (2.0,), _LOGISTIC, _shifted),
-    # spread; rate 0.1, sensitivity 1
-    "subsampled": ScoreFamily("subsampled", (0.3, 0.5, 1.0), NORMAL, _subsampled_parts),
-    # in N(1, spread^2), out N(0, 1)
-    "unequal_spread": ScoreFamily("unequal_spread", (0.7, 1.5), NORMAL, _unequal_parts),
-}
+_FAMILIES = (
+    GAUSSIAN,
+    ScoreFamily("laplace", (0.5, 1.0, 3.0, 6.0), _LAPLACE, _shifted),  # epsilon: shift over scale
+    ScoreFamily("randomized_response", (1.0, 3.0, 6.0), NORMAL, _response_parts),  # epsilon
+    ScoreFamily("t3", (2.0,), _T3, _shifted),
+    ScoreFamily("logistic", (2.0,), _LOGISTIC, _shifted),
+    ScoreFamily("subsampled", (0.3, 0.5, 1.0), NORMAL, _subsampled_parts),  # spread; rate 0.1
+    ScoreFamily("unequal_spread", (0.7, 1.5), NORMAL, _unequal_parts),
+)
+LAWS = {family.name: family for family in _FAMILIES}

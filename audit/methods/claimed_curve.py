@@ -76,14 +76,13 @@ class Exceedances(NamedTuple):
       shares: (R, T) the share of each run's canaries in that exceed each of the first T THRESHOLDS.
       log_rates: (T,) log of the exact probability that a canary that is out exceeds it.
       in_order: whether rows are in the order in which runs were begun.
+      is_only_run: whether no other run follows the only one, so that all of the capital is staked on it.
     """
 
     shares: Array
     log_rates: Array
     in_order: bool
-
-
-LogCapital = Callable[[Exceedances, Power], Array]  # -> log of the capital (R,) after each run
+    is_only_run: bool = False
 
 
 class Departure(NamedTuple):
@@ -129,31 +128,25 @@ def gaussian_power(mu: float) -> Power:
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests a claimed curve by betting against it in each run.
+    """Tests a claimed curve by betting against it in each run; no departures are simulated.
 
-    The bets are those of `compute_log_capital`; `judge_capital` says when their capital refutes the claim.
     Where rows are in the order in which runs were begun, the test stays valid when more runs follow.
 
     Args:
       counted: The exceedances of each run.
       power: The claimed curve.
       confidence: The confidence of a refutation.
-
-    Returns:
-      The test's result, in which `seen` is None: no departures are simulated.
     """
-    log_capital = compute_log_capital(counted, power)
-    return judge_capital(log_capital, counted.in_order, confidence)
+    return judge_capital(compute_log_capital(counted, power), counted.in_order, confidence)
 
 
 def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     """Returns the log capital (R,) of a gambler against a claim, after each run.
 
-    It is that of a mixture of bets with a component for each threshold and each of BETS.
-
-    The component of a threshold t and a bet c starts with a share of the capital. Run i multiplies it by
-    1 + c (h_i(t) / m(a(t)) - 1), with h_i(t) the share of the run's canaries above t, and m(a(t)) the power
-    that the claim allows at the false-positive rate a(t).
+    It is that of a mixture of bets with a component for each threshold t and each of BETS. A component starts
+    with a share of the capital, which run i multiplies by 1 + c (h_i(t) / m(a(t)) - 1), with h_i(t) the share
+    of the run's canaries above t, and m(a(t)) the power that the claim allows at the false-positive rate
+    a(t). On an only run all is staked, c = 1.
 
     Args:
       counted: The exceedances of each run.
@@ -162,31 +155,15 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     log_factors = _compute_log_factors(counted, power)
     runs, bets, thresholds = log_factors.shape
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
-    # Each threshold's share is split evenly over BETS. With fewer than all thresholds, the shares of the
+    # Each threshold's share is split evenly over bets. With fewer than all thresholds, the shares of the
     # others stay unused.
     start_shares = np.tile(_SHARES[:thresholds] / bets, bets)
     # The log of a weighted sum of exponentials, as by scipy.special.logsumexp, in a third of its time: the
-    # tests spend nearly all their time here.
-    largest = log_components.max(axis=1)
+    # tests spend nearly all their time here. The capital is 0 where all of it was staked in vain.
+    largest = np.maximum(log_components.max(axis=1), -_LARGEST_LOG)
     relative = np.exp(log_components - largest[:, None])
-    return np.asarray(largest + np.log(relative @ start_shares))
-
-
-def compute_log_capital_of_only_run(counted: Exceedances, power: Power) -> Array:
-    """Returns the log capital (1,) against a claim after the only run, in which all of the capital is staked.
-
-    It is the log of the mean over thresholds t of h(t) / m(a(t)), weighted by the thresholds' shares of the
-    capital: h(t) is the share of the run's canaries above t, and m(a(t)) the power that the claim allows at
-    the false-positive rate a(t).
-
-    Args:
-      counted: The exceedances of the run.
-      power: The claimed curve m.
-    """
-    factors = 1 + _compute_gains(counted, power)  # (1, T), h / m
-    capital = factors @ _SHARES[: factors.shape[1]]
-    # The capital is 0 where no canary exceeds any threshold.
-    return np.asarray(np.log(np.maximum(capital, _LEAST_ALLOWED)))
+    with np.errstate(divide="ignore"):
+        return np.asarray(largest + np.log(relative @ start_shares))
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
@@ -201,33 +178,25 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
       in_order: Whether rows are in the order in which runs were begun.
       confidence: The confidence of a refutation.
     """
-    all_runs = len(log_capital)
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error), with the error 1 - confidence
-    if not in_order:
-        last = float(log_capital[-1])
-        return ClaimTest(e_value=_exp(last), refuted=last >= log_capital_needed, runs=all_runs)
-
-    largest = max(float(log_capital.max()), 0.0)  # before the first run the log capital is 0
-    refuting = np.flatnonzero(log_capital >= log_capital_needed)
-    if not len(refuting):
-        return ClaimTest(e_value=_exp(largest), refuted=False, runs=all_runs)
-    return ClaimTest(e_value=_exp(largest), refuted=True, runs=int(refuting[0]) + 1)
+    reached = float(log_capital[-1])
+    runs = len(log_capital)
+    if in_order:
+        reached = max(float(log_capital.max()), 0.0)  # before the first run the log capital is 0
+        refuting = np.flatnonzero(log_capital >= log_capital_needed)
+        runs = int(refuting[0]) + 1 if len(refuting) else runs
+    e_value = float(np.exp(min(reached, _LARGEST_LOG)))
+    return ClaimTest(e_value, refuted=bool(reached >= log_capital_needed), runs=runs)
 
 
 def find_least_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the mu below which the runs refute every Gaussian guarantee; 0 where they refute none.
-
-    Args:
-      counted: The exceedances of each run.
-      confidence: The confidence of the refutations.
-    """
-
-    def is_refuted(mu: float) -> bool:
-        """Returns whether the runs refute the guarantee mu-GDP."""
-        return examine_claim(counted, gaussian_power(mu), confidence).refuted
-
-    # The search doubles mu, from 1, until it is not refuted, and then halves the last interval.
-    return find_largest_refuted(is_refuted, low=0.0, first=1.0, halvings=_HALVINGS)
+    """Returns the mu below which the runs refute every Gaussian guarantee; 0 where they refute none."""
+    return find_largest_refuted(
+        lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
+        low=0.0,
+        first=1.0,
+        halvings=_HALVINGS,
+    )
 
 
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
@@ -263,22 +232,12 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
 
 def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
     """Returns the log (R, bets, T) of the factor by which each run multiplies each bet on each threshold."""
-    return np.asarray(np.log1p(BETS[:, None] * _compute_gains(counted, power)[:, None, :]))
-
-
-def _compute_gains(counted: Exceedances, power: Power) -> Array:
-    """Returns h / m - 1 (R, T): what a bet of the whole capital on a threshold gains in a run.
-
-    h is the share of the run's canaries above the threshold, m the power that the claim allows there.
-    """
     allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
-    # The power divides, so that it is kept above 0. It may be 0 where a rate is too small for a float.
-    return counted.shares / np.maximum(allowed, _LEAST_ALLOWED) - 1
-
-
-def _exp(log_value: float) -> float:
-    """Returns e^log_value; e^700 where it is larger, which still fits a float."""
-    return float(np.exp(min(log_value, _LARGEST_LOG)))
+    # The power divides, so it is kept above 0. It may be 0 where a rate is too small for a float.
+    gains = counted.shares / np.maximum(allowed, _LEAST_ALLOWED) - 1
+    bets = np.ones(1) if counted.is_only_run else BETS
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log1p(bets[:, None] * gains[:, None, :]))
 
 
 # The share of the capital on each of THRESHOLDS (T,): 95% on NEAR and 5% on FAR, evenly.
@@ -297,8 +256,6 @@ class ScoreSummary(NamedTuple):
       within: The standard deviation of scores among the canaries of a run.
       runs: The number of runs.
       canaries: The number of canaries that are in, in a run.
-      in_order: Whether the runs are in the order in which they were begun. The test of a claim then looks at
-        the scores after each run, and else after all runs alone.
     """
 
     mean: float
@@ -306,48 +263,35 @@ class ScoreSummary(NamedTuple):
     within: float
     runs: int
     canaries: int
-    in_order: bool
 
 
-def summarise_scores(runs: list[Array], in_order: bool) -> ScoreSummary:
+def summarise_scores(runs: list[Array]) -> ScoreSummary:
     """Returns the means and standard deviations of runs' scores, for simulations of runs like them.
 
-    Scores are in standard deviations of a score that is out. The deviation within runs is 1 where each run
-    has a single canary. The deviation between runs is 0 where it cannot be estimated: with a single canary a
-    run, or a single run.
+    Where each run has a single canary, the spreads within and between runs cannot be told apart. The first is
+    then taken to be that of scores out, 1, and the second 0. It is 0 for a single run, too.
 
     Args:
-      runs: An array (K,) for each run, the scores of its canaries that are in, at least one. K may differ
-        between runs.
-      in_order: Whether the runs are in the order in which they were begun.
+      runs: An array (K,) for each run, the scores of its canaries that are in, at least one, in standard
+        deviations of a score that is out. K may differ between runs.
     """
     means = np.array([run.mean() for run in runs])
-    # Simulations draw the same number of canaries in every run: the mean number, as a whole number. It is at
-    # least 1, since every run has a canary.
     canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
     deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
-    # The degrees of freedom of the spread within runs: a mean is fitted to each run.
-    degrees = len(deviations) - len(runs)
-    # Where each run has a single canary, the spreads within and between runs cannot be told apart. The first
-    # is then taken to be that of scores out, 1, and the second 0.
+    degrees = len(deviations) - len(runs)  # a mean is fitted to each run
     within = 1.0
     between = 0.0
     if degrees > 0:
         within = float(np.sqrt(deviations @ deviations / degrees))
-    if degrees > 0 and len(runs) > 1:
-        # The variance of runs' means, less what the spread within runs adds to it.
-        excess = float(means.var(ddof=1)) - within**2 / canaries
-        between = float(np.sqrt(max(excess, 0.0)))
-    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries, in_order)
+        if len(runs) > 1:
+            # The variance of runs' means, less what the spread within runs adds to it.
+            excess = float(means.var(ddof=1)) - within**2 / canaries
+            between = float(np.sqrt(max(excess, 0.0)))
+    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
 
 
 def find_least_departure(
-    scores: ScoreSummary,
-    log_rates: Array,
-    power: Power,
-    confidence: float,
-    bet: LogCapital = compute_log_capital,
-    seed: int = 0,
+    scores: ScoreSummary, counted: Exceedances, power: Power, confidence: float, seed: int = 0
 ) -> Departure | None:
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
@@ -356,10 +300,9 @@ def find_least_departure(
 
     Args:
       scores: The summary of scores of canaries that are in, under the stated noise.
-      log_rates: (T,) the log false-positive rates of THRESHOLDS.
+      counted: The exceedances of the real scores, with the exact rates of THRESHOLDS.
       power: Maps false-positive rates to the largest true-positive rates that the claim allows.
       confidence: The confidence of the test.
-      bet: How the test bets on what exceeds the thresholds.
       seed: The seed of the simulations.
 
     Returns:
@@ -369,21 +312,19 @@ def find_least_departure(
     # Far thresholds are left out, to save time, where scores hardly reach them under the stated noise: bets
     # on them gain next to nothing at small departures. Without them the capital is never larger.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
-    log_rates = log_rates[: len(thresholds)]
+    counted = counted._replace(log_rates=counted.log_rates[: len(thresholds)])
     # The claim's power is computed once: that of a privacy loss distribution takes a while.
-    allowed = power(np.exp(log_rates))
+    allowed = power(np.exp(counted.log_rates))
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the share of simulated audits, with this multiple of the noise, that refute the claim."""
         rng = np.random.default_rng(seed)  # the same draws at every ratio
         audits = _simulate(scores, noise_ratio, thresholds, rng)
-        n_refuted = 0
-        for shares in audits:
-            log_capital = bet(
-                Exceedances(shares, log_rates, scores.in_order), lambda rates: allowed
-            )
-            n_refuted += judge_capital(log_capital, scores.in_order, confidence).refuted
-        return n_refuted / len(audits)
+        tests = [
+            examine_claim(counted._replace(shares=shares), lambda rates: allowed, confidence)
+            for shares in audits
+        ]
+        return float(np.mean([test.refuted for test in tests]))
 
     def is_refuted(index: int) -> bool:
         """Returns whether noise of one of _RATIOS, which fall, is refuted often enough."""
@@ -439,13 +380,11 @@ def draw_shares(
       (..., T) shares.
     """
     above = special.ndtr((means - thresholds) / deviation)  # falls along T
-    # The probability to lie above -inf, above each threshold, and above inf, (..., T + 2).
-    ones = np.ones(means.shape)
-    edges = np.concatenate([ones, above, 0 * ones], axis=-1)
-    # The probabilities to lie between neighbours. Rounding may leave them below 0, and their sum may differ
-    # from 1, which `multinomial` refuses.
-    cells = np.maximum(-np.diff(edges, axis=-1), 0.0)
+    # The probabilities to lie between -inf, the thresholds, and inf, (..., T + 1). Rounding may leave them
+    # below 0, and their sum may differ from 1, which `multinomial` refuses.
+    ends = [(0, 0)] * (above.ndim - 1) + [(1, 1)]
+    edges = np.pad(above, ends, constant_values=(1, 0))
+    cells = np.maximum(-np.diff(edges), 0.0)
     counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))
-    # The last cell ends at inf, which is no threshold.
-    below = np.cumsum(counts, axis=-1)[..., :-1]
+    below = np.cumsum(counts, axis=-1)[..., :-1]  # the last cell ends at inf, which is no threshold
     return np.asarray(1 - below / canaries)

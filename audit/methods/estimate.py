@@ -22,7 +22,7 @@ Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,7 +42,6 @@ from audit.methods.method import (
     Method,
     NoiseFloor,
 )
-from audit.written import at_least, show_level
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
@@ -81,18 +80,6 @@ class _Counted:
     n_in: int
     n_out: int
 
-    def _line(self, sign: str, level: str, end: str) -> str:
-        """Returns the bound or estimate as a line of text, with numbers rounded down.
-
-        Args:
-          sign: ">=" for a bound or "=" for an estimate, between the names epsilon and mu and their values.
-          level: The word before the confidence.
-          end: The last words of the line.
-        """
-        mu = "" if self.mu is None else f", mu {sign} {at_least(self.mu)}"
-        where = f"at delta {show_level(self.delta)}, {level} {show_level(self.confidence)}; {end}"
-        return f"{self.method}: epsilon {sign} {at_least(self.epsilon)}{mu} {where}"
-
 
 @dataclasses.dataclass(frozen=True)
 class Bound(_Counted):
@@ -112,10 +99,6 @@ class Bound(_Counted):
     false_positive_rate: float | None = None
     path: tuple[float, ...] = ()
 
-    def __str__(self) -> str:
-        refuted = "" if self.holds else ", which the scores refute"
-        return self._line(">=", "confidence", f"assumes {self.assumes}{refuted}")
-
 
 @dataclasses.dataclass(frozen=True)
 class Estimate(_Counted):
@@ -132,9 +115,6 @@ class Estimate(_Counted):
     standard_error: float = math.nan
     false_positive_rate: ClassVar[None] = None  # as of a bound that counts it: never known exactly
     noise_floor: NoiseFloor = NOT_SIMULATED
-
-    def __str__(self) -> str:
-        return self._line("=", "level", self.caveat)
 
 
 Finding = Bound | Estimate
@@ -155,10 +135,8 @@ def findings(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> list[Finding]:
     """Returns the bound or estimate of every method; raises InputError for scores or levels out of range."""
-    found = []
-    for method in METHODS.values():
-        found.append(method.compute(scores_in, scores_out, delta, confidence))
-    return found
+    levels = (delta, confidence)
+    return [method.compute(scores_in, scores_out, *levels) for method in METHODS.values()]
 
 
 def in_sample(
@@ -215,8 +193,7 @@ def if_gaussian(
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
-    worlds = check_scores(scores_in, scores_out)
-    mu, counted = _test_splits(worlds, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
+    mu, counted = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     epsilon = conversions.epsilon_from_mu(mu, delta)
     return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, *counted, assumes=GAUSSIAN_CURVE)
 
@@ -226,61 +203,30 @@ def assumption_free(
 ) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It holds whatever the trade-off curve. With n scores a world it is at most about log(n / 2).
-
-    The scores are split 21 times, at random, into a pilot and the rest. The pilot, an eighth of each world
-    (at least 20 scores, but at most half), chooses the threshold's rank. The rest's errors are tested. The
-    bound is the median over the splits, reported with the threshold and the errors of the split that gives
-    it.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary, higher meaning in.
-      scores_out: (m,) scores of runs without it.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    It holds whatever the trade-off curve. With n scores a world it is at most about log(n / 2). Scores are
+    split and tested as by `if_gaussian`, with an eighth of each world in the pilot.
     """
     conversions.require_levels(delta, confidence)
-    worlds = check_scores(scores_in, scores_out)
-    epsilon, counted = _test_splits(worlds, exact.approximate_dp(delta), _PILOT, confidence)
+    family = exact.approximate_dp(delta)
+    epsilon, counted = _test_splits(scores_in, scores_out, family, confidence)
     return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, *counted, assumes=NOTHING)
 
 
-def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
-    """Returns the largest epsilon that `assumption_free` can prove (see `_find_most_provable`)."""
-    conversions.require_levels(delta, confidence)
-    family = exact.approximate_dp(delta)
-    return _find_most_provable(n_in, n_out, family, _PILOT, confidence)
-
-
-def most_provable_mu(n_in: int, n_out: int, confidence: float) -> float:
-    """Returns the largest mu that `if_gaussian` can prove (see `_find_most_provable`)."""
-    conversions.require_confidence(confidence)
-    return _find_most_provable(n_in, n_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
-
-
-def _find_most_provable(
-    n_in: int, n_out: int, family: exact.Family, share: float, confidence: float
-) -> float:
-    """Returns the largest parameter that any scores can prove by `_test_splits`.
+def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
+    """Returns the largest parameter of a family, mu or epsilon, that so many scores in and out can prove.
 
     It is that of scores without an error, at a threshold that is the first of its world: a higher rank has
     errors of its own. Scores that separate the worlds perfectly may prove less, since the pilot, which does
     not see how wide the gap is, may choose a higher rank for them or the other world.
-
-    Args:
-      n_in, n_out: The numbers of scores in and out, at least 1 each.
-      family: The trade-off functions that are tested.
-      share: The share of the scores that is in the pilot of each split.
-      confidence: The confidence of the bound.
     """
-    rest_in = n_in - _find_pilot_size(n_in, share)
-    rest_out = n_out - _find_pilot_size(n_out, share)
+    conversions.require_confidence(confidence)
+    rest_in = n_in - _find_pilot_size(n_in, family)
+    rest_out = n_out - _find_pilot_size(n_out, family)
     parameters = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
         # All splits are alike.
         tests = [exact.Counts(1, scores=scores, errors=0, trials=trials)] * _SPLITS
-        parameter, _ = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
-        parameters.append(parameter)
+        parameters.append(exact.lower_bound(family, tests, _REJECTING, 1 - confidence)[0])
     return max(parameters)
 
 
@@ -341,82 +287,14 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
     return ranked_in, ranked_out
 
 
-def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns a caller's scores as flat float64 arrays (in, out), for methods that look at more than ranks.
-
-    Raises:
-      InputError: A score that is not finite, or scores that `check_scores` refuses.
-    """
-    checked_in, checked_out = check_scores(scores_in, scores_out)
-    for name, scores in (("in", scores_in), ("out", scores_out)):
-        values = floats(f"the {name} scores", scores)
-        bad = int(np.count_nonzero(~np.isfinite(values)))
-        failed = f"{bad} of {values.size} {name} scores are not finite: a run failed"
-        require(not bad, f"{failed}, and this method looks at more than ranks")
-    return checked_in, checked_out
-
-
-class _OrderedScores(NamedTuple):
-    """The scores of two worlds, counted by their distinct values.
-
-    Attributes:
-      values: (V,) the distinct scores, ascending.
-      counts_in, counts_out: (V,) the numbers of scores in and out that equal each of them.
-    """
-
-    values: Array
-    counts_in: NDArray[np.int64]
-    counts_out: NDArray[np.int64]
-
-    def seed(self) -> int:
-        """Returns a hash of the ranks, a seed that no order of runs and no unit of scores changes."""
-        return hash_ranks(self.counts_in, self.counts_out)
-
-    def places(self, rng: np.random.Generator) -> Worlds:
-        """Returns each score's place among the distinct values, as floats: (in, out), each ascending.
-
-        Places stand for scores in tests that look at ranks alone. If any scores are equal, each place gets a
-        random part below 1 on top, which puts ties in random order.
-        """
-        places = np.arange(len(self.values), dtype=np.float64)
-        places_in = np.repeat(places, self.counts_in)
-        places_out = np.repeat(places, self.counts_out)
-        has_ties = (self.counts_in + self.counts_out).max() > 1
-        if has_ties:
-            places_in = np.sort(places_in + rng.random(len(places_in)))
-            places_out = np.sort(places_out + rng.random(len(places_out)))
-        return places_in, places_out
-
-
-def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
-    """Returns the distinct values of scores (n,) in and (m,) out, and how often each world has each."""
-    values, places = np.unique(np.concatenate([scores_in, scores_out]), return_inverse=True)
-    counts_in = np.bincount(places[: len(scores_in)], minlength=len(values))
-    counts_out = np.bincount(places[len(scores_in) :], minlength=len(values))
-    return _OrderedScores(values, counts_in, counts_out)
-
-
-def _find_pilot_size(scores: int, share: float) -> int:
+def _find_pilot_size(scores: int, family: exact.Family) -> int:
     """Returns the size of a pilot: a share of the scores, but at least 20 and at most half of them."""
+    share = _PILOT_IF_GAUSSIAN if family is exact.GAUSSIAN else _PILOT
     return min(max(round(share * scores), _LEAST_PILOT), scores // 2)
 
 
-def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
-    """Splits a world's scores at random into (pilot, rest), both in the order of the scores given.
-
-    Args:
-      world: (n,) scores.
-      share: The pilot's share of the scores. It gets at least 20 scores, but at most half of all.
-      rng: The randomness.
-    """
-    size = _find_pilot_size(len(world), share)
-    chosen = np.zeros(len(world), bool)
-    chosen[rng.choice(len(world), size, replace=False, shuffle=False)] = True
-    return world[chosen], world[~chosen]
-
-
 def _test_splits(
-    worlds: Worlds, family: exact.Family, share: float, confidence: float
+    scores_in: ArrayLike, scores_out: ArrayLike, family: exact.Family, confidence: float
 ) -> tuple[float, tuple[float, int, int, int, int]]:
     """Returns (the bound on the parameter, what the split that decides it counted).
 
@@ -428,27 +306,39 @@ def _test_splits(
     a true hypothesis at once, which by Markov's inequality has at most the probability of the error.
 
     Args:
-      worlds: (n,) checked scores in and (m,) out.
+      scores_in: (n,) scores of runs with the canary.
+      scores_out: (m,) scores of runs without it.
       family: The trade-off functions that are tested.
-      share: The share of the scores that is in the pilot of each split.
       confidence: The confidence of the bound.
     """
-    ordered = _order_scores(*worlds)
-    # The level of each split's test.
-    error = (1 - confidence) * _REJECTING / _SPLITS
+    worlds = check_scores(scores_in, scores_out)
+    sizes = [len(world) for world in worlds]
+    values, places = np.unique(np.concatenate(worlds), return_inverse=True)
+    # Places among the distinct scores stand for them: neither the order of runs nor the scores' unit matters.
+    ordered = [np.sort(world) for world in np.split(places.astype(np.int64), [sizes[0]])]
+    counts = [np.bincount(world, minlength=len(values)) for world in ordered]
+    has_ties = len(values) < sum(sizes)
     tests = []  # for each split, what the exact test is given
     results = []  # for each split, what is reported if it decides
-    for root in np.random.SeedSequence(ordered.seed()).spawn(_SPLITS):
+    for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)
-        # Scores are compared by their places, in which ties are in random order.
-        places_in, places_out = ordered.places(rng)
-        pilot_in, rest_in = _draw_pilot(places_in, share, rng)
-        pilot_out, rest_out = _draw_pilot(places_out, share, rng)
-        sizes = (len(rest_in), len(rest_out))
-        # Under a Gaussian curve scores are normal, up to an increasing map. Else they may be anything.
-        any_shape = family is not exact.GAUSSIAN
-        pilot = (pilot_in, pilot_out)
-        chosen = thresholds.choose_on_pilot(pilot, *sizes, family.parameter, error, any_shape)
+        # A random part below 1 puts equal scores in random order.
+        drawn = [world.astype(np.float64) for world in ordered]
+        if has_ties:
+            drawn = [np.sort(world + rng.random(len(world))) for world in drawn]
+        pilot_in, rest_in = _split(drawn[0], family, rng)
+        pilot_out, rest_out = _split(drawn[1], family, rng)
+        n_in = len(rest_in)
+        n_out = len(rest_out)
+        chosen = thresholds.choose_on_pilot(
+            (pilot_in, pilot_out),
+            n_in,
+            n_out,
+            family.parameter,
+            (1 - confidence) * _REJECTING / _SPLITS,  # the level of each split's test
+            # Under a Gaussian curve scores are normal, up to an increasing map. Else they may be anything.
+            any_shape=family is not exact.GAUSSIAN,
+        )
         # The threshold is itself a score of the rest, of the chosen rank r in its world, from the end where
         # that world's errors lie. The r - 1 scores before it are these errors. The test is of the errors of
         # the other world. For the highest scores out, all are negated, and the worlds change places.
@@ -458,15 +348,22 @@ def _test_splits(
             near = -rest_out[::-1]
             other = -rest_in[::-1]
         place = near[chosen.rank - 1]
-        other_errors = len(other) - int(np.searchsorted(other, place))
-        tests.append(exact.Counts(chosen.rank, len(near), other_errors, len(other)))
-        errors = [other_errors, chosen.rank - 1]  # false positives, false negatives
+        errors = [len(other) - int(np.searchsorted(other, place)), chosen.rank - 1]
+        tests.append(exact.Counts(chosen.rank, len(near), errors[0], len(other)))
         if not chosen.is_in:
             errors.reverse()
         # Without its random part the place is the index of a distinct score.
-        threshold = float(ordered.values[int(abs(place))])
-        results.append((threshold, errors[0], errors[1], *sizes))
+        threshold = float(values[int(abs(place))])
+        results.append((threshold, errors[0], errors[1], n_in, n_out))
 
     # `exact.lower_bound` is given the whole error, and takes 11/21 of it for each test, as above.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     return parameter, results[deciding]
+
+
+def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> Worlds:
+    """Splits a world's scores at random into (pilot, rest), both in the order of the scores given."""
+    chosen = np.zeros(len(world), bool)
+    size = _find_pilot_size(len(world), family)
+    chosen[rng.choice(len(world), size, replace=False, shuffle=False)] = True
+    return world[chosen], world[~chosen]

@@ -52,14 +52,13 @@ from audit.errors import require
 from audit.evidence.arrays import hash_ranks
 from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
-from audit.laws import conversions, cosine_law
+from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import claimed_curve
 from audit.methods.claimed_curve import Exceedances, ScoreSummary, summarise_scores
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
 Array = NDArray[np.float64]
-Payoff = Callable[[float], float]  # epsilon -> what a capital of 1 becomes
 
 EXACT_NULL = FRESH_DIRECTIONS.free
 EXACT_NULL_GDP = "exact_null_gdp"
@@ -90,29 +89,11 @@ _TINY = 1e-300
 _LARGEST_LOG = 700.0  # exp of more overflows
 
 
-class _Start(NamedTuple):
-    """How the capital begins, and what is bet on the first run.
-
-    Attributes:
-      ramps: The share of the capital that is on ramps; the rest is on thresholds.
-      whole: The share of each component's capital that is bet whole on the first run.
-      won: Maps epsilon to what a capital of 1 becomes that is bet whole on the first run.
-      level: The cosine chosen as the threshold of that bet by half of the run's canaries; None where it bets
-        only on likely thresholds.
-    """
-
-    ramps: float
-    whole: float
-    won: Payoff
-    level: float | None = None
-
-
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log of the probability that a canary's cosine exceeds each level if the canary is out.
 
     If the score is a rank among M fresh draws (`design.draws`), the probability is rounded down to a multiple
-    of 1 / (M + 1), since ranks have no other probabilities. But it is at least 1 / (M + 1), the probability
-    of the first rank. With no draws scores are cosines themselves.
+    of 1 / (M + 1), but is at least 1 / (M + 1): ranks have no other probabilities.
 
     Args:
       design: The design, with its dimension and number of fresh draws.
@@ -163,26 +144,19 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """
     conversions.require_levels(delta, confidence)
     runs = _select_present(design)
-    levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
-    shares = np.stack([_compute_shares(run, levels) for run in runs])
-    start = _make_start(runs[0], design, delta)
-    if not design.in_order and len(runs) > 1:
-        # Which run was first is unknown: nothing is bet whole on it.
-        start = _Start(_share_of_ramps(design), 0.0, lambda epsilon: 0.0)
-    capital = _Capital(compute_log_rates(design, levels), delta, shares, start)
+    capital = Capital(design, delta)
     target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
     if design.in_order:
-        path = expand_to_runs(design, _find_path(capital, shares, target))
+        path = expand_to_runs(design, capital.find_path(target))
         epsilon = float(path[-1])
     else:
         path = np.zeros(0)
         epsilon = max(capital.find_first_unrefuted(len(runs), 0, target) - 1, 0) * _STEP
-
-    threshold = start.level
+    threshold = capital.start.level
     if len(runs) > 1 or threshold is None:
-        on_thresholds = capital.compute_log(len(runs), epsilon)[: len(levels) * len(BETS)]
-        by_level = special.logsumexp(on_thresholds.reshape(len(levels), len(BETS)), axis=1)
-        threshold = float(levels[by_level.argmax()])
+        on_thresholds = capital.compute_log(len(runs), epsilon)[: STUDENT.size * BETS.size]
+        by_level = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
+        threshold = float(cosine_of(STUDENT[by_level.argmax()], design.dimension))
     holds = has_law(design)
     return Bound(
         EXACT_NULL,
@@ -190,21 +164,60 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         None,
         delta,
         confidence,
-        **_count_hits(design, threshold, float(compute_log_rates(design, threshold))),
+        **_count_hits(design, threshold),
         assumes=_choose_assumption(design),
         holds=holds,
         path=tuple((path * holds).tolist()),
     )
 
 
-def _count_hits(design: Fresh, threshold: float, log_rate: float) -> dict[str, Any]:
-    """Returns the fields of a bound that count canaries above a threshold of a log rate, a cosine.
+def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
+    """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
+
+    Nothing is assumed of the law of scores that are in. Epsilon is what a mu-GDP guarantee would state at
+    delta; it does not bound the epsilon of another trade-off curve. Where canaries that are out refute the
+    exact law, mu and epsilon are 0 and the bound is marked as not holding. The reported threshold is that on
+    which most of the capital is, in the test of this mu.
+
+    Args:
+      design: The cosines, or ranks stored as cosines.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
+    """
+    conversions.require_levels(delta, confidence)
+    counted = count_exceedances(design)
+    holds = has_law(design)
+    mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
+    path = np.zeros(0)  # empty where the order is not vouched for
+    if holds and counted.in_order:
+        path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
+    place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
+    threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
+    assumes = _choose_assumption(design)
+    text = _ANY_GDP.text
+    if assumes.word != "nothing":  # "nothing; a GDP guarantee" would make no sense
+        text = f"{assumes.text}; {text}"
+    return Bound(
+        EXACT_NULL_GDP,
+        conversions.epsilon_from_mu(mu, delta),
+        mu,
+        delta,
+        confidence,
+        **_count_hits(design, threshold),
+        assumes=_ANY_GDP._replace(text=text, sentence=f"{assumes.sentence}; {_OF_GDP}"),
+        holds=holds,
+        path=tuple(conversions.epsilon_from_mu(float(value), delta) for value in path),
+    )
+
+
+def _count_hits(design: Fresh, threshold: float) -> dict[str, Any]:
+    """Returns the fields of a bound that count canaries above a threshold, a cosine.
 
     Of ranks among M fresh draws the threshold is shown as the largest rank that counts as above it: its rate
     times M + 1. Low ranks stand for high cosines.
     """
     present = design.cosines[design.presence]
-    rate = float(np.exp(log_rate))
+    rate = float(np.exp(compute_log_rates(design, threshold)))
     shown = float(np.rint(rate * (design.draws + 1))) if design.draws else threshold
     return {
         "threshold": shown,
@@ -221,12 +234,28 @@ def has_law(design: Fresh) -> bool:
 
     The law is that of their cosines or, if there are fresh draws, that of their ranks among the draws.
     """
-    cosines_out = design.out()
-    if not len(cosines_out):
+    if not design.is_out().any():
         return True
     if design.draws:
         return measure_law(design.ranks(), design.is_out(), design.draws) >= LAW_LEVEL
-    return law_test(cosines_out, design.dimension) >= LAW_LEVEL
+    return law_test(design.out(), design.dimension) >= LAW_LEVEL
+
+
+def law_test(cosines: ArrayLike, dimension: int) -> float:
+    """Returns the p-value of a test whether cosines of canaries that are out have their law in R^d.
+
+    That is the law of the cosine between a fixed and a uniform direction. The cosines, (n,) or (R, K), must
+    be independent. It is enough that each belongs to a direction of its own, and that the vectors on the
+    other side depend on none of these directions. They are mapped to normal deviates of the same probability
+    (`gaussians.measure_normality`).
+
+    At LAW_LEVEL the test detects in 9 of 10 audits that `dimension` is too large or too small: by a factor of
+    1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
+    """
+    values = np.ravel(cosines)
+    log_tails = cosine_law.log_sf(np.abs(values), dimension)
+    deviates = np.copysign(special.ndtri_exp(log_tails), values)
+    return gaussians.measure_normality(deviates, values.size)
 
 
 def count_exceedances(design: Fresh) -> Exceedances:
@@ -236,62 +265,22 @@ def count_exceedances(design: Fresh) -> Exceedances:
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])
-    return Exceedances(
-        shares, compute_log_rates(design, levels), design.in_order or len(design.cosines) == 1
-    )
+    in_order = design.in_order or len(design.cosines) == 1
+    return Exceedances(shares, compute_log_rates(design, levels), in_order)
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Returns the summary of a design's scores for simulations, on the scale of Student's T.
 
-    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. Only canaries that are in count.
+    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. Only canaries that are in count. A
+    failed run has the cosine -1, whose T would drown the mean of all scores: it is raised to -10, below all
+    thresholds.
     """
-    root = np.sqrt(design.dimension - 1)
     runs = []
     for run in _select_present(design):
-        # The divisor is kept above 0, so that the cosines 1 and -1 give finite numbers too.
-        student = run * root / np.sqrt(np.maximum(1 - run * run, _TINY))
-        # A failed run has the cosine -1. Its T, below -1e100, would drown the mean of all scores. It is
-        # raised to -10, which is below all thresholds too.
+        student = run * np.sqrt((design.dimension - 1) / np.maximum(1 - run * run, _TINY))
         runs.append(np.maximum(student, -_FAR))
-    return summarise_scores(runs, design.in_order)
-
-
-def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
-
-    Nothing is assumed of the law of scores that are in. Epsilon is what a mu-GDP guarantee would state at
-    delta; it does not bound the epsilon of another trade-off curve. The law of scores that are out is exact.
-    Where canaries that are out refute it, mu and epsilon are 0 and the bound is marked as not holding.
-
-    Args:
-      design: The cosines, or ranks stored as cosines.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
-    """
-    conversions.require_levels(delta, confidence)
-    counted = count_exceedances(design)
-    holds = has_law(design)
-    mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
-    path = np.zeros(0)  # empty where the order is not vouched for
-    if holds and counted.in_order:
-        path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
-    epsilons = [conversions.epsilon_from_mu(float(value), delta) for value in path]
-
-    # The reported threshold is that on which most of the capital is, in the test of this mu.
-    place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
-    threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
-    return Bound(
-        EXACT_NULL_GDP,
-        conversions.epsilon_from_mu(mu, delta),
-        mu,
-        delta,
-        confidence,
-        **_count_hits(design, threshold, float(counted.log_rates[place])),
-        assumes=_assume_gdp(_choose_assumption(design)),
-        holds=holds,
-        path=tuple(epsilons),
-    )
+    return summarise_scores(runs)
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
@@ -303,8 +292,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
       design: The design, whose runs are in the order in which they were begun.
       values: (P,), values after each of the P runs that have a canary in.
     """
-    runs_with_any = np.cumsum(design.presence.any(axis=1))  # (R,), how many there are so far
-    return np.append(0.0, values)[runs_with_any]
+    return np.append(0.0, values)[np.cumsum(design.presence.any(axis=1))]
 
 
 def _select_present(design: Fresh) -> list[Array]:
@@ -324,7 +312,6 @@ def _choose_assumption(design: Fresh) -> Assumption:
     If the design was given by a user, the bound assumes that canaries were drawn as the user says. If several
     runs are declared to be in order, it assumes that order too.
     """
-    # Ranks among fresh draws have other words than cosines.
     if not design.given:
         return _OWN_RANKS if design.draws else _OWN
     given = _GIVEN_RANKS if design.draws else _GIVEN
@@ -335,35 +322,6 @@ def _choose_assumption(design: Fresh) -> Assumption:
         sentence=f"{given.sentence}; and rows in the order in which runs were begun, as they say too",
         note=f"{given.note}; rows in the order in which runs were begun",
     )
-
-
-def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test whether cosines of canaries that are out have their law in R^d.
-
-    That is the law of the cosine between a fixed and a uniform direction. The cosines, (n,) or (R, K), must
-    be independent. It is enough that each belongs to a direction of its own, and that the vectors on the
-    other side depend on none of these directions. Such a vector is the movement of the model, or the part of
-    it outside the span of the canaries that were in.
-
-    Cosines are mapped to normal deviates of the same probability. A Kolmogorov-Smirnov test compares these
-    with the normal law, and a chi-squared test looks at the sum of their squares. The p-value is twice the
-    smaller of both (Bonferroni).
-
-    At LAW_LEVEL the test detects in 9 of 10 audits that `dimension` is too large or too small: by a factor of
-    1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
-    """
-    from scipy import stats  # here, since it takes most of SciPy's time to load
-
-    values = np.ravel(cosines)
-    log_tails = cosine_law.log_sf(np.abs(values), dimension)
-    # Normal deviates with the same tail probability as each cosine, on the same side of 0.
-    deviates = np.copysign(special.ndtri_exp(log_tails), values)
-    squares = float(deviates @ deviates)
-    # Two-sided: deviates may be too large or too small.
-    tail = min(stats.chi2.cdf(squares, values.size), stats.chi2.sf(squares, values.size))
-    chi_squared_p = 2 * tail
-    kolmogorov_p = stats.kstest(deviates, "norm").pvalue
-    return float(min(2 * min(kolmogorov_p, chi_squared_p), 1.0))
 
 
 _DRAWN = "uniform directions, drawn afresh for every run, unknown to a model trained without them"
@@ -394,14 +352,6 @@ _ANY_GDP = Assumption(
 )
 
 
-def _assume_gdp(drawn: Assumption) -> Assumption:
-    """Returns the assumption of an epsilon from a limit on mu, which assumes `drawn` of the canaries."""
-    assumed = _ANY_GDP._replace(sentence=f"{drawn.sentence}; {_OF_GDP}")
-    if drawn.word == "nothing":  # "nothing; a GDP guarantee" would make no sense
-        return assumed
-    return assumed._replace(text=f"{drawn.text}; {assumed.text}")
-
-
 METHODS = {
     EXACT_NULL: DirectionsMethod(
         name=EXACT_NULL,
@@ -420,28 +370,47 @@ METHODS = {
 }
 
 
-class _Capital:
+class Start(NamedTuple):
+    """How the capital begins, and what is bet on the first run.
+
+    Attributes:
+      ramps: The share of the capital that is on ramps; the rest is on thresholds.
+      whole: The share of each component's capital that is bet whole on the first run.
+      won: Maps epsilon to what a capital of 1 becomes that is bet whole on the first run.
+      level: The cosine chosen as the threshold of that bet by half of the run's canaries; None where it bets
+        only on likely thresholds.
+    """
+
+    ramps: float
+    whole: float
+    won: Callable[[float], float]
+    level: float | None = None
+
+
+class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon.
 
     There is a component for each pair of a threshold and one of BETS, and one for each ramp: those of the
-    first threshold, those of the second, ..., then the ramps, T * C + V in all.
+    first threshold, those of the second, ..., then the ramps, T * C + V in all. Components begin with shares
+    of the capital of 1.
     """
 
-    def __init__(self, log_rates: Array, delta: float, shares: Array, start: _Start) -> None:
-        """Keeps what the capital depends on.
-
-        Args:
-          log_rates: (T,) the log of a(t), the rate at which a canary that is out exceeds each threshold t.
-          delta: The delta of the bound.
-          shares: (R, T) the share of each run's cosines above each threshold.
-          start: How the capital is split at the start, and what is bet on the first run.
-        """
-        self._log_rates = log_rates
+    def __init__(self, design: Fresh, delta: float) -> None:
+        runs = _select_present(design)
+        levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
+        self.start = _make_start(runs, design, delta)
         self._delta = delta
-        self._shares = shares
-        self._start = start
+        self._log_rates = compute_log_rates(design, levels)
+        self._shares = np.stack([_compute_shares(run, levels) for run in runs])  # (R, T)
         # Runs with few canaries have few distinct rows of shares: each is computed once.
-        self._rows, self._places = np.unique(shares, axis=0, return_inverse=True)
+        self._rows, self._places = np.unique(self._shares, axis=0, return_inverse=True)
+
+        is_near = STUDENT < _FAR
+        near_share = (1 - _FAR_SHARE) / is_near.sum()
+        threshold_shares = np.where(is_near, near_share, _FAR_SHARE / (~is_near).sum())
+        on_thresholds = (1 - self.start.ramps) * threshold_shares[:, None] * _BET_SHARES
+        on_ramps = np.full(len(_SHIFTS), self.start.ramps / len(_SHIFTS))
+        self.log_shares = np.log(np.append(on_thresholds, on_ramps))
 
     def log_factors(self, shares: Array, epsilon: float) -> Array:
         """Returns the log of the factors (n, T * C + V) by which runs multiply the components' capital.
@@ -467,21 +436,21 @@ class _Capital:
         rises = np.diff(heights, axis=1, prepend=1.0)  # b_t, (V, T)
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
         ramps = np.log((1 + shares @ rises.T) / expected)
-        return np.hstack([bets.reshape(len(shares), shares.shape[1] * len(BETS)), ramps])
+        return np.hstack([bets.reshape(len(shares), STUDENT.size * BETS.size), ramps])
 
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
 
-        Component j starts with a share s_j of the capital (`_split_capital`). A part w of it is staked
-        entirely on a special bet on run 0, which turns a capital of 1 into won(epsilon). The rest is
-        multiplied by f_j(0) in run 0 (`log_factors`), and all of it by f_j(i) in each later run i:
+        Component j starts with a share s_j of the capital. A part w of it is staked entirely on a special bet
+        on run 0, which turns a capital of 1 into won(epsilon). The rest is multiplied by f_j(0) in run 0
+        (`log_factors`), and all of it by f_j(i) in each later run i:
 
             s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
         """
-        start = self._start
+        start = self.start
         by_components = np.log1p(-start.whole) + self.log_factors(self._shares[:1], epsilon)[0]
         log_won = np.log(max(start.whole * start.won(epsilon), _TINY))
-        after_first = np.logaddexp(by_components, log_won) + _split_capital(start.ramps)
+        after_first = np.logaddexp(by_components, log_won) + self.log_shares
         counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
         occur = counts > 0
         grown = counts[occur] @ self.log_factors(self._rows[occur], epsilon)
@@ -496,16 +465,14 @@ class _Capital:
           target: The log capital that refutes.
         """
 
-        on_thresholds = len(STUDENT) * len(BETS)  # components, which come first
-
-        def is_refuted(step: int) -> bool:
-            """Returns whether the capital refutes the epsilon step * _STEP."""
-            return bool(special.logsumexp(self.compute_log(runs, step * _STEP)) >= target)
+        def is_refuted(step: int, components: int | None = None) -> bool:
+            """Returns whether the capital on the first components refutes the epsilon step * _STEP."""
+            capital = self.compute_log(runs, step * _STEP)[:components]
+            return bool(special.logsumexp(capital) >= target)
 
         def is_left(step: int) -> bool:
             """Returns whether bets on thresholds do not refute the epsilon step * _STEP."""
-            capital = self.compute_log(runs, step * _STEP)[:on_thresholds]
-            return bool(special.logsumexp(capital) < target)
+            return not is_refuted(step, STUDENT.size * BETS.size)
 
         if not is_refuted(steps):
             return steps
@@ -514,81 +481,74 @@ class _Capital:
         leap = 1
         while not is_left(steps + leap):
             leap *= 2
-        end = steps + leap
-        steps = bisect_left(range(end), True, lo=steps + leap // 2, key=is_left)
+        steps = bisect_left(range(steps + leap), True, lo=steps + leap // 2, key=is_left)
         while is_refuted(steps):
             steps += 1
         return steps
 
+    def find_path(self, target: float) -> Array:
+        """Returns the bound after each run, (R,), in multiples of _STEP.
 
-def _find_path(capital: _Capital, shares: Array, target: float) -> Array:
-    """Returns the bound after each run, (R,), in multiples of _STEP.
+        The multiples 0, 1, 2, ... of _STEP are refuted in this order, each by the capital after some run so
+        far. The bound is the last multiple that is refuted, or 0.
 
-    The multiples 0, 1, 2, ... of _STEP are refuted in this order, each by the capital after some run so far.
-    The bound is the last multiple that is refuted, or 0.
-
-    Args:
-      capital: The capital.
-      shares: (R, T) the share of each run's cosines above each threshold.
-      target: The log capital that refutes.
-    """
-    bounds = []
-    first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
-    components = capital.compute_log(1, 0.0)  # against that epsilon
-    for run in range(len(shares)):
-        if run:  # what `compute_log` would give, from the new run only
-            epsilon = first_unrefuted * _STEP
-            components = components + capital.log_factors(shares[run : run + 1], epsilon)[0]
-        if special.logsumexp(components) >= target:
-            first_unrefuted = capital.find_first_unrefuted(run + 1, first_unrefuted, target)
-            components = capital.compute_log(run + 1, first_unrefuted * _STEP)
-        bounds.append(max(first_unrefuted - 1, 0) * _STEP)
-    return np.array(bounds)
+        Args:
+          target: The log capital that refutes.
+        """
+        bounds = []
+        first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
+        components = self.compute_log(1, 0.0)  # against that epsilon
+        for run in range(len(self._shares)):
+            if run:  # what `compute_log` would give, from the new run only
+                factors = self.log_factors(self._shares[run : run + 1], first_unrefuted * _STEP)
+                components = components + factors[0]
+            if special.logsumexp(components) >= target:
+                first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
+                components = self.compute_log(run + 1, first_unrefuted * _STEP)
+            bounds.append(max(first_unrefuted - 1, 0) * _STEP)
+        return np.array(bounds)
 
 
 def _compute_shares(run: Array, levels: Array) -> Array:
     """Returns the shares (T,) of a run's cosines (K,) above each level (T,)."""
     not_above = np.searchsorted(np.sort(run), levels, side="right")
-    return np.asarray((len(run) - not_above) / max(len(run), 1))
+    return np.asarray((len(run) - not_above) / len(run))
 
 
-def _share_of_ramps(design: Fresh) -> float:
-    """Returns the share of the capital on ramps.
-
-    A ramp gains by single far cosines, which are what few canaries show; many show shares above thresholds.
-    """
-    return 0.1 if design.cosines.shape[1] >= 2 * _LEAST_PILOT else 0.5
-
-
-def _make_start(run: Array, design: Fresh, delta: float) -> _Start:
+def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
     """Returns how the capital begins: with a special bet on the first run, which stakes a part of it.
 
     Against an epsilon the bet turns a capital of 1 into h(t) / m(t), on average over likely thresholds t.
     h(t) is the share of the cosines above t, and m(t) = e^epsilon a(t) + delta, where a(t) is the rate at
-    which a canary that is out exceeds t.
+    which a canary that is out exceeds t. If it is unknown which of several runs was first, nothing is bet.
 
     In a plain design, where no score depends on other canaries' directions, with at least 40 canaries in,
     half of the canaries chooses a threshold for the other half. Most of the bet is then on that threshold.
     (The module docstring proves that both bets are fair.)
 
     Args:
-      run: (K,) the cosines of the first run's canaries that are in.
+      runs: The cosines (K,) of each run's canaries that are in.
       design: The design.
       delta: The delta of the bound.
     """
+    run = runs[0]
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
     shares = _compute_shares(run, levels)
+    # A ramp gains by single far cosines, which are what few canaries show; many show shares above thresholds,
+    # and prove much by the first run.
+    has_many = design.cosines.shape[1] >= 2 * _LEAST_PILOT
+    ramps = 0.1 if has_many else 0.5
 
     def win_on_likely(epsilon: float) -> float:
         """Returns what a capital of 1 becomes on the likely thresholds, against epsilon."""
         most = np.exp(np.minimum(epsilon + log_rates, _LARGEST_LOG)) + delta
         return float(np.mean(shares / most))
 
+    if not design.in_order and len(runs) > 1:
+        return Start(ramps, 0.0, win_on_likely)
     if not design.plain or len(run) < 2 * _LEAST_PILOT:
-        ramps = _share_of_ramps(design)
-        # Many canaries prove much by the first run.
-        return _Start(ramps, 0.3 if ramps == 0.1 else 0.1, win_on_likely)
+        return Start(ramps, 0.3 if has_many else 0.1, win_on_likely)
 
     # Half of the canaries, the pilot, chooses the threshold above which the others are counted.
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
@@ -607,7 +567,7 @@ def _make_start(run: Array, design: Fresh, delta: float) -> _Start:
         chosen = share / most
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
 
-    return _Start(0.1, 0.9, win_on_both, level)
+    return Start(ramps, 0.9, win_on_both, level)
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -635,34 +595,14 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
       dimension: d.
     """
     # `units` are cosines times sqrt(d). Those of sqrt(d) or more, which no cosine below 1 has, are dropped.
-    # The last one is at least 11, so that they ascend from 10 even where sqrt(d) is smaller.
+    # The last one is at least 11: they ascend from 10 even where sqrt(d) is smaller.
     root = np.sqrt(dimension)
     units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
     thresholds = units[units < root] / root
     spread = max(float(pilot.std()), 1e-12)  # cosines may all be equal
     share = special.ndtr((pilot.mean() - thresholds) / spread)
-    # The share less two standard deviations, so that a few lucky canaries do not decide. Where nothing is
-    # left of it, the threshold is ruled out.
+    # A few lucky canaries do not decide. Where nothing is left, the threshold is ruled out.
     sure_share = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
     with np.errstate(divide="ignore"):
-        log_ratio = np.log(sure_share) - cosine_law.log_sf(thresholds, dimension)
-    promised = np.where(sure_share > 0, log_ratio, -np.inf)
+        promised = np.log(sure_share) - cosine_law.log_sf(thresholds, dimension)
     return float(thresholds[np.argmax(promised)])
-
-
-def _split_capital(ramps: float) -> Array:
-    """Returns the log of the share of the capital that each component has at the start.
-
-    Args:
-      ramps: The share of all ramps together.
-
-    Returns:
-      (T * C + V,) for T thresholds, C bets and V ramps, in the order of `_Capital`.
-    """
-    is_near = STUDENT < _FAR
-    near_share = (1 - _FAR_SHARE) / is_near.sum()
-    far_share = _FAR_SHARE / (~is_near).sum()
-    threshold_shares = np.where(is_near, near_share, far_share)
-    on_thresholds = np.log((1 - ramps) * threshold_shares[:, None] * _BET_SHARES)
-    on_ramps = np.full(len(_SHIFTS), np.log(ramps / len(_SHIFTS)))
-    return np.append(on_thresholds, on_ramps)

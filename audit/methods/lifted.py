@@ -5,7 +5,6 @@
     lidp_bernstein_L    the same with finite-sample intervals
     lifted              epsilon by betting on the per-run averages: finite-sample, assumes nothing
     lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
-    clustered           mu from both average error rates, with a standard error over runs (not canaries)
 
 `canaries` explains why average error rates obey the trade-off inequality, `betting` how they are tested. The
 threshold and the bets are chosen on a pilot: runs that are not counted. A hash of the set of runs decides
@@ -53,35 +52,19 @@ from audit.methods.method import (
 Array = NDArray[np.float64]
 
 LIFTED_GAUSSIAN, LIFTED = MANY_CANARIES
-CLUSTERED = "clustered"
 MANY_RUNS = Assumption(
     "many runs",
     "many runs",
     "independent runs, and many of them (asymptotic)",
     "asymptotic, exceeds its level with few runs",
 )
-GAUSSIAN_AND_MANY_RUNS = Assumption(
-    "a Gaussian trade-off curve, and many runs",
-    "Gaussian, runs",
-    "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
-    gaussian=True,
-)
 
 
 class VarianceBound(NamedTuple):
-    """An upper bound on the variance of a moment, as a function of its mean x: linear * x + constant - x^2.
-
-    Attributes:
-      linear: The coefficient of x.
-      constant: The constant term.
-    """
+    """An upper bound on the variance of a value, as a function of its mean x: linear * x + constant - x^2."""
 
     linear: float
     constant: float
-
-    def mirror(self) -> "VarianceBound":
-        """Returns the same bound as a function of 1 - x, the mean of 1 less the values."""
-        return VarianceBound(2 - self.linear, self.linear + self.constant - 1)
 
 
 _VARIANCE_OF_BIT = VarianceBound(1.0, 0.0)
@@ -134,52 +117,12 @@ def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
 
 
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns a lower bound on mu, the parameter of a Gaussian trade-off curve, and the epsilon of that mu.
+    """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
-    The betting test bounds mu, for any number of runs: whatever the curve, no guarantee of mu-GDP holds with
-    a smaller mu. The epsilon is that of a Gaussian curve with this mu. It is a lower bound only if the
-    trade-off curve is Gaussian: that of the error rates, averaged over canaries and runs, at all thresholds.
-
-    Args:
-      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    Whatever the curve, no guarantee of mu-GDP holds with a smaller mu. The epsilon is a lower bound only if
+    the trade-off curve of the error rates, averaged over canaries and runs, is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
-    return conversions.epsilon_from_mu(mu, delta), mu
-
-
-def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns a lower bound on mu from the average error rates and their spread over runs, and its epsilon.
-
-    The bound is the estimate mu = -(Phi^-1(FPR) + Phi^-1(FNR)) minus Student's quantile times its standard
-    error, but at least 0. Runs are the independent units, not canaries. It is asymptotic: it needs many runs.
-    The epsilon also needs a Gaussian trade-off curve.
-
-    By the delta method a normal quantile moves by 1 / phi(quantile) times the change of its rate. Where both
-    rates come from the same runs the variance is that of the sum, else the sum of both variances.
-
-    Args:
-      counted: The errors at a threshold; only those of the runs outside the pilot are used.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
-
-    Raises:
-      InputError: Fewer than two runs that give misses, or fewer than two that give false alarms.
-    """
-    errors = counted.rest
-    rates_out, rates_in = errors.rates()
-    runs = min(len(rates_out), len(rates_in))
-    require(runs >= 2, "a standard error over runs needs two runs of a kind")
-    # The rates are kept off 0 and 1, where a quantile is infinite.
-    quantiles = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
-    slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)  # 1 / phi(quantile)
-    terms = [slope_out * rates_out, slope_in * rates_in]
-    if errors.paired:
-        terms = [terms[0] + terms[1]]
-    variance = sum(float(np.var(values, ddof=1)) / len(values) for values in terms)
-    students_quantile = special.stdtrit(runs - 1, confidence)
-    mu = max(float(-quantiles.sum() - students_quantile * np.sqrt(variance)), 0.0)
     return conversions.epsilon_from_mu(mu, delta), mu
 
 
@@ -201,32 +144,20 @@ def _prove_lidp(
 
 
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
-    """Returns Wilson's limits of the mean of n values in [0, 1].
+    """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1].
 
     They enclose the means x that a one-sided normal test at level `error` does not reject, those with
-    (x - mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 - error. The limits are the
-    roots of a quadratic in x. They are asymptotic in n.
+    (x - mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 - error. They are asymptotic in
+    n.
 
     Args:
       mean: The average of the values.
       n: The number of values.
       error: The probability with which each of the limits may miss.
-      variance: An upper bound on the variance of a value, as a function of its mean x.
-
-    Returns:
-      (lower, upper)
+      variance: An upper bound on the variance of a value.
     """
     z = float(-special.ndtri(error))
-    # As variance(x) = linear * x + constant - x^2, the means x that are not rejected have
-    # a x^2 - b x + c <= 0.
-    a = n + z * z
-    b = 2 * n * mean + z * z * variance.linear
-    c = n * mean**2 - z * z * variance.constant
-    # Rounding, or a variance bound below 0, can make the discriminant negative. It then counts as 0.
-    root = np.sqrt(max(b * b - 4 * a * c, 0.0))
-    low = (b - root) / (2 * a)
-    high = (b + root) / (2 * a)
-
+    low, high = _solve(mean, z * z / n, variance)
     # The variance of a value in [0, 1] is at most 1/4, which bounds how far a limit is from the mean.
     largest_width = z / (2 * np.sqrt(n))
     lower = np.clip(max(low, mean - largest_width), 0, 1)
@@ -237,47 +168,35 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
 def bernstein(
     mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT
 ) -> Limits:
-    """Returns limits of the mean of n values in [0, 1] by Bernstein's inequality, valid for every n.
+    """Returns limits (lower, upper) of the mean of n values in [0, 1] by Bernstein's inequality.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error).
+    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error). They
+    are valid for every n.
 
     Args:
       mean: The average of the values.
       n: The number of values.
       error: The probability with which each of the limits may miss, at most.
-      variance: An upper bound on the variance of a value, as a function of its mean x.
-
-    Returns:
-      (lower, upper)
+      variance: An upper bound on the variance of a value.
     """
     log_per_value = np.log(1 / error) / n  # L / n
-    # The lower limit for values v is 1 minus the upper limit for the values 1 - v.
-    lower = 1 - _compute_bernstein_upper(1 - mean, log_per_value, variance.mirror())
-    upper = _compute_bernstein_upper(mean, log_per_value, variance)
-    return lower, upper
+    shift = 2 * log_per_value / 3
+    largest_width = np.sqrt(log_per_value / 2)  # the variance is at most 1/4, and at least 0
+    low, _ = _solve(mean - shift, 2 * log_per_value, variance)
+    _, high = _solve(mean + shift, 2 * log_per_value, variance)
+    lower = np.clip(low, mean - shift - largest_width, mean - shift)
+    upper = np.clip(high, mean + shift, mean + shift + largest_width)
+    return float(np.clip(lower, 0, 1)), float(np.clip(upper, 0, 1))
 
 
-def _compute_bernstein_upper(mean: float, log_per_value: float, variance: VarianceBound) -> float:
-    """Returns Bernstein's upper limit of a mean, from 0 to 1.
-
-    It is the larger root x of (x - shifted)^2 = 2 L / n * variance(x), where shifted = mean + 2 L / (3 n). As
-    variance(x) is linear * x + constant - x^2, this is a quadratic a x^2 - b x + c = 0.
-
-    Args:
-      mean: The average of the values, in [0, 1].
-      log_per_value: L / n, where L = log(1 / error) and n is the number of values.
-      variance: An upper bound on the variance of a value, as a function of its mean x.
-    """
-    shifted = mean + 2 * log_per_value / 3
-    a = 1 + 2 * log_per_value
-    b = 2 * (shifted + log_per_value * variance.linear)
-    c = shifted**2 - 2 * log_per_value * variance.constant
+def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
+    """Returns the two roots x of (x - mean)^2 = factor * (linear * x + constant - x^2)."""
+    a = 1 + factor
+    b = 2 * mean + factor * variance.linear
+    c = mean**2 - factor * variance.constant
     # Rounding, or a variance bound below 0, can make the discriminant negative. It then counts as 0.
-    root = (b + np.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a)
-
-    largest = shifted + np.sqrt(log_per_value / 2)  # the variance is at most 1/4
-    least = shifted  # the variance is at least 0
-    return float(np.clip(max(min(root, largest), least), 0, 1))
+    root = np.sqrt(max(b * b - 4 * a * c, 0.0))
+    return (b - root) / (2 * a), (b + root) / (2 * a)
 
 
 def exchangeable_limits(
@@ -307,28 +226,17 @@ def exchangeable_limits(
     """
     # A power of two, and no other number, shares no bit with the number before it.
     require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
-    require(
-        order <= canaries,
-        f"order {order} needs {order} canaries a run, here are {canaries}",
-    )
+    few = f"order {order} needs {order} canaries a run, here are {canaries}"
+    require(order <= canaries, few)
     means = moments(sums, canaries, order)
-    n = len(sums)
-    error_per_moment = error / order  # `order` limits are computed in all
-
-    # The variance of a bit is all that order 1 needs.
-    if order == 1:
-        return interval(means[1], n, error_per_moment, _VARIANCE_OF_BIT)
-
-    # Upper limits of mu_j, by j: first those that need no others, then the lower moments from the highest
-    # down. mu_1 alone also gets its lower limit.
-    upper_limits: dict[int, float] = {}
-    for j in range(order // 2 + 1, order + 1):
-        _, upper_limits[j] = interval(means[j], n, error_per_moment, _VARIANCE_OF_BIT)
-    for j in range(order // 2, 1, -1):
-        variance = _bound_variance(j, canaries, upper_limits)
-        _, upper_limits[j] = interval(means[j], n, error_per_moment, variance)
-    variance = _bound_variance(1, canaries, upper_limits)
-    return interval(means[1], n, error_per_moment, variance)
+    # Limits of mu_j, by j, each at an equal part of the error.
+    limits: dict[int, Limits] = {}
+    for j in range(order, 0, -1):
+        variance = _VARIANCE_OF_BIT
+        if 2 * j <= order:
+            variance = _bound_variance(j, canaries, limits)
+        limits[j] = interval(means[j], len(sums), error / order, variance)
+    return limits[1]
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
@@ -348,42 +256,23 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     return [1.0, *np.cumprod(factors, axis=1).mean(axis=0).tolist()]
 
 
-def _bound_variance(j: int, canaries: int, upper_limits: dict[int, float]) -> VarianceBound:
-    """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of x = mu_j.
+def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
+    """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of mu_j.
 
     Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the probability that two random sets of j
-    canaries share i canaries (LiDP paper, Appendix). Sets that coincide (i = j) give the linear term
-    h_j(j) x. The others give the constant, with each moment replaced by its upper limit. A `VarianceBound`
-    subtracts x^2 by itself.
+    canaries share i, a hypergeometric law (LiDP paper, Appendix). Sets that coincide (i = j) give the linear
+    term. The others give the constant, with each moment replaced by its upper limit.
 
     Args:
       j: The order of the moment.
       canaries: K, at least 2 j.
-      upper_limits: Upper limits of mu_(j + 1), ..., mu_(2 j), by order.
+      limits: (lower, upper) limits of mu_(j + 1), ..., mu_(2 j), by order.
     """
-    overlaps = _overlaps(j, canaries)
-    others = np.array([upper_limits[2 * j - shared] for shared in range(j)])
-    return VarianceBound(linear=float(overlaps[j]), constant=float(overlaps[:j] @ others))
-
-
-def _overlaps(size: int, canaries: int) -> Array:
-    """Returns the probabilities that two random subsets of the canaries share i = 0, 1, ..., size canaries.
-
-    They are those of the hypergeometric law: with the first subset fixed, the second draws i canaries from it
-    and the others from outside.
-
-    Args:
-      size: The number of canaries of each subset.
-      canaries: The number of all canaries.
-    """
-    shared = np.arange(size + 1)
-    subsets = special.comb(size, shared) * special.comb(canaries - size, size - shared)
-    return np.asarray(subsets / special.comb(canaries, size))
-
-
-def _gaussian(delta: float) -> Family:
-    """Returns the Gaussian family, which is the same for every delta."""
-    return exact.GAUSSIAN
+    shared = np.arange(j + 1)
+    subsets = special.comb(j, shared) * special.comb(canaries - j, j - shared)
+    overlaps = subsets / special.comb(canaries, j)
+    moments_of_others = np.array([limits[2 * j - i][1] for i in range(j)])
+    return VarianceBound(float(overlaps[j]), float(overlaps[:j] @ moments_of_others))
 
 
 METHODS: dict[str, CanaryMethod] = {}
@@ -410,33 +299,18 @@ METHODS |= {
     ),
     LIFTED_GAUSSIAN: CanaryMethod(
         name=LIFTED_GAUSSIAN,
-        family=_gaussian,
+        family=lambda delta: exact.GAUSSIAN,
         prove=lifted_gaussian,
         assumes=GAUSSIAN_CURVE,
         label="lifted, if Gaussian",
         legend="lifted, if the curve is Gaussian",
         counterpart=IF_GAUSSIAN,
     ),
-    CLUSTERED: CanaryMethod(
-        name=CLUSTERED,
-        family=_gaussian,
-        prove=clustered,
-        assumes=GAUSSIAN_AND_MANY_RUNS,
-        label="clustered",
-        legend="clustered, if also runs are many",
-    ),
 }
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method that stands in for a single-canary method where runs have several canaries.
-
-    Args:
-      method: The name of the method for runs with a single canary.
-
-    Returns:
-      The method's record; None where no method stands in.
-    """
+    """Returns the method that replaces a single-canary method if runs have several canaries, or None."""
     return next((record for record in METHODS.values() if record.counterpart == method), None)
 
 
@@ -448,8 +322,6 @@ def usable(canaries: int) -> dict[str, CanaryMethod]:
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds of all methods that the number of canaries allows, in the order of METHODS.
 
-    Methods of the same family share the pilot, the threshold and the counts.
-
     Args:
       design: The scores.
       delta: The delta of epsilon.
@@ -459,12 +331,15 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
       InputError: Levels out of range, or too few runs.
     """
     conversions.require_levels(delta, confidence)
-    counted: dict[Callable[[float], Family], Counted] = {}
+    # Methods of the same family share the pilot, the threshold and the counts.
+    counts: dict[bool, Counted] = {}
     results = []
     for method in usable(min(design.canaries)).values():
-        if method.family not in counted:
-            counted[method.family] = count(design, method.family(delta), 1 - confidence)
-        results.append(_conclude(method, design, counted[method.family], delta, confidence))
+        family = method.family(delta)
+        is_gaussian = family is exact.GAUSSIAN
+        if is_gaussian not in counts:
+            counts[is_gaussian] = count(design, family, 1 - confidence)
+        results.append(_conclude(method, design, counts[is_gaussian], delta, confidence))
     return results
 
 
@@ -473,42 +348,26 @@ def _conclude(
 ) -> Bound:
     """Returns the record of a method's bound, widened where the coins are a caller's, which may be unfair.
 
-    Where runs with K canaries and runs without them are different runs, what is assumed says so.
-
-    Confidence limits of the probability that a canary is in then raise the error rates of the counted runs.
-    The pilot's rates stay as they are: the limits depend on the coins of the counted runs too, and these must
-    not change what the pilot chose.
-
-    Args:
-      method: The method whose bound it is.
-      design: The scores, with their coins.
-      counted: The errors at the threshold.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    Confidence limits of the probability that a canary is in then raise the error rates of the counted runs,
+    and use up a part of the error. The pilot's rates stay as they are: the limits depend on the coins of the
+    counted runs too, and these must not change what the pilot chose.
     """
-    limits = design.limits(1 - confidence)
-    assumes = method.assumes
     errors = counted.rest
+    widened, error = design.widen(errors, 1 - confidence)
+    assumes = method.assumes
     # Runs out are neighbours of the runs in only if they hold the other K - 1 canaries, which no score shows.
     if assumes == NOTHING and not errors.paired and errors.canaries_in > 1:
         assumes = OTHERS_IN
-    if limits is None:  # no coins decide, or the library's own, which are fair
-        epsilon, mu = method.prove(counted, delta, confidence)
-    else:
-        widened = counted._replace(rest=limits.widened(errors))
-        # The limits use up a part of the error. `limits.error` is the part that is left for the bound.
-        epsilon, mu = method.prove(widened, delta, 1 - limits.error)
-        assumes = COINS if assumes == NOTHING else assumes
-    # With coins, a guess on each canary counts for both worlds, with a scale of about 2. So the number of
-    # guesses over the scale is about the number of canaries that are in (or out), half of all. Without coins
-    # a guess counts only for its own world, and the scale is 1.
+    if assumes == NOTHING and widened is not errors:
+        assumes = COINS
+    # With coins, a guess on each canary counts for both worlds, with a scale of 2: half of all canaries are
+    # in.
     guesses_in, guesses_out = errors.guesses()
     return Bound(
-        method=method.name,
-        epsilon=epsilon,
-        mu=mu,
-        delta=delta,
-        confidence=confidence,
+        method.name,
+        *method.prove(counted._replace(rest=widened), delta, 1 - error),
+        delta,
+        confidence,
         threshold=counted.threshold,
         false_positives=int(errors.alarms.sum()),
         false_negatives=int(errors.misses.sum()),
@@ -521,12 +380,11 @@ def _conclude(
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
-    At each score of the pilot, error rates are estimated from normal distributions, from the pilot's counts,
-    and from counts raised by their error (`thresholds.Candidates`); each pair of rates predicts a parameter.
-    The usual choice is the best score by normal distributions or, where these predict nothing, the score with
-    the smallest sum of both rates. It is overruled if the raised counts at another score predict more than
-    the plain counts do at the usual score. Counts are raised for this comparison, since the largest of many
-    predictions may be large by chance.
+    Error rates at each score of the pilot are estimated from normal distributions, from the pilot's counts,
+    and from counts raised by their error (`thresholds.Candidates`); each predicts a parameter. The usual
+    choice is the best score by normal distributions or, where these predict nothing, the score with the
+    smallest sum of both rates. It is overruled if the raised counts at another score predict more than the
+    plain counts do at the usual score: the largest of many predictions may be large by chance.
 
     Args:
       pilot: The scores of the pilot's runs.
@@ -534,58 +392,34 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
       family: The trade-off functions.
       error: The error of the bound.
     """
-    candidates = thresholds.candidates(*pilot.pooled())
-    normal, counted, raised = (
-        _predict_parameters(*rates, sizes, family, error) for rates in candidates[1:]
-    )
-    usual = int(np.argmax(normal))
-    if normal.max() <= 0:
-        usual = int(np.argmin(np.add(*candidates.counted)))
-    # A parameter below 0 proves no more than 0 does.
-    best = int(np.argmax(raised))
-    is_better = raised[best] > max(counted[usual], 0.0)
-    return float(candidates.thresholds[best if is_better else usual])
-
-
-def _predict_parameters(
-    rates_out: Array, rates_in: Array, sizes: RunErrors, family: Family, error: float
-) -> Array:
-    """Predicts the parameter that a test on the counted runs would prove, at each pair of error rates.
-
-    A test rejects only what its runs exclude with probability 1 - error. So each rate is first raised to an
-    approximate upper confidence limit. The prediction is the parameter of the curve through both limits.
-
-    Args:
-      rates_out: (T,) false-positive rates.
-      rates_in: (T,) false-negative rates.
-      sizes: The numbers of runs and canaries that will be counted; its errors do not matter.
-      family: The trade-off functions.
-      error: The error of the bound.
-
-    Returns:
-      (T,) parameters.
-    """
     log_inverse_error = -np.log(error)
+    guesses_in, guesses_out = sizes.guesses()
 
-    def compute_upper_limits(rates: Array, scale: float, guesses: int, runs: int) -> Array:
-        """Returns approximate upper confidence limits (T,) of rates (T,), at most 1.
+    def raise_rates(rates: Array, scale: float, guesses: int, runs: int) -> Array:
+        """Returns approximate upper confidence limits (T,) of rates, which a test cannot exclude.
 
-        Args:
-          rates: The rates p.
-          scale: A rate is `scale` times the share of errors among guesses (`RunErrors`).
-          guesses: The number of guesses, canaries over all runs.
-          runs: The number of runs.
+        About guesses / scale of the guesses are on canaries of the world whose errors are counted. A mean
+        over these has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2 variance)) bounds the
+        probability that it is off by x. Rare runs may fail in every guess: a share log(1 / error) / runs of
+        them is not seen with about the probability `error`.
         """
-        # About guesses / scale of the guesses are on canaries of the world whose errors are counted. A mean
-        # over these has the variance scale * p (1 - p) / guesses. It is off by x with a probability of at
-        # most about exp(-x^2 / (2 variance)), the Gaussian tail bound, which is set to `error`.
         error_of_guesses = np.sqrt(2 * log_inverse_error * scale * rates * (1 - rates) / guesses)
-        # Rare runs may fail in every guess. If they are a share log(1 / error) / runs of all possible runs,
-        # the counted runs contain none of them with about the probability `error`.
         error_of_runs = scale * log_inverse_error / runs
         return np.asarray(np.minimum(rates + error_of_guesses + error_of_runs, 1.0))
 
-    guesses_in, guesses_out = sizes.guesses()
-    fpr = compute_upper_limits(rates_out, sizes.scale_out, guesses_out, len(sizes.alarms))
-    fnr = compute_upper_limits(rates_in, sizes.scale_in, guesses_in, len(sizes.misses))
-    return family.parameter(fpr, fnr)
+    def predict(rates_out: Array, rates_in: Array) -> Array:
+        """Returns the parameter (T,) of the curve through both rates' limits."""
+        fpr = raise_rates(rates_out, sizes.scale_out, guesses_out, len(sizes.alarms))
+        fnr = raise_rates(rates_in, sizes.scale_in, guesses_in, len(sizes.misses))
+        return family.parameter(fpr, fnr)
+
+    candidates = thresholds.candidates(*pilot.pooled())
+    normal = predict(*candidates.normal)
+    raised = predict(*candidates.raised)
+    usual = int(np.argmax(normal))
+    if normal.max() <= 0:
+        usual = int(np.argmin(np.add(*candidates.counted)))
+    best = int(np.argmax(raised))
+    # A parameter below 0 proves no more than 0 does.
+    is_better = raised[best] > max(predict(*candidates.counted)[usual], 0.0)
+    return float(candidates.thresholds[best if is_better else usual])

@@ -6,7 +6,6 @@ score above the threshold is a guess of "in".
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +21,8 @@ Worlds = tuple[Array, Array]
 _PRIOR = 5.0  # scores of normal distributions that are added to the pilot's, as a prior
 # Over the root of the pilot's size, it is the share by which limits predicted from its counts err.
 _DOUBT = 1.7
-_STEADY = (
-    8  # the least number of the pilot's scores beyond a rank for its counts to be trusted there
-)
+# The least number of the pilot's scores beyond a rank for its counts to be trusted there.
+_STEADY = 8
 # Standard deviations between the counts and normal distributions that refute the latter.
 _MISFIT = 1.8
 _CLEAR = 1.5  # standard deviations by which counted rates are raised
@@ -49,13 +47,6 @@ class ErrorCounts(NamedTuple):
     false_negatives: Counts
 
 
-def midpoints(scores_in: Array, scores_out: Array) -> Array:
-    """Returns every midpoint between neighbouring distinct scores (hidden-state paper, Algorithm 4)."""
-    ordered = np.sort(np.concatenate([scores_in, scores_out]))
-    distinct = ordered[np.append(True, ordered[1:] != ordered[:-1])]  # faster than `np.unique`
-    return np.asarray(distinct[:-1] / 2 + distinct[1:] / 2)
-
-
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
     """Counts the errors of guessing "in" above each of the thresholds (k,), from scores (n,) and (m,)."""
     not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
@@ -68,44 +59,27 @@ def best_empirical(
 ) -> tuple[float, float]:
     """Returns the threshold at which the scores show the largest privacy parameter, and that parameter.
 
-    The thresholds are midpoints between neighbouring distinct scores, all of them up to 200,000; at least two
-    scores must differ.
-    At each, both error rates have Clopper-Pearson upper limits, and the privacy parameter, such as mu, is
-    that of the trade-off curve through both limits (Errata H12 of experiments/hidden_state/README.md). The
-    largest is no confidence bound, since the threshold is chosen on the same scores on which its errors are
-    counted.
+    The thresholds are the midpoints between neighbouring distinct scores (hidden-state paper, Algorithm 4),
+    evenly thinned out from 200,000 on. At each, both error rates have Clopper-Pearson upper limits, and the
+    privacy parameter is that of the trade-off curve through both limits (Errata H12 of
+    experiments/hidden_state/README.md). The largest is no confidence bound, since the threshold is chosen on
+    the same scores on which its errors are counted.
 
     Args:
       scores_in: (n,) scores with the canary.
-      scores_out: (m,) scores without it.
+      scores_out: (m,) scores without it; at least two scores must differ.
       parameter: Maps false-positive and false-negative rates to the privacy parameter.
       error: The probability with which each rate's upper limit may miss.
     """
-    points = _thin(midpoints(scores_in, scores_out))
+    distinct = np.unique(np.concatenate([scores_in, scores_out]))
+    points = distinct[:-1] / 2 + distinct[1:] / 2
+    points = points[:: 1 + len(points) // _MOST_THRESHOLDS]
     counts = count_errors(scores_in, scores_out, points)
-    fpr = _find_limits(counts.false_positives, len(scores_out), error)
-    fnr = _find_limits(counts.false_negatives, len(scores_in), error)
+    fpr = intervals.clopper_pearson_upper(counts.false_positives, len(scores_out), error)
+    fnr = intervals.clopper_pearson_upper(counts.false_negatives, len(scores_in), error)
     limits = parameter(fpr, fnr)
     best = int(np.argmax(limits))
     return float(points[best]), float(limits[best])
-
-
-def _thin(points: Array) -> Array:
-    """Returns ascending thresholds, but of more than 200,000 only some, fewer in the middle than at the ends.
-
-    Between two neighbours of those that are left error counts differ by a thousandth at most.
-    """
-    if len(points) <= _MOST_THRESHOLDS:
-        return points
-    steps = np.geomspace(1, len(points), _MOST_THRESHOLDS // 2).astype(np.int64) - 1
-    from_both_ends = np.concatenate([steps, len(points) - 1 - steps])
-    return np.asarray(points[np.unique(from_both_ends)])
-
-
-def _find_limits(counts: Counts, trials: int, error: float) -> Array:
-    """Returns the upper limits of the rates of some error counts (k,), of which many are equal."""
-    distinct, places = np.unique(counts, return_inverse=True)
-    return np.asarray(intervals.clopper_pearson_upper(distinct, trials, error)[places])
 
 
 class Rank(NamedTuple):
@@ -146,52 +120,23 @@ def choose_on_pilot(
     # worlds change places.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
-
-    ranks = [*map(partial(Rank, True), by_in.ranks.tolist())]
-    ranks += map(partial(Rank, False), by_out.ranks.tolist())
-    # The limits predicted at these ranks, from normal distributions and from counts. They are rounded, so
-    # that the last digits of a platform's functions do not decide between equal ranks.
-    normal = np.round(np.concatenate([by_in.normal, by_out.normal]), 9)
-    counted = np.round(np.concatenate([by_in.counted, by_out.counted]), 9)
-    best_if_normal = int(np.argmax(normal))
-    if not any_shape:
-        return ranks[best_if_normal]
-
-    # Where the counts are too many standard deviations away from normal distributions, the counts alone
-    # decide. Ranks at which the pilot has too few scores to trust its counts (not steady) are left out.
-    if max(by_in.misfit, by_out.misfit) > _MISFIT:
-        steady = np.concatenate([by_in.steady, by_out.steady])
-        trusted = np.where(steady, counted, -np.inf)
-        return ranks[int(np.argmax(trusted))]
-
-    # Otherwise the counts must predict more by a margin, their error, which falls with the pilot's size. This
-    # margin takes the place of the test for steady ranks, so that all ranks compete. (A poor choice makes the
-    # bound weaker, but not wrong.) A predicted limit below 0 is worth no more than 0.
-    best_counted = int(np.argmax(counted))
-    margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
-    if counted[best_counted] > margin * max(counted[best_if_normal], 0.0):
-        return ranks[best_counted]
-    return ranks[best_if_normal]
-
-
-class _Judgement(NamedTuple):
-    """What a pilot predicts for thresholds at R ranks of a world.
-
-    Attributes:
-      ranks: (R,) 1, 2, 4, ...
-      normal: (R,) the lower limit of the parameter, predicted from normal distributions.
-      counted: (R,) the lower limit of the parameter, predicted from the pilot's counts.
-      steady: (R,) whether the pilot has enough scores of this world up to the rank for its counts to be
-        trusted.
-      misfit: The largest deviation of the counts from normal distributions, in standard deviations, over
-        steady ranks; 0 without any.
-    """
-
-    ranks: Counts
-    normal: Array
-    counted: Array
-    steady: NDArray[np.bool_]
-    misfit: float
+    normal, counted, places, misfits = np.hstack([by_in, by_out])
+    best = int(np.argmax(normal))
+    if any_shape:
+        # Ranks at which the pilot has too few scores to trust its counts are not steady.
+        steady = places >= _STEADY
+        best_counted = int(np.argmax(counted))
+        # The counts must predict more by a margin, their error, which falls with the pilot's size. (A poor
+        # choice makes the bound weaker, but not wrong.) A predicted limit below 0 is worth no more than 0.
+        margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
+        if np.abs(misfits[steady]).max(initial=0.0) > _MISFIT:
+            best = int(np.argmax(np.where(steady, counted, -np.inf)))
+        elif counted[best_counted] > margin * max(counted[best], 0.0):
+            best = best_counted
+    ranks_in = by_in.shape[1]
+    if best < ranks_in:
+        return Rank(is_in=True, rank=2**best)
+    return Rank(is_in=False, rank=2 ** (best - ranks_in))
 
 
 def _judge_ranks(
@@ -202,14 +147,13 @@ def _judge_ranks(
     mu: float,
     parameter: Parameter,
     error: float,
-) -> _Judgement:
+) -> Array:
     """Predicts what thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
 
     A threshold is the score of rank r, from the lowest, of its own world. Lower scores are guessed to be of
-    the other world. So r - 1 guesses on its own world are wrong. On the other world, the guesses on scores
-    above the threshold are wrong. Their number is predicted in two ways: from normal distributions and from
-    the pilot's counts. The upper limits of both error rates then prove a lower limit of a privacy parameter,
-    such as mu. Ranks end at half of the scores: beyond, most guesses on the own world are wrong.
+    the other world: r - 1 guesses on its own world are wrong, and those on scores of the other world above
+    it. The upper limits of both error rates then prove a lower limit of the parameter. Ranks end at half of
+    the scores: beyond, most guesses on the own world are wrong.
 
     Args:
       own: The pilot's scores of the threshold's own world.
@@ -217,28 +161,42 @@ def _judge_ranks(
       n_own: The number of further scores of the threshold's own world.
       n_other: The number of further scores of the other world.
       mu: The distance of both worlds in standard deviations, if they are normal.
-      parameter: Maps false-positive and false-negative rates to the privacy parameter. It is symmetric, so
-        that it does not matter which world is "in".
+      parameter: Maps false-positive and false-negative rates to the privacy parameter. It is symmetric: it
+        does not matter which world is "in".
       error: The probability with which each rate's upper limit may miss.
+
+    Returns:
+      (4, R), for each rank: the lower limit of the parameter as predicted from normal distributions; that
+      from the pilot's counts; how many scores of the pilot's own world reach up to the rank; and by how many
+      standard deviations the counts differ from normal distributions. Limits are rounded: the last digits of
+      a platform's functions do not decide between equal ranks.
     """
-    # Powers of 2 up to half of the scores, and 1 in any case.
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
     levels = ranks / (n_own + 1)  # the expected share of its own world below the threshold
+    # The rank, from 1, of the pilot's score nearest to each quantile: of n scores, the k-th lowest is near
+    # the quantile of level k / (n + 1). Below it, scores of the other world are counted.
+    places = np.maximum(np.rint(levels * (len(own) + 1)), 1.0)
+    score_at_place = np.sort(own)[places.astype(int) - 1]
+    below = np.searchsorted(np.sort(other), score_at_place)
+    # The shares of the other world below that score and below the quantile itself, if both are normal.
+    normal_at_place = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
+    normal_at_level = special.ndtr(mu + special.ndtri(levels))
+    # The normal distribution is a prior of the counts. From the score to the quantile, the share changes by
+    # the factor by which the normal share does.
+    size = len(other)
+    shares = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
+    shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
 
-    # The share of the other world below each threshold, in two rows: by normal distributions, by counts.
-    shares, places, misfits = _estimate_share_below(levels, mu, own, other)
-    shares_below = np.stack([special.ndtr(mu + special.ndtri(levels)), shares])
-
-    # Upper limits of both error rates, and the parameter that follows from them.
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
-    other_errors = n_other * (1 - shares_below)
+    other_errors = n_other * (1 - np.stack([normal_at_level, shares]))
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
-    normal, counted = parameter(other_limits, own_limit)
+    limits = np.round(parameter(other_limits, own_limit), 9)
 
-    # How far the counts are from normal distributions, where the pilot has enough scores to tell.
-    steady = places >= _STEADY
-    misfit = float(np.abs(misfits[steady]).max(initial=0.0))
-    return _Judgement(ranks, normal, counted, steady, misfit)
+    # A count varies for two reasons: the other scores are random, which is binomial; and so is the position
+    # of the own score, which moves the count by a share of about 1 / sqrt(place).
+    expected = size * normal_at_place
+    deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
+    return np.stack([*limits, places, (below - expected) / deviation])
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
@@ -261,81 +219,31 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     return float(np.sqrt(2) * special.ndtri(area))
 
 
-def _estimate_share_below(
-    levels: Array, mu: float, own: Array, other: Array
-) -> tuple[Array, Array, Array]:
-    """Estimates, from a pilot, which share of a world lies below each quantile of the other world.
-
-    The quantiles are of the world `own`, the shares of the world `other`. The pilot has a score near each
-    quantile. Its scores of `other` below this score are counted, and 5 scores (_PRIOR) of a normal
-    distribution are added to them as a prior.
-
-    Args:
-      levels: (R,) the quantiles' levels p.
-      mu: The distance of both worlds in standard deviations, if they are normal. Below the p-quantile of
-        N(mu, 1) lies the share Phi(mu + Phi^-1(p)) of N(0, 1).
-      own: The pilot's scores of the world whose quantiles are taken.
-      other: The pilot's scores of the world whose shares are estimated.
-
-    Returns:
-      (R,) each: the estimated shares, the ranks of the pilot's scores near the quantiles, and by how many
-      standard deviations the counts differ from those of normal distributions.
-    """
-    size = len(other)
-    # The rank, from 1, of the own score nearest to each quantile. Of n scores, the k-th lowest is near the
-    # quantile of level k / (n + 1).
-    places = np.maximum(np.rint(levels * (len(own) + 1)), 1.0)
-    score_at_place = np.sort(own)[places.astype(int) - 1]
-    counted = np.searchsorted(np.sort(other), score_at_place)
-    # The shares below that score and below the quantile itself, if both worlds are normal.
-    normal_at_place = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
-    normal_at_level = special.ndtr(mu + special.ndtri(levels))
-
-    shares = (counted + _PRIOR * normal_at_place) / (size + _PRIOR)
-    # From the score to the quantile, the share changes by the factor by which the normal share does.
-    shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
-
-    # A count varies for two reasons: the other scores are random, which is binomial; and so is the position
-    # of the own score, which moves the count by a share of about 1 / sqrt(place).
-    expected = size * normal_at_place
-    deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
-    return shares, places, (counted - expected) / deviation
-
-
 class Candidates(NamedTuple):
-    """A pilot's distinct scores as thresholds, with estimated (false-positive, false-negative) rates.
+    """A pilot's distinct scores as thresholds, with three estimates of their error rates.
 
     Attributes:
       thresholds: (T,) the distinct scores, ascending.
-      normal: The rates of normal distributions, (T,) each.
-      counted: The rates as counted, with a few scores of normal distributions added, (T,) each.
-      raised: `counted`, raised by 1.5 standard deviations, (T,) each.
+      normal: (2, T) the false-positive and false-negative rates of two normal distributions with the pilot's
+        area under the ROC curve.
+      counted: (2, T) the rates as counted, with a few scores of the normal distributions added.
+      raised: (2, T) `counted`, raised by 1.5 standard deviations: a threshold that is good only by chance
+        looks no better than others.
     """
 
     thresholds: Array
-    normal: Worlds
-    counted: Worlds
-    raised: Worlds
+    normal: Array
+    counted: Array
+    raised: Array
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     """Returns each distinct score of a pilot as a threshold, with three estimates of its error rates.
 
-    All three depend on the order of the scores alone.
-
-    Args:
-      pilot_in: (n,) scores with the canary.
-      pilot_out: (m,) scores without it.
-
-    Returns:
-      The thresholds (T,), ascending, each with three pairs of a false-positive and a false-negative rate.
-      `normal` has the rates of two normal distributions with the pilot's area under the ROC curve. `counted`
-      has the shares of the pilot's errors. `raised` has these raised by 1.5 standard deviations, so that a
-      threshold that is good by chance alone looks no better than others.
+    All three depend on the order of the scores alone: (n,) scores with the canary, (m,) without it.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
-    size = n_in + n_out
     distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
     # As normal distributions, scores out are N(0, 1) and scores in N(mu, 1). A threshold stands for the
@@ -344,33 +252,15 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     mu = 0.0
     if n_in and n_out:  # else there is no separation to estimate
         mu = _estimate_separation(pilot_in, pilot_out)
-    mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / size
-    z = np.interp(np.cumsum(counts) / (size + 1), mixture, _LATENT)
-    normal_out = special.ndtr(-z)  # false positives are scores out above z
-    normal_in = special.ndtr(z - mu)  # false negatives are scores in below z
+    mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / counts.sum()
+    z = np.interp(np.cumsum(counts) / (counts.sum() + 1), mixture, _LATENT)
+    normal = np.stack(
+        [special.ndtr(-z), special.ndtr(z - mu)]
+    )  # scores out above z, scores in below it
 
-    errors = count_errors(pilot_in, pilot_out, distinct)
-    counted_out, raised_out = _estimate_rates(errors.false_positives, normal_out, n_out)
-    counted_in, raised_in = _estimate_rates(errors.false_negatives, normal_in, n_in)
-    return Candidates(
-        thresholds=distinct,
-        normal=(normal_out, normal_in),
-        counted=(counted_out, counted_in),
-        raised=(raised_out, raised_in),
-    )
-
-
-def _estimate_rates(errors: Counts, normal: Array, size: int) -> Worlds:
-    """Estimates a world's error rates at T thresholds from a pilot's counts.
-
-    Returns (the rates (T,), the rates raised by 1.5 standard deviations (T,)). The raised rates allow for
-    counts that are low by chance.
-
-    Args:
-      errors: (T,) the numbers of errors among the pilot's scores of a world.
-      normal: (T,) the rates of normal distributions, which count as 5 scores more (_PRIOR).
-      size: The number of the pilot's scores of the world.
-    """
-    rates = (errors + _PRIOR * normal) / (size + _PRIOR)
-    deviations = np.sqrt(rates * (1 - rates) / (size + _PRIOR))
-    return rates, np.asarray(np.minimum(rates + _CLEAR * deviations, 1.0))
+    # The pilot's scores of each world, with _PRIOR scores of the normal distributions.
+    sizes = np.array([[n_out], [n_in]]) + _PRIOR
+    counted = (np.stack(count_errors(pilot_in, pilot_out, distinct)) + _PRIOR * normal) / sizes
+    deviations = np.sqrt(counted * (1 - counted) / sizes)
+    raised = np.minimum(counted + _CLEAR * deviations, 1.0)
+    return Candidates(distinct, normal, counted, raised)

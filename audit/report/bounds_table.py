@@ -122,8 +122,15 @@ def _make_row(finding: Finding, conclusion: Conclusion) -> BoundRow:
     return row._replace(sign="≥" * isinstance(finding, Bound), finding=finding)
 
 
+def _show_error(error: float) -> str:
+    """Returns the standard error of an estimate as text; "-" if it is unknown."""
+    return "-" if math.isnan(error) else f"{error:.3f}"
+
+
 def show_floor(floor: NoiseFloor) -> str:
     """Returns the mean and the 95% quantile of an estimate where nothing leaks: "0.100 (0.250)"."""
+    if not floor.audits:
+        return "-"
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
 
 
@@ -244,7 +251,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
         # A single run's test needs the exact law of cosines where nothing leaks, or enough coins to guess.
-        why = f"not tested: the null is fitted, and there are no {LEAST_COINS} pairs or coins"
+        why = f"not tested: the null is fitted, and there are no {LEAST_COINS} coins"
         return [why] * conclusion.is_one_run
     runs = f"{test.runs:,} training run{'s' if test.runs > 1 else ''}"
     result = f"not refuted by {runs}"
@@ -332,9 +339,7 @@ def explain_curve_test(curve: Curve, conclusion: Conclusion) -> str:
         return f"ignore these rows, only {conclusion.assumption_free.method} holds"
     if not curve.is_doubted:
         return "no evidence against it"
-    if curve.deciding_runs is None:  # 20 times is the most that is tried
-        return "20 times as many runs would not tell"
-    return f"{curve.deciding_runs:,} runs would decide"
+    return "too few runs to tell"
 
 
 def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
@@ -475,7 +480,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     estimate_columns = (
         Column(head="estimate", value=attrgetter("method"), width=24, left=True),
         Column(head="epsilon", value=lambda row: f"{row.epsilon:.3f}", width=9),
-        Column(head="error", value=lambda row: f"{row.standard_error:.3f}", width=9),
+        Column(head="error", value=lambda row: _show_error(row.standard_error), width=9),
         Column(head="  floor", value=lambda row: f"  {show_floor(row.noise_floor)}", left=True),
     )
     before = (title, counts_line)
@@ -501,10 +506,7 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
     elif conclusion.is_reversed:
         yield "cosines are lower than the null's: did you mean minus the displacement?"
     if cosines is not None and not conclusion.bounds:
-        yield (
-            f"no bound: save coins (scores with presence), or at least {LEAST_COINS} observed cosines "
-            f"and as many unobserved (here {len(cosines.observed)} and {len(cosines.unobserved)})"
-        )
+        yield "no bound: save coins (scores with presence)"
     test = conclusion.normality
     if test is not None:
         level = "not rejected"

@@ -41,7 +41,7 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
     marks such a bound as refuted; here it counts as a refusal.
     """
     worlds = coins.pooled()
-    if method.assumes.gaussian and gaussian_curve.examine(*worlds).p_value < CURVE_LEVEL:
+    if method.assumes.gaussian and gaussian_curve.examine(*worlds) < CURVE_LEVEL:
         raise InputError("the scores refute a Gaussian curve")
     return method.compute(*worlds, delta, confidence).epsilon
 

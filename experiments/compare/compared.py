@@ -132,7 +132,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     """
     from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
     from audit.methods.exact_null import EXACT_NULL
-    from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
+    from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
         """Returns a method whose setting has its own fields beside those of the mechanism."""
@@ -145,7 +145,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     coordinates = {"adversary": "gc_r", "canaries": COORDINATES}
     directions = {"adversary": "cots", "canaries": DIRECTIONS}
     fresh = {"adversary": "sphere", "canaries": "auto"}
-    lifted = (LIFTED_GAUSSIAN, CLUSTERED, LIFTED)
+    lifted = (LIFTED_GAUSSIAN, LIFTED)
     lidp = ("lidp_wilson_2", "lidp_bernstein_2")
     counts = (IF_GAUSSIAN, ASSUMPTION_FREE)
     return [

@@ -25,7 +25,7 @@ from audit.conclusions.conclusion import method_of
 from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
-from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
+from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
 from audit.report.style import BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
 from audit.report.table import at_least, at_most, number
 from audit.settings.setting import Setting, identity
@@ -63,7 +63,6 @@ _METHODS = {  # color, and format of marker and line
     LIFTED: (BLUE, "s--"),
     IF_GAUSSIAN: (VERMILION, "^-."),
     LIFTED_GAUSSIAN: (VERMILION, "^-."),
-    CLUSTERED: (GREEN, "v--"),
 }
 
 

@@ -191,8 +191,7 @@ def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Re
     presence = scores.presence[0]
     unobserved = None if name == "final" else values[~presence]
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, plan.dimension)
-    methods = [one_shot.ONE_SHOT_FITTED]
-    (fitted,) = one_shot.estimate_from_fits(cosines, levels.delta, methods)
+    fitted = one_shot.estimate_from_fit(one_shot.ONE_SHOT_FITTED, cosines, levels.delta)
     error = 1 - levels.confidence  # of each error rate's limit
     return {
         name: fitted.epsilon,

@@ -36,10 +36,10 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
       confidence: The confidence of the interval.
 
     Raises:
-      InputError: A bad confidence, or scores that `estimate.check_finite_scores` refuses.
+      InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
     """
     conversions.require_confidence(confidence)
-    s_in, s_out = estimate.check_finite_scores(scores_in, scores_out)
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
     freedom = len(s_in) + len(s_out) - 2
     # The sum of squared deviations from each world's mean.
     squares = len(s_in) * np.var(s_in) + len(s_out) * np.var(s_out)

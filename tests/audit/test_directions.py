@@ -23,7 +23,7 @@ def test_directions_are_uniform_and_new_for_every_run_canary_and_seed():
     many = np.concatenate([drawn(0, run, 100, 6) for run in range(20)])
     assert np.linalg.norm(many, axis=1) == pytest.approx(np.ones(2000))
     for column in many.T:
-        assert stats.kstest(column, lambda t: np.exp(cosine_law.log_cdf(t, 6))).pvalue > 1e-4
+        assert stats.kstest(column, lambda t: -np.expm1(cosine_law.log_sf(t, 6))).pvalue > 1e-4
     assert np.abs(many.T @ many / 2000 - np.eye(6) / 6).max() < 0.02
     pairs = many @ many.T - np.eye(2000)
     assert np.abs(pairs).max() < 0.9999  # none is drawn twice
@@ -38,9 +38,8 @@ def test_what_is_drawn_stays_what_it_is(monkeypatch):
     assert np.unique(again[:, :6]).size == np.unique(again[:, [0, 1, 2, 7, 8, 14]]).size == 12
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("block", [7, 1000])
-def test_cosines_are_those_of_what_was_inserted_block_by_block(monkeypatch, dtype, block):
+@pytest.mark.parametrize("block, dtype", [(7, np.float64), (1000, np.float32)])
+def test_cosines_are_those_of_what_was_inserted_block_by_block(monkeypatch, block, dtype):
     monkeypatch.setattr(directions, "_BLOCK", block)
     units = drawn(1, 3, 5, 25)
     assert directions.inserted(1, 3, 5, 25, 0.5) == pytest.approx(0.5 * units.sum(0))
@@ -56,16 +55,6 @@ def test_cosines_are_those_of_what_was_inserted_block_by_block(monkeypatch, dtyp
     assert directions.cosines(1e100 * np.float64(moved), 1, 3, 5, True) == pytest.approx(
         apart, abs=1e-9
     )
-
-
-def test_a_direction_that_is_left_out_keeps_the_law_when_others_are_taken_away():
-    """Canary 0 takes part in none of 300 releases, the 29 others in all."""
-    rng, found = np.random.default_rng(1), []
-    for run in range(300):
-        others = 3 * drawn(7, run, 30, 60)[1:].sum(0)
-        u = others + rng.standard_normal(60)
-        found.append(directions.cosines(u, 7, run, 30, leave_one_out=True)[0])
-    assert stats.kstest(found, lambda t: np.exp(cosine_law.log_cdf(t, 60))).pvalue > 1e-3
 
 
 def regression(rng, inserted, sigma, features, labels, steps=40):
@@ -103,11 +92,10 @@ def test_a_training_of_ones_own_is_audited_by_fresh_directions(apart):
 @pytest.mark.parametrize(
     ("count", "moved", "says"),
     [
-        *(
-            (9, np.ones(9), "fewer canaries than the 9"),
-            (10, np.ones(9), "fewer canaries than the 9"),
-        ),
-        *((3, np.zeros(9), "displacement is 0"), (3, np.full(9, np.nan), "not finite")),
+        (9, np.ones(9), "fewer canaries than the 9"),
+        (3, np.zeros(9), "displacement is 0"),
+        (3, np.full(9, np.nan), "not finite"),
+        (3, np.ones(1), "1 entries"),
     ],
 )
 def test_bad_displacements_are_refused(count, moved, says):

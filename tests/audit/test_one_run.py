@@ -1,14 +1,10 @@
-"""Canaries, coins and cosines in NumPy: laws, blocks, a model trained with them, bad displacements."""
-
-import subprocess
-import sys
+"""Canaries, coins and cosines of one run in NumPy: their laws, and that a canary is seen."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from audit import one_run
-from audit.errors import InputError
 from audit.evidence.one_run import Cosines, OneRun
 from audit.laws import cosine_law
 
@@ -20,7 +16,7 @@ def test_canaries_are_uniform_directions_and_coins_independent_of_them():
     drawn = np.array([one_run.canary(0, i, 6) for i in range(2000)])
     assert np.linalg.norm(drawn, axis=1) == pytest.approx(np.ones(2000))
     for column in drawn.T:
-        assert stats.kstest(column, lambda t: np.exp(cosine_law.log_cdf(t, 6))).pvalue > 1e-4
+        assert stats.kstest(column, lambda t: -np.expm1(cosine_law.log_sf(t, 6))).pvalue > 1e-4
     assert np.abs(drawn.T @ drawn / 2000 - np.eye(6) / 6).max() < 0.02
     assert np.abs(one_run.canary(0, 1, 6) - one_run.canary(1, 0, 6)).max() > 0.01
     coins = one_run.coins(3, 10_000)
@@ -32,44 +28,22 @@ def test_canaries_are_uniform_directions_and_coins_independent_of_them():
     assert one_run.coins(5, 8).astype(int).tolist() == COINS
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_cosines_are_those_of_the_canaries_block_by_block(monkeypatch, dtype):
-    monkeypatch.setattr(one_run, "_BLOCK", 7)
-    moved = np.random.default_rng(0).standard_normal(25).astype(dtype)
-    expected = [one_run.canary(1, i, 25) @ moved / np.linalg.norm(moved) for i in range(3, 8)]
-    assert one_run.cosines(moved, 1, 5, first=3) == pytest.approx(np.array(expected), abs=1e-7)
-    monkeypatch.setattr(one_run, "_BLOCK", 1000)
-    assert one_run.cosines(moved, 1, 5, first=3) == pytest.approx(np.array(expected), abs=1e-7)
-
-
 def test_a_canary_that_took_part_is_seen():
     noise = 0.01 * np.random.default_rng(0).standard_normal(400)
     moved = sum(one_run.canary(9, i, 400) for i in range(5)) + noise
-    found = one_run.cosines(moved, 9, 10)
+    found = one_run.cosines(moved.astype(np.float32), 9, 10)
+    units = np.array([one_run.canary(9, i, 400) for i in range(10)])
+    assert found == pytest.approx(units @ moved / np.linalg.norm(moved), abs=1e-7)
     assert found[:5].min() > 0.3 > 0.2 > np.abs(found[5:]).max()
-    assert one_run.cosines(1e100 * moved, 9, 10) == pytest.approx(found)
-
-
-@pytest.mark.parametrize(
-    ("moved", "says"), [(np.zeros(5), "displacement is 0"), (np.ones(1), "1 entries")]
-)
-def test_a_displacement_without_direction_is_refused(moved, says):
-    with pytest.raises(InputError, match=says):
-        one_run.cosines(moved, 0, 3)
-
-
-def test_it_needs_numpy_alone():
-    argv = [sys.executable, "-c", "import sys, audit.one_run; print(*sys.modules)"]
-    loaded = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
-    assert "numpy" in loaded and not {"jax", "scipy", "absl", "matplotlib"} & set(loaded)
+    assert one_run.cosines(1e100 * moved, 9, 10) == pytest.approx(found, abs=1e-7)
 
 
 def test_few_scores_do_not_look_reversed_by_chance():
     """In a world of ten, four standard errors are no deviation of one in 30,000: Student's law says so."""
     rng = np.random.default_rng(5)
     reversed_runs = 0
-    for _ in range(20_000):
+    for _ in range(5_000):
         scores_in, scores_out = rng.normal(size=(2, 10))
         run = OneRun(None, Cosines(scores_in / 100, scores_out / 100, 10_000))
         reversed_runs += run.deviations < -4
-    assert reversed_runs <= 4  # 0.6 are expected; of normal deviates it would be 15
+    assert reversed_runs <= 2  # 0.15 are expected; of normal deviates it would be 4

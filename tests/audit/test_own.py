@@ -337,7 +337,7 @@ def test_a_refuted_bound_does_not_hold():
         "assumption_free": True,
         "if_gaussian": False,
     }
-    assert "which the scores refute" in str(found.bounds["if_gaussian"]) and "REFUTED" in str(found)
+    assert "REFUTED" in str(found)
 
 
 def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):

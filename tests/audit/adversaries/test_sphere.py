@@ -232,7 +232,7 @@ def test_cosines_of_canaries_that_are_out_have_the_law(empty_game, play, leave_o
     assert 0.4 < scores.presence.mean() < 0.6
 
     def below(cosines):
-        return np.exp(cosine_law.log_cdf(cosines, P))
+        return -np.expm1(cosine_law.log_sf(cosines, P))
 
     assert stats.kstest(out, below).pvalue > 1e-3 and stats.kstest(present, below).pvalue < 1e-6
 

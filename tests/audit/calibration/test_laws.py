@@ -9,7 +9,7 @@ from audit.laws import conversions
 LEVELS = {"delta": 1e-3, "confidence": 0.95, "seed": 0}
 SIMULATIONS = {
     "one canary": KnownMechanism(laws.GAUSSIAN, 1.0, 120, 3, **LEVELS),
-    "coins": KnownMechanism(laws.COINS["failing"], 1.0, 20, 3, **LEVELS, canaries=4),
+    "coins": KnownMechanism(laws.COINS["failing"], 4.0, 40, 3, **LEVELS, canaries=8),
     "sets": KnownMechanism(laws.SETS["equal"], 1.0, 20, 3, **LEVELS, canaries=4),
     "one run": KnownMechanism(laws.ONE_RUN["overlapping"], 1.0, 1, 3, **LEVELS, canaries=60),
     "directions": KnownMechanism(

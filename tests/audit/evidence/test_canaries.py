@@ -89,21 +89,12 @@ def test_the_pilot_follows_the_ranks_of_a_set_of_runs_alone():
 NAN = np.where(np.arange(40)[:, None] % 3 > 0, np.nan, SCORES)
 REFUSED = {
     "flat": (lambda: given.coins(SCORES[0], BITS[0]), r"shape \(5,\)"),
-    "another shape": (lambda: given.coins(SCORES, BITS[:3]), r"presence has shape \(3, 5\)"),
     "no bits": (lambda: given.coins(SCORES, SCORES), "must be 1 .in. or 0"),
-    "words": (
-        lambda: given.coins(SCORES, BITS.astype(str)),
-        "bits of presence are no numbers but <U",
-    ),
     "one world": (lambda: given.coins(SCORES, BITS | True), "both are needed"),
-    "NaN": (lambda: given.coins(NAN, BITS), "130 of 200 scores are NaN"),
-    "all NaN": (lambda: given.coins(SCORES * np.nan, BITS), "200 of 200 scores are NaN"),
     "NaN in": (lambda: canaries.make_sets(NAN, NAN), "260 of 400 scores are NaN"),
     "nothing out": (lambda: canaries.make_sets(SCORES, SCORES[:0]), "the out scores have shape"),
     "equal": (lambda: canaries.make_sets(BITS * 0, BITS * 0), "all 400 scores equal 0"),
-    "equal coins": (lambda: given.coins(BITS * 0, BITS), "all 200 scores equal 0"),
     "few runs": (lambda: Coins(SCORES[:7], BITS[:7]).split(), "7 runs of a kind: give at least 8"),
-    "few out": (lambda: Sets(SCORES, SCORES[:7]).split(), "7 runs of a kind: give at least 8"),
 }
 
 

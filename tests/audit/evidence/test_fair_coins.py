@@ -85,7 +85,7 @@ def test_what_is_no_fair_coin_is_refused_in_one_line(bits, says):
     "shape", [(1, 40), (1, 5000), (8, 1), (8, 2), (100, 8), (30, 300), (5000, 3)]
 )
 def test_fair_coins_pass(shape):
-    for _ in range(20):
+    for _ in range(5):
         fair_coins.require_fair(RNG.random(shape) < 0.5)
 
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from audit.errors import InputError
 from audit.laws import conversions
 
-MUS = [1e-3, 0.03, 0.5, 1.0, 3.9528, 20.0, 100.0]
-DELTAS = [1e-300, 1e-200, 1e-50, 1e-10, 1e-5, 0.1, 0.5]
-EPSILONS = [0.0, 0.5, 1.0, 8.0, 24.0]
+MUS = [1e-3, 0.5, 3.9528, 100.0]
+DELTAS = [1e-300, 1e-50, 1e-5, 0.5]
 
 quick = settings(deadline=None, derandomize=True, database=None, max_examples=60)
 
@@ -108,7 +107,7 @@ def test_mu_of_an_epsilon_has_its_delta_in_500_digits(epsilon, delta):
     assert exact_log_delta(mu, epsilon, 500) == pytest.approx(np.log(delta), abs=1e-6)
 
 
-def check_trade_off(curve, strict=False):
+def check_trade_off(curve):
     """Convex, decreasing, below 1 - a, and its own mirror image."""
     rates = np.linspace(0, 1, 2001)
     misses = curve(rates)
@@ -120,18 +119,17 @@ def check_trade_off(curve, strict=False):
     np.testing.assert_allclose(curve(misses[inside]), rates[inside], atol=1e-7)
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.2])
-def test_equation_6_corrected_is_a_symmetric_trade_off_function(epsilon, delta):
-    if epsilon <= 8:  # beyond it, no rate of the grid lies where the curve bends
-        check_trade_off(lambda a: conversions.approximate_dp_trade_off(epsilon, delta, a))
-    assert conversions.approximate_dp_trade_off(epsilon, delta, 0.0) == pytest.approx(1 - delta)
-    assert conversions.approximate_dp_trade_off(epsilon, delta, 1.0) == 0.0
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 3.0])
-def test_gaussian_trade_off_is_a_symmetric_trade_off_function(mu):
-    check_trade_off(lambda a: conversions.gaussian_trade_off(mu, a))
+@pytest.mark.parametrize("parameter", [0.0, 0.5, 3.0, 8.0])
+def test_trade_off_functions_are_symmetric(parameter):
+    """Equation 6 corrected, and the Gaussian one."""
+    for delta in (1e-10, 0.2):
+        check_trade_off(lambda a: conversions.approximate_dp_trade_off(parameter, delta, a))  # noqa: B023
+        assert conversions.approximate_dp_trade_off(parameter, delta, 0.0) == pytest.approx(
+            1 - delta
+        )
+        assert conversions.approximate_dp_trade_off(parameter, delta, 1.0) == 0.0
+    if parameter <= 3:
+        check_trade_off(lambda a: conversions.gaussian_trade_off(parameter, a))
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])

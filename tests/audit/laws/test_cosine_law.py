@@ -7,14 +7,12 @@ from scipy import special, stats
 
 from audit.errors import InputError
 from audit.laws import cosine_law
-from audit.laws.cosine_law import (
-    anderson_darling,
-    critical_values,
-    draw_canaries,
-    draw_cosines,
-    simulate,
-)
-from tests.cases import mostly_slow
+from audit.laws.cosine_law import anderson_darling, draw_canaries, draw_cosines, simulate
+from tests.cases import draw_null_cosines, mostly_slow
+
+
+def cdf_of(dimension):
+    return lambda t: -np.expm1(cosine_law.log_sf(t, dimension))
 
 
 @pytest.mark.parametrize(
@@ -23,23 +21,22 @@ from tests.cases import mostly_slow
         (2, 0.3),
         (3, -0.5),
         (10, 0.5),
-        (1000, 0.6),
         (10**4, 0.9),
         (2000, 0.9999),
-        (2000, 0.02),
-        (50, 0.0),
+        (1000, 1 - 1e-6),
+        (50, 1 - 1e-12),
     ],
 )
 def test_it_agrees_with_forty_digits(dimension, cosine):
-    with mpmath.workdps(40):
+    with mpmath.workdps(60):
         half = mpmath.mpf(dimension - 1) / 2
         half = mpmath.betainc(half, 0.5, 0, 1 - mpmath.mpf(cosine) ** 2, regularized=True)
         expected = float(mpmath.log(half / 2 if cosine >= 0 else 1 - half / 2))
     assert float(cosine_law.log_sf(cosine, dimension)) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("deviations", [30.0, 38.0, 60.0, 1000.0])
-@pytest.mark.parametrize("dimension", [3000, 62_006, 11_000_000, 10**9, 10**13])
+@pytest.mark.parametrize("deviations", [30.0, 60.0, 1000.0])
+@pytest.mark.parametrize("dimension", [3000, 11_000_000, 10**13])
 def test_far_tails_agree_with_forty_digits_in_large_dimensions(dimension, deviations):
     """Against the integral over w of `_integrate_far_tail`: mpmath's betainc does not converge there."""
     cosine = deviations / np.sqrt(dimension - 1 + deviations**2)
@@ -58,48 +55,27 @@ def test_far_tails_agree_with_forty_digits_in_large_dimensions(dimension, deviat
     assert float(cosine_law.log_sf(cosine, dimension)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_far_tail_is_exact_near_1():
-    for dimension, cosine in ((1000, 1 - 1e-6), (50, 1 - 1e-12)):
-        with mpmath.workdps(60):
-            rest = 1 - mpmath.mpf(cosine) ** 2
-            half = mpmath.mpf(dimension - 1) / 2
-            expected = float(mpmath.log(mpmath.betainc(half, 0.5, 0, rest, regularized=True) / 2))
-        tail = float(cosine_law.log_sf(cosine, dimension))
-        assert tail == pytest.approx(expected, abs=1e-9)
-
-
 @pytest.mark.parametrize("dimension", [2, 3, 5, 200, 10**7])
-def test_the_quantile_inverts_and_both_tails_mirror(dimension):
+def test_the_quantile_inverts_and_the_tails_mirror(dimension):
     p = np.array([1e-9 if dimension > 2 else 1e-5, 1e-3, 0.3, 0.5, 0.7, 0.999])
     t = cosine_law.quantile(p, dimension)
-    assert np.exp(cosine_law.log_cdf(t, dimension)) == pytest.approx(p, rel=1e-7)
-    assert cosine_law.log_sf(-t, dimension) == pytest.approx(cosine_law.log_cdf(t, dimension))
+    assert np.exp(cosine_law.log_sf(-t, dimension)) == pytest.approx(p, rel=1e-7)
     assert cosine_law.quantile(1 - p, dimension) == pytest.approx(-t, rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("dimension", [2, 3, 30])
-def test_draws_have_it_and_those_of_vectors_too(dimension):
+def test_draws_have_it_the_density_is_the_slope_and_the_ends_fit():
     rng = np.random.default_rng(0)
-    drawn = cosine_law.draw(rng, (20_000,), dimension)
-    vectors = rng.standard_normal((20_000, dimension))
-    for cosines in (drawn, vectors[:, 0] / np.linalg.norm(vectors, axis=1)):
-        assert (
-            stats.kstest(cosines, lambda t: np.exp(cosine_law.log_cdf(t, dimension))).pvalue > 1e-3
-        )
-    assert stats.kstest(drawn, lambda t: np.exp(cosine_law.log_cdf(t, dimension + 3))).pvalue < 1e-3
-
-
-def test_the_density_is_the_slope_and_the_ends_and_far_tails_fit():
+    for dimension in (2, 30):
+        drawn = draw_null_cosines(rng, (20_000,), dimension)
+        vectors = rng.standard_normal((20_000, dimension))
+        for cosines in (drawn, vectors[:, 0] / np.linalg.norm(vectors, axis=1)):
+            assert stats.kstest(cosines, cdf_of(dimension)).pvalue > 1e-3
+        assert stats.kstest(drawn, cdf_of(dimension + 3)).pvalue < 1e-3
     t = np.linspace(-0.9, 0.9, 2001)
-    slope = np.gradient(np.exp(cosine_law.log_cdf(t, 7)), t)
+    slope = np.gradient(cdf_of(7)(t), t)
     assert slope[1:-1] == pytest.approx(np.exp(cosine_law.log_density(t, 7))[1:-1], abs=1e-4)
-    assert cosine_law.draw(np.random.default_rng(1), (10**6,), 7).var() == pytest.approx(
-        1 / 7, rel=0.01
-    )
-    for dimension in (10**4, 10**6, 10**9):
-        at = np.sqrt(
-            np.linspace(1200, 1350, 60) / dimension
-        )  # around -644, where the formula changes
+    for dimension in (10**4, 10**9):  # around -644, where the formula changes
+        at = np.sqrt(np.linspace(1200, 1350, 60) / dimension)
         steps = np.diff(cosine_law.log_sf(at, dimension))
         assert (steps < 0).all() and np.abs(np.diff(steps)).max() < 1e-3
     assert cosine_law.log_sf(1.0, 10) == -np.inf and cosine_law.log_sf(-1.0, 10) == 0
@@ -108,7 +84,8 @@ def test_the_density_is_the_slope_and_the_ends_and_far_tails_fit():
 
 
 def test_values_are_the_papers_and_the_textbooks():
-    assert np.round(critical_values(1000), 3) == pytest.approx([0.574, 0.653, 0.784, 0.914, 1.088])
+    critical = anderson_darling(np.arange(1000.0)).critical
+    assert np.round(critical, 3) == pytest.approx([0.574, 0.653, 0.784, 0.914, 1.088])
     x = np.sort(np.random.default_rng(0).normal(3, 2, 50))
     z = stats.norm((x - x.mean()) / x.std(ddof=1)).logcdf(0)  # log Phi(-z)
     below = special.log_ndtr((x - x.mean()) / x.std(ddof=1))
@@ -165,9 +142,9 @@ def test_large_dimensions_and_rotated_canaries():
     rows = np.array([draw_canaries(rng, 4, 9) for _ in range(4000)])
     assert np.linalg.norm(rows, axis=2) == pytest.approx(np.ones((4000, 4)))
     products = np.einsum("sd,sd->s", rows[:, 1], rows[:, 3])
-    assert stats.kstest(products, lambda t: np.exp(cosine_law.log_cdf(t, 9))).pvalue > 1e-4
+    assert stats.kstest(products, cdf_of(9)).pvalue > 1e-4
     found = np.concatenate([simulate(rng, 1, 20, 1e9) for _ in range(4000)])
-    assert stats.kstest(found, lambda t: np.exp(cosine_law.log_cdf(t, 20))).pvalue > 1e-4
+    assert stats.kstest(found, cdf_of(20)).pvalue > 1e-4
     with pytest.raises(InputError, match="sigma is -1"):
         draw_cosines(np.random.default_rng(0), np.eye(2), 3, -1.0)
 

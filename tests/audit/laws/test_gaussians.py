@@ -67,18 +67,13 @@ def test_it_agrees_with_sixty_digits(mean, deviation, eps):
     assert found < -5 and found == pytest.approx(exact_log_delta(mean, deviation, eps), rel=1e-6)
 
 
-@pytest.mark.parametrize(("mean", "deviation"), [(1.0, 1.0), (2.0, 1.3), (-0.5, 0.7), (0.0, 2.0)])
+@pytest.mark.parametrize(("mean", "deviation"), [(1.0, 1.0), (50.0, 1.0), (2.0, 1.3), (-0.5, 0.7)])
 def test_epsilon_inverts_delta_down_to_1e_30(mean, deviation):
     for delta in (0.01, 1e-6, 1e-15, 1e-30):
         found = float(epsilon(Gaussian(0, 1), Gaussian(mean, deviation), delta))
+        if deviation == 1:
+            assert found == pytest.approx(conversions.epsilon_from_mu(abs(mean), delta), rel=1e-7)
         assert exact_log_delta(mean, deviation, found) == pytest.approx(np.log(delta), abs=1e-6)
-
-
-@pytest.mark.parametrize("mu", [1e-3, 0.3, 1.0, 8.0, 50.0])
-def test_equal_variances_are_the_gaussian_mechanism(mu):
-    for delta in (1e-2, 1e-6, 1e-30):
-        found = epsilon(Gaussian(0, 1), Gaussian(mu, 1), delta)
-        assert found == pytest.approx(conversions.epsilon_from_mu(mu, delta), rel=1e-7, abs=1e-12)
 
 
 @pytest.mark.parametrize("deviation", [1.0, 0.6, 1.7])
@@ -124,8 +119,8 @@ def gaussians(mu, count=4001, error=1e-15):
     return DensityPair(points, p, q, error)
 
 
-@pytest.mark.parametrize("mu", [0.05, 0.25, 1.0, 3.95])
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+@pytest.mark.parametrize("mu", [0.05, 3.95])
+@pytest.mark.parametrize("delta", [1e-9, 1e-2])
 def test_epsilon_of_two_gaussians(mu, delta):
     exact = conversions.epsilon_from_mu(mu, delta)
     assert densities.epsilon_at(gaussians(mu), delta) == pytest.approx(exact, rel=2e-5, abs=1e-9)

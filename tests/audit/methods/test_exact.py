@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import special
 
 from audit.methods import exact
 from audit.methods.exact import Counts, lower_bound
@@ -84,15 +84,6 @@ def test_at_other_levels(name, error):
     assert worst_excess(FAMILIES[name], bounds, 3, 12, 12) <= error
 
 
-@FAMILY
-def test_errors_fall_to_nothing_as_the_confidence_rises(name):
-    errors = [0.5, 0.05, 1e-3, 1e-6, 1e-9]
-    bounds = [
-        lower_bound(FAMILIES[name], [Counts(40, 300, 40, 300)], 1, error)[0] for error in errors
-    ]
-    assert np.all(np.diff(bounds) <= 0) and bounds[0] > bounds[2] > 0
-
-
 def lower_ends(monkeypatch):
     """Each cell's probability at its lower end, where it is least."""
     levels = np.append(special.ndtr(np.linspace(-6.0, 6.0, 25)), 1.0)
@@ -129,19 +120,7 @@ def test_the_enumeration_catches_a_broken_test(monkeypatch, name, breakage):
 
 
 @FAMILY
-def test_coarse_cells_cost_tightness_not_validity(monkeypatch, name):
-    sizes, fine = (3, 12, 30), kept_bounds(name, 3, 12, 30)
-    monkeypatch.setattr(exact, "_LEVELS", np.append(special.ndtr(np.linspace(-6.0, 6.0, 13)), 1.0))
-    monkeypatch.setattr(exact, "_MASSES", np.diff(exact._LEVELS, prepend=0.0))
-    exact._compute_rates.cache_clear()
-    coarse = every_bound(FAMILIES[name], *sizes)
-    assert worst_excess(FAMILIES[name], coarse, *sizes) <= ERROR and np.mean(coarse) < np.mean(fine)
-
-
-@FAMILY
-@pytest.mark.parametrize(
-    "counts", [(1, 30, 0, 30), (4, 30, 9, 30), (12, 12, 3, 30), (5, 2000, 700, 2000)]
-)
+@pytest.mark.parametrize("counts", [(4, 30, 9, 30), (12, 12, 3, 30)])
 @pytest.mark.parametrize("parameter", [0.0, 0.7, 3.0])
 def test_the_p_value_is_the_simulated_share(name, counts, parameter, audits=40_000):
     """Scores out are uniform, scores in by the curve: the share of audits with so few errors."""
@@ -173,18 +152,8 @@ def test_of_many_audits_so_many_have_to_reject_each_at_its_share(name):
     assert lower_bound(FAMILIES[name], audits, 5, ERROR)[1] == 1
 
 
-def test_the_same_hypothesis_rejected_by_a_median_of_dependent_tests(audits=4000):
-    """Eleven of 21 uniform p-values that share most of their evidence lie below 11/21 of the error in at most
-    the error of cases; taken at the whole error they would not."""
-    rng = np.random.default_rng(3)
-    shared, own = rng.normal(size=(audits, 1)), rng.normal(size=(audits, 21))
-    p_values = np.sort(special.ndtr(np.sqrt(0.99) * shared + np.sqrt(0.01) * own))[:, 10]
-    assert np.mean(p_values <= ERROR * 11 / 21) <= ERROR
-    assert np.mean(p_values <= ERROR) > stats.binom.ppf(0.01, audits, ERROR * 0.9) / audits
-
-
 @FAMILY
-@pytest.mark.parametrize("of, trials", [(1, 1), (1, 200), (200, 1), (3, 5000)])
+@pytest.mark.parametrize("of, trials", [(1, 1), (200, 1), (3, 5000)])
 def test_corner_counts_give_a_finite_bound(name, of, trials):
     for rank in {1, (of + 1) // 2, of}:
         for errors in {0, trials // 2, trials}:

@@ -5,6 +5,7 @@ import pytest
 from scipy import special
 
 from audit.errors import InputError
+from audit.laws.known_laws import KnownLaw
 from audit.methods import gaussian_curve
 from tests.cases import allowed_share, mostly_slow
 
@@ -47,7 +48,7 @@ def fired(sample, n_in, n_out, audits, change=lambda scores: scores, seed=(5,)):
     p_values = []
     for i in range(audits):
         scores = sample(np.random.default_rng([*seed, i]), n_in, n_out)
-        p_values.append(gaussian_curve.examine(*map(change, scores)).p_value)
+        p_values.append(gaussian_curve.examine(*map(change, scores)))
     assert np.all((np.array(p_values) >= 0) & (np.array(p_values) <= 1))
     return np.mean(np.array(p_values) < LEVEL)
 
@@ -106,26 +107,14 @@ def test_the_power(sample, at_500, at_2500):
     assert fired(sample, 500, 500, 100) >= at_500 and fired(sample, 2500, 2500, 60) >= at_2500
 
 
-@pytest.mark.parametrize("sample", [gaussian(1.0), laplace(2.0)])
-def test_any_increasing_map_leaves_the_test_as_it_is(sample):
-    s_in, s_out = sample(np.random.default_rng(1), 300, 500)
-    found = gaussian_curve.examine(s_in, s_out)
-    assert found.p_value < 1 and gaussian_curve.examine(np.exp(s_in), np.exp(s_out)) == found
-    assert gaussian_curve.examine(s_in**3, s_out**3) == found
-    assert gaussian_curve.examine(s_in[::-1], np.sort(s_out)) == found
-
-
-@pytest.mark.parametrize("mu", [-2.0, 0.0, 0.5, 2.0])
-def test_the_fit_finds_mu_of_either_sign(mu):
-    found = gaussian_curve.examine(*gaussian(mu)(np.random.default_rng(2), 4000, 2000))
-    assert found.mu == pytest.approx(mu, abs=0.12) and found.cells == 16
-
-
-@pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
+@pytest.mark.parametrize("sample", [gaussian(-2.0), gaussian(4.0), laplace(3.0), wide(1.5)])
 def test_the_fit_is_the_most_likely(sample):
     rng = np.random.default_rng(3)
     table = gaussian_curve.count_in_cells(*sample(rng, 400, 900))
-    fit = gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table))
+    fit = gaussian_curve.fit_tables(table)
+    assert table.shape[1] == 16 and np.all(np.diff(fit.cuts) > 0)
+    if sample.__qualname__.startswith("gaussian"):
+        assert min(abs(fit.mu + 2), abs(fit.mu - 4)) < 0.3
     least = gaussian_curve.compute_likelihood_ratio(table, fit)
     for _ in range(50):
         mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
@@ -134,10 +123,13 @@ def test_the_fit_is_the_most_likely(sample):
 
 
 def test_a_few_known_tables():
+    s_in, s_out = gaussian(1.0)(RNG(1), 300, 500)
+    found = gaussian_curve.examine(s_in, s_out)
+    assert found < 1 and gaussian_curve.examine(np.exp(s_in[::-1]), np.exp(s_out)) == found
     assert fired(laplace(-2.0), 600, 600, 5) == 1
     # As many scores in the middle of both worlds as a Gaussian curve never has.
-    assert gaussian_curve.examine([0, 1, 2] * 100, [0, 0, 0, 0, 0, 2] * 50).p_value < 1e-3
-    assert gaussian_curve.examine(np.arange(0, 80, 2), np.arange(1, 81, 2)).p_value > 0.5
+    assert gaussian_curve.examine([0, 1, 2] * 100, [0, 0, 0, 0, 0, 2] * 50) < 1e-3
+    assert gaussian_curve.examine(np.arange(0, 80, 2), np.arange(1, 81, 2)) > 0.5
     with pytest.raises(InputError, match="2 of 3 scores are NaN"):
         gaussian_curve.examine([np.nan, 1.0], [np.nan])
 
@@ -154,8 +146,8 @@ def test_a_few_known_tables():
     ],
 )
 def test_nothing_to_test_is_a_pass(scores_in, scores_out):
-    found = gaussian_curve.examine(scores_in, scores_out)
-    assert found.p_value == 1 and np.isfinite(found.mu)
+    assert gaussian_curve.examine(scores_in, scores_out) == 1
+    assert gaussian_curve.power(scores_in, scores_out) == 0
 
 
 @pytest.mark.parametrize(
@@ -169,22 +161,18 @@ def test_the_power_is_how_often_the_test_fires(sample):
     assert said >= share - 0.2 or not sample.__qualname__.startswith("logistic")
 
 
-def test_power_grows_with_the_scores_and_is_none_where_nothing_can_be_tested():
+def test_power_grows_with_the_scores():
     few, some, many = (gaussian_curve.power(*gaussian(1.0)(RNG(7), n, n)) for n in (50, 500, 2500))
-    assert few < some < many and many == 1
-    assert gaussian_curve.power(np.arange(100), np.arange(100) + 1000) == 0
-    assert gaussian_curve.power([0, 1, 1, 1] * 50, [0, 0, 0, 1] * 50) == 0
+    assert few < some < many == 1
 
 
 def test_a_reference_has_the_mu_that_was_asked_for():
     for law in gaussian_curve._REFERENCES:
-        shares = gaussian_curve._compute_reference_shares(
-            gaussian_curve._match_mu(law, 1.7, 16), 16
-        )
-        table = 1e6 * shares
+        parameters, mus = gaussian_curve._tabulate_fitted_mus(law, 16)
+        reference = KnownLaw(law, float(np.interp(1.7, mus, parameters)))
+        shares = gaussian_curve._compute_reference_shares(reference, 16)
         assert shares.sum(1) == pytest.approx([1, 1])
-        fit = gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table))
-        assert fit.mu == pytest.approx(1.7, abs=0.05)
+        assert gaussian_curve.fit_tables(1e6 * shares).mu == pytest.approx(1.7, abs=0.05)
 
 
 @pytest.mark.slow
@@ -195,28 +183,9 @@ def test_a_reference_has_the_mu_that_was_asked_for():
 def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, assert_covers):
     def passes(i):
         scores = sample(np.random.default_rng([8, i]), n, n)
-        refuted = gaussian_curve.examine(*scores).p_value < LEVEL
+        refuted = gaussian_curve.examine(*scores) < LEVEL
         return not refuted and gaussian_curve.power(*scores) >= gaussian_curve.CURVE_POWER
 
     assert_covers(
         lambda first, number: {"passes": sum(map(passes, range(first, first + number)))}, 100, 0.06
     )
-
-
-@pytest.mark.parametrize(("mu", "n"), mostly_slow([(2.0, 100), (1.0, 150), (0.5, 200)], quick=0))
-def test_so_many_scores_as_would_decide_have_the_power(mu, n):
-    """The power of as many fresh scores is CURVE_POWER, but for its standard error, and these have less."""
-    rng = np.random.default_rng(3)
-    scores = rng.normal(mu, 1, n), rng.normal(0, 1, n)
-    runs = gaussian_curve.count_deciding_scores(*scores)
-    assert 3 * n <= runs <= 40 * n and gaussian_curve.power(*scores) < gaussian_curve.CURVE_POWER
-    powers = [
-        gaussian_curve.power(rng.normal(mu, 1, runs // 2), rng.normal(0, 1, runs // 2))
-        for _ in range(5)
-    ]
-    assert np.mean(powers) >= gaussian_curve.CURVE_POWER - 0.015
-
-
-def test_no_number_decides_where_nothing_can_be_tested():
-    assert gaussian_curve.count_deciding_scores([2.0, 3.0] * 20, [0.0, 1.0] * 20) is None
-    assert gaussian_curve.count_deciding_scores([1.0], [0.0]) is None

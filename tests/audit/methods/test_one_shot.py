@@ -6,6 +6,7 @@ import pytest
 from audit.calibration.calibration import KnownMechanism, calibrate
 from audit.calibration.laws import ONE_RUN as LAWS
 from audit.errors import InputError
+from audit.evidence import given
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, gaussians
@@ -16,13 +17,11 @@ from audit.methods.exact_null import EXACT_NULL
 from audit.methods.one_run_bounds import ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
 from audit.methods.one_shot import (
     FITTED,
-    ONE_SHOT_EQUAL_VARIANCE,
-    ONE_SHOT_FITTED,
+    LIMITS,
     ONE_SHOT_JEFFREYS,
     in_sample,
-    threshold,
-    threshold_exact,
 )
+from tests.cases import draw_null_cosines
 
 STANDARD = Gaussian(0.0, 1.0)
 
@@ -34,7 +33,7 @@ def drawn(dimension, seed=0xBAD5EED, canaries=100):
 
 def audited(sigma, canaries=400, dimension=10**6, seed=0):
     found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
-    return one_run_evidence.cosines(found, None, dimension)
+    return given.paired_cosines(found, None, dimension).cosines
 
 
 def test_the_public_codes_numbers():
@@ -45,11 +44,6 @@ def test_the_public_codes_numbers():
     for dimension, expected in ((200, 1.394838), (2000, 1.3880321)):
         found = in_sample(Cosines(drawn(dimension), np.empty(0), dimension), 0.01, 0.01, 0.5)
         assert found == pytest.approx(expected, abs=1e-6)
-    seen = Gaussian(1.0, np.array([1.0, 1.05, 0.95]))
-    assert threshold(STANDARD, seen, 1e-6) == pytest.approx([4.887, 6.149, 6.527], abs=6e-4)
-    assert float(threshold_exact(200, Gaussian(1.0, 1.0), 0.01)) == pytest.approx(
-        2.375326, abs=1e-5
-    )
     # Errata O6.
     apart = Cosines(np.linspace(0.5, 0.6, 1000), np.linspace(-0.6, -0.5, 1000), 10**6)
     assert in_sample(apart, 8.2e-7, 0.05, 0.5) == pytest.approx(6.254, abs=5e-4)
@@ -59,10 +53,10 @@ def test_the_public_codes_numbers():
 @pytest.mark.parametrize("unobserved", [0, 60])
 def test_floors_are_those_of_cosines_without_a_leak(unobserved):
     rng, root, audits = np.random.default_rng(7), np.sqrt(10**6), 600
-    seen = one_shot.fit(cosine_law.draw(rng, (audits, 40), 10**6), 10**6)
+    seen = one_shot.fit(draw_null_cosines(rng, (audits, 40), 10**6), 10**6)
     null = STANDARD
     if unobserved:
-        null = one_shot.fit(cosine_law.draw(rng, (audits, unobserved), 10**6), 10**6)
+        null = one_shot.fit(draw_null_cosines(rng, (audits, unobserved), 10**6), 10**6)
     assert np.mean(seen.deviation) == pytest.approx(1, abs=0.05) and root == 1000
     for name, method in FITTED.items():
         values = method(null, seen, 1e-5)
@@ -72,46 +66,25 @@ def test_floors_are_those_of_cosines_without_a_leak(unobserved):
         assert floor == one_shot.noise_floor(name, 40, unobserved, 1e-5)
 
 
-def test_floors_fall_with_canaries_and_equal_variance_has_the_least():
-    floors = {
-        k: one_shot.noise_floor(ONE_SHOT_FITTED, k, 0, 8.2e-7).mean for k in (100, 1000, 10_000)
-    }
-    assert floors[100] == pytest.approx(1.6, abs=0.1) and floors[1000] == pytest.approx(
-        0.4, abs=0.05
-    )
-    assert floors[10_000] == pytest.approx(0.11, abs=0.02)
-    assert one_shot.noise_floor(ONE_SHOT_EQUAL_VARIANCE, 1000, 0, 8.2e-7).mean < floors[1000] / 3
-
-
-@pytest.mark.slow
-def test_standard_errors_are_the_spread_over_audits():
-    rows = [one_shot.estimates(audited(0.5, seed=seed), 1e-5, 0.95) for seed in range(40)]
-    for place, name in enumerate(FITTED):
-        values = np.array([row[place].epsilon for row in rows])
-        said = np.mean([row[place].standard_error for row in rows])
-        assert rows[0][place].method == name and said == pytest.approx(values.std(), rel=0.4)
-
-
-@pytest.mark.slow
-def test_equal_variance_is_near_the_truth_and_fitted_above_it():
+def test_each_estimate_is_what_it_says_and_none_is_a_bound():
+    """Equal variance is near the truth, fitted above it; standard errors are the spread over audits."""
     truth = conversions.epsilon_from_mu(2.0, 1e-5)
-    rows = [one_shot.estimates(audited(0.5, seed=seed), 1e-5, 0.95) for seed in range(30)]
-    fitted, equal = np.mean([[row[place].epsilon for place in (0, 1)] for row in rows], 0)
-    assert equal == pytest.approx(truth, abs=0.3) and fitted > truth + 0.4
+    fits = [one_shot.fit(audited(0.5, seed=seed).observed, 10**6) for seed in range(60)]
+    seen = Gaussian(*np.transpose(fits))
+    fitted, equal = (compute(STANDARD, seen, 1e-5) for compute in FITTED.values())
+    assert equal.mean() == pytest.approx(truth, abs=0.3) and fitted.mean() > truth + 0.4
+    rows = one_shot.estimates(audited(0.5), 1e-5, 0.95)
+    assert [row.method for row in rows] == [*FITTED, *LIMITS]
+    assert all(row.caveat and not isinstance(row, Bound) for row in rows)
+    for row, values in zip(rows, (fitted, equal), strict=False):
+        assert row.standard_error == pytest.approx(values.std(), rel=0.4)
+        assert row.noise_floor.mean > 0
 
 
-def test_no_estimate_is_a_bound_and_each_says_so():
-    rows = one_shot.estimates(audited(1.0, canaries=50), 1e-5, 0.95)
-    assert len(rows) == 5 and not any(isinstance(row, Bound) for row in rows)
-    assert all(row.caveat and row.standard_error > 0 and row.noise_floor.mean >= 0 for row in rows)
-    assert all(np.isfinite([row.epsilon, row.noise_floor.quantile_95]).all() for row in rows)
-
-
-@pytest.mark.slow
 def test_with_unobserved_canaries_units_do_not_matter():
     rng = np.random.default_rng(0)
     seen, unseen = rng.normal(0.3, 0.1, 200), rng.normal(0.1, 0.05, 100)
-    scaled = (one_run_evidence.cosines(seen / s, unseen / s, d) for s, d in ((1, 9), (5, 400)))
+    scaled = (given.paired_cosines(seen / s, unseen / s, d).cosines for s, d in ((1, 9), (5, 400)))
     found = [one_shot.estimates(cosines, 1e-5, 0.95) for cosines in scaled]
     for one, other in zip(*found, strict=True):
         assert one.epsilon == pytest.approx(other.epsilon, rel=1e-6)
@@ -156,20 +129,20 @@ def test_a_dimension_that_counts_too_much_is_refused(canaries, factor):
     """Null cosines of d parameters, declared as more: their bound would be far above 0."""
     rng, d = np.random.default_rng(0), 900
     for _ in range(20):
-        found = cosine_law.draw(rng, (canaries,), d)
-        assert len(one_run_evidence.cosines(found, None, d).observed) == canaries
+        found = draw_null_cosines(rng, (canaries,), d)
+        assert len(given.paired_cosines(found, None, d).cosines.observed) == canaries
         with pytest.raises(
             InputError, match=r"spread by .* in about \d{3}|1,\d{3} dimensions: count trained"
         ):
-            one_run_evidence.cosines(found, None, int(factor * d))
-    out = cosine_law.draw(rng, (canaries,), d)
+            given.paired_cosines(found, None, int(factor * d))
+    out = draw_null_cosines(rng, (canaries,), d)
     for own in (None, out):  # the null is fitted, or the dimension is our own
         one_run_evidence.check_own_cosines(found, own, 10_000)
-    one_run_evidence.cosines(found, out, 10_000)
+    given.paired_cosines(found, out, 10_000)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 10.0])
 def test_canaries_that_take_part_alike_spread_as_their_dimension_says(sigma):
     for seed, (canaries, d) in enumerate([(10, 20), (90, 100), (500, 10_000)] * 20):
         drawn = cosine_law.simulate(np.random.default_rng(seed), canaries, d, sigma)
-        assert one_run_evidence.cosines(drawn, None, d).dimension == d
+        assert given.paired_cosines(drawn, None, d).cosines.dimension == d

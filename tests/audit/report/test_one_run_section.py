@@ -21,6 +21,7 @@ from audit.settings.federated import FederatedSetting, federated_identity
 from audit.storage.store import Scores, Store
 from audit.written import Level
 from tests.audit.report.outline import Outline
+from tests.cases import draw_null_cosines
 
 D = 10_000
 
@@ -34,7 +35,7 @@ def observed(sigma, upper=None):
 def coins(sigma, canaries=300, seed=0):
     rng = np.random.default_rng(seed)
     bits = rng.random(canaries) < 0.5
-    scores = cosine_law.draw(rng, (canaries,), D)
+    scores = draw_null_cosines(rng, (canaries,), D)
     scores[bits] = cosine_law.simulate(rng, int(bits.sum()), D, sigma)
     return scores[None], bits[None]
 

@@ -11,7 +11,7 @@ from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions.concluded import conclude
 from audit.conclusions.finish import finish
 from audit.evidence.canaries import single
-from audit.methods import estimate
+from audit.methods import estimate, exact
 from audit.report import audit_page, bounds_table, subjects
 from audit.report.bounds_table import remarks, show_e_value
 from audit.report.federated_table import OverRuns
@@ -129,7 +129,9 @@ def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
     (line,) = remarks(concluded(0, 6, 40))
     assert line.startswith("6 and 40 runs prove at most epsilon = ") and len(line) <= 80
     most = float(line.split("=")[1].split()[0])
-    assert most == pytest.approx(estimate.most_provable(6, 40, 1e-5, 0.95), abs=1e-3)
+    assert most == pytest.approx(
+        estimate.find_most_provable(6, 40, exact.approximate_dp(1e-5), 0.95), abs=1e-3
+    )
     (line,) = remarks(conclude(single(np.full(100, 2.0), np.zeros(100))))
     assert line.startswith("all scores in and out are equal: ") and len(line) <= 80
     (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100))))

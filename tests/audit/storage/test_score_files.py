@@ -374,7 +374,7 @@ def test_a_title_above_the_columns_of_a_spreadsheet_is_no_row(tmp_path):
 def test_booleans_are_no_scores_in_python():
     with pytest.raises(InputError, match="score are booleans"):
         audit.bounds(pandas.DataFrame({"score": [True, False, True], "in": [1, 0, 1]}))
-    for mixed in ([True, 0.5], np.array([True, False])):
+    for mixed in ([True, False], np.array([True, False])):
         with pytest.raises(InputError, match="are booleans"):
             audit.bounds(mixed, [0.1, 0.2])
 
