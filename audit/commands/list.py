@@ -10,7 +10,6 @@ and what differs from the defaults. A page is one HTML file that opens offline. 
 """
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,9 +55,9 @@ def main() -> None:
     _print_messages(messages)
 
     if FLAGS.json:
-        print(write_json(listing.as_json(rows)))
+        print(write_json(rows))
     elif rows:
-        print(cli.printable(listing.as_table(rows, time.time())))
+        print(cli.printable(listing.as_table(rows)))
     else:
         print(cli.one_line(f"no audits in {FLAGS.out}: run an audit, or name another with `out`"))
 

@@ -35,7 +35,7 @@ ACCOUNTING = {"epsilon": 1.0, "delta": 1e-5, "noise_multiplier": 1.0, "steps": 1
 SAMPLER = {"sampler": "shuffled", "noise_multiplier": 1.0, "batches": 8, "epochs": 1, "tail": 0}
 SCORES = {"scores_in": RNG.normal(1, 1, 60), "scores_out": RNG.normal(0, 1, 60)}
 DOORS = {  # a function, the arguments that it gets, and those among them, or besides, that are tried
-    "bounds": (audit.bounds, SCORES, ("claim", "delta", "confidence", "looks")),
+    "bounds": (audit.bounds, SCORES, ("claim", "delta", "confidence")),
     "cosines": (
         audit.cosines,
         {"values": RNG.normal(size=(20, 4)) / 20, "dimension": 200},

@@ -193,7 +193,6 @@ CASES = {
     ),
     "a percentage": (lambda: audit.bounds(IN, OUT, confidence=95), "did you mean 0.95?"),
     "a claim": (lambda: audit.bounds(IN, OUT, claim=3.0), "`claim="),
-    "looks": (lambda: audit.bounds(IN, OUT, looks=[3, 2]), "looks"),
     "presence of no bits": (lambda: audit.coins(MANY, MANY), "presence"),
     "cosines beyond 1": (lambda: audit.cosines(MANY, 200), "is no cosine: divide by both lengths"),
     "another dimension": (lambda: audit.cosines(MANY / 10, 2000), "as these would in about"),

@@ -47,7 +47,7 @@ def test_a_damaged_file_is_left_out_or_named(data, tmp_path_factory):
     stop = data.draw(st.integers(start, len(content)))
     path.write_bytes(content[:start] + data.draw(st.binary(max_size=20)) + content[stop:])
     try:
-        listing.as_table([listing.listed(folder)], 0.0)
+        listing.as_table([listing.listed(folder)])
         store = Store.at(folder)
         if not store.missing(40):
             np.testing.assert_array_equal(store.load(40).scores, SCORES)

@@ -96,7 +96,7 @@ def test_it_is_in_json_and_audit_json(record, concluded, tmp_path):
     store = Store(tmp_path, {"a": 1})
     results.keep_result(store, concluded)
     kept = json.loads((store.path / "audit.json").read_text())
-    for found in (json.loads(results.bounds_json(concluded)), kept):
+    for found in (json.loads(results.result_json(concluded)), kept):
         (row,) = [row for row in found["bounds"] if row["method"] == record.name]
         assert row["assumes"] == record.assumes.text
 

@@ -137,9 +137,8 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
     moments = [ROWS[batch].astype(float).T @ ROWS[batch] / 5 for batch in batches]
     smoothness = curvature * np.array([np.linalg.eigvalsh(moment)[-1] for moment in moments])
     expected = np.maximum(abs(1 - rate * decay), np.abs(1 - rate * (decay + smoothness)))
-    assert expected.max() <= lipschitz._compute_constant_of_convex(setting, row.convex) * (
-        1 + 1e-12
-    )
+    largest = lipschitz._find_constant(setting, 0.0, curvature * row.convex.norm**2)
+    assert expected.max() <= largest * (1 + 1e-12)
 
     def after(theta, t):
         now = game.schedule._replace(batches=game.schedule.batches[t][None], mask=jnp.zeros(1))
@@ -167,10 +166,10 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
 
 def test_a_damaged_file_of_constants_is_one_line(tmp_path):
     store = Store(tmp_path, {"a": 1})
-    assert lipschitz.kept(store) is None
+    assert lipschitz.find_current(store) is None
     (store.path / "lipschitz.json").write_text("{")
     with pytest.raises(InputError, match="lipschitz.json is damaged: move it away"):
-        lipschitz.kept(store)
+        lipschitz.find_current(store)
 
 
 def loss(params, labelled):

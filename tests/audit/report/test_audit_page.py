@@ -51,7 +51,7 @@ def stored(root, setting=SETTING, runs=200, audited=True):
 
 @pytest.fixture
 def plain(monkeypatch):
-    panels = dict.fromkeys(("scores", "trade_off", "bounds", "profile"), b"<svg/>")
+    panels = dict.fromkeys(("scores", "trade_off", "bounds"), b"<svg/>")
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
 
 
@@ -70,7 +70,7 @@ def test_a_page_asks_for_nothing(tmp_path):
     ):  # the rest is a golden output
         assert words in outline.text, words
     images = [attributes for tag, attributes in outline.tags if tag == "svg"]
-    assert len(images) == 4 and all(len(image["aria-label"]) > 30 for image in images)
+    assert len(images) == 3 and all(len(image["aria-label"]) > 30 for image in images)
     for _, attributes in outline.tags:
         for name in ("src", "href"):
             assert attributes.get(name, "#").startswith(("data:image/", "#"))
@@ -104,7 +104,7 @@ def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share
     rng = np.random.default_rng(0)
     found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)))
     panels, again = (audit_panels.audit_panels(found) for _ in range(2))
-    assert panels == again and len(set(panels.values())) == 4
+    assert panels == again and len(set(panels.values())) == 3
     made = "".join(page.figure(panel, name) for name, panel in panels.items())
     ids = re.findall(r' id="([^"]*)"', made)
     assert len(ids) == len(set(ids)) > 40

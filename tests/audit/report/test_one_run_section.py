@@ -1,5 +1,6 @@
 """One-run audits' pages: what they claim, what they carry, and what they make of a folder."""
 
+import dataclasses
 import json
 import re
 
@@ -45,7 +46,7 @@ def subject(conclusion):
 
 @pytest.fixture
 def plain(monkeypatch):
-    panels = dict.fromkeys(("cosines", "epsilons"), b"<svg/>")
+    panels = dict.fromkeys(("cosines", "bounds"), b"<svg/>")
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
 
 
@@ -84,7 +85,7 @@ def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
 
 def test_no_bound_is_no_verdict(plain):
     about = subject(finish(observed(0.1)._replace(bounds=())))
-    assert "estimates alone" in about.conclusion.verdict.sentence
+    assert "only estimates" in about.conclusion.verdict.sentence
     assert "No bound: save coins" in audit_page.report("A", [about]).decode()
 
 
@@ -103,7 +104,7 @@ def save_federated(root, /, sigma=4.0, observe="final", **changes):
     )
     audit = FederatedAudit(runs, canary, Composition(sigma, 5), [0.8, 0.8])
     about = {
-        "setting": {"model": "linear", "canaries": 300, "observe": observe},
+        "setting": dataclasses.asdict(setting),
         "data": "made up",
         "out": str(store.path),
     }
@@ -117,18 +118,20 @@ def test_a_saved_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     folder = save_federated(tmp_path)
     assert make.federated(tmp_path) == [folder]
     about = subjects.describe_federated_folder(folder, RequestedLevels())
-    assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
+    assert (about.conclusion.delta, about.conclusion.confidence) == (1e-6, 0.9)
     text = Outline(audit_page.report("A", [about]).decode()).text
     for words in (
         "784-10 on Fashion-MNIST",
-        "Over all runs",
+        "the bounds below are of the first",
+        "Mean over runs, one_run_guesses",
         "accounted, client",
         "0.8000",
         "made up",
     ):
         assert words in text, words
     other = subjects.describe_federated_folder(folder, RequestedLevels(delta=1e-3))
-    assert other.runs[0].delta == 1e-3 and other.uppers[0].epsilon < about.uppers[0].epsilon
+    assert other.conclusion.delta == 1e-3
+    assert other.conclusion.upper_bound < about.conclusion.upper_bound
 
 
 @pytest.mark.slow
@@ -147,7 +150,6 @@ def test_federated_runs_are_held_against_what_accounting_says_of_a_canary(
 ):
     folder = save_federated(tmp_path, sigma, observe)
     about = subjects.describe_federated_folder(folder, RequestedLevels())
-    assert about.conclusion.upper_bound == about.uppers[0].epsilon
     assert not about.conclusion.is_claimed
     text = Outline(audit_page.report("A", [about]).decode()).text
     assert "not tested" not in text and "The claim says nothing" not in text
@@ -176,7 +178,7 @@ def test_a_claim_that_federated_runs_refute_together_is_a_violation_on_page_and_
     setting = FederatedSetting("linear", canaries=100, observe="fresh")
     about = subjects.describe_federated(setting, audit, "made up", "folder", "{}")
     text = Outline(audit_page.report("A", [about]).decode()).text
-    assert "The guarantee is violated" in text and "Of all runs together: " in text
+    assert "The guarantee is violated" in text and "of the first" not in text
     fields = json.loads(federated_table.federated_json(audit, {}))
     assert fields["together"]["claim_test"]["refuted"]
 

@@ -39,7 +39,6 @@ WORDS = (
     "upper bound says",
     "An estimate takes",
     "One run proves little",
-    "counts the rounds",
 )
 
 

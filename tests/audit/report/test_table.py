@@ -14,7 +14,6 @@ from audit.evidence.canaries import single
 from audit.methods import estimate
 from audit.report import audit_page, bounds_table, subjects
 from audit.report.bounds_table import remarks, show_e_value
-from audit.report.federated_table import OverRuns
 from audit.report.table import Column, Table, at_least, at_most, number
 from tests.cases import mostly_slow
 
@@ -65,8 +64,6 @@ def test_text_csv_json_and_html_have_the_same_cells():
         == "name,bound,limit,double\none,1.23456,2.00001,4.00002\ntwo,,inf,inf\n"
     )
     assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}
-    assert TABLE.header() == ["audit", "bound", "upper", "third"]
-    assert TABLE.cells()[1] == ["two", "", "inf", "0.3"]
 
 
 def test_headings_stand_where_they_change_and_lines_above_and_below():
@@ -77,15 +74,6 @@ def test_headings_stand_where_they_change_and_lines_above_and_below():
     rule = "-" * 10
     expected = ["title", "audit", rule, "first", "one", "two", rule, "second", "one", "note"]
     assert shown.splitlines() == expected
-
-
-def test_a_section_is_closed_below_its_last_row_and_nothing_can_have_a_word():
-    columns = (COLUMNS[1]._replace(none="-"),)
-    table = Table(
-        columns, ROWS, lambda row: row.name, rule=3, closing=lambda row: [f"end of {row.name}"]
-    )
-    expected = ["bound", "---", "one", " 1.23", "end of one", "---", "two", "    -", "end of two"]
-    assert table.text().splitlines() == expected
 
 
 def test_a_head_of_several_lines_ends_where_the_others_do():
@@ -100,12 +88,6 @@ def test_a_head_of_several_lines_ends_where_the_others_do():
 RNG = np.random.default_rng(0)
 GRID = (np.arange(1000) + 0.5) / 1000
 NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
-
-
-def test_a_mean_of_bounds_over_runs_is_rounded_down():
-    estimated = OverRuns("one_shot_fitted", [1.0, 2.0, 2.0], floor="0.1 (0.3)")
-    assert estimated.show_mean() == "1.667"
-    assert estimated._replace(floor="").show_mean() == "1.666"
 
 
 def concluded(mu, runs, out=None):
@@ -142,30 +124,6 @@ def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
 @pytest.mark.parametrize(("mu", "runs"), [(0, 2500), (0, 100), (3, 2500), (3, 40), (-0.02, 2500)])
 def test_otherwise_nothing_is(mu, runs):
     assert remarks(concluded(mu, runs)) == []
-
-
-@pytest.mark.parametrize(
-    ("worlds", "upper", "line"),
-    [
-        (
-            (np.full(100, 2.0), np.zeros(100)),
-            1.0,
-            "assumption_free exceeds the claim: the guarantee",
-        ),
-        ((NORMAL[::-1] + 3, NORMAL), 9.0, "if_gaussian exceeds the claim: violated, or the"),
-        ((NORMAL[::-1] + 3, NORMAL), 90.0, ""),
-        ((stats.t.ppf(GRID, 1) + 9, stats.t.ppf(GRID, 1)), 9.0, ""),  # its curve is refuted
-    ],
-)
-def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line):
-    conclusion = conclude(single(*worlds), EpsilonDelta(upper, 1e-5))
-    lines = [
-        row
-        for row in bounds_table.bounds_table(conclusion).splitlines()
-        if "exceeds the claim" in row
-    ]
-    assert len(lines) == (line != "")
-    assert all(row.startswith(line) and len(row) <= 80 for row in lines)
 
 
 @pytest.mark.parametrize(
