@@ -17,7 +17,7 @@ from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import lipschitz
 from audit.conclusions.conclusion import Conclusion, Curve, SampledBracket
-from audit.conclusions.finish import count_deciding_runs, finish, take_smaller
+from audit.conclusions.finish import finish, take_smaller
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape, make_coins
@@ -107,7 +107,9 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     if pair is ONE_CANARY:  # the test needs independent scores
         test = gaussian_curve.examine(*worlds)
         curve = Curve(test.p_value, gaussian_curve.power(*worlds))
-        curve = count_deciding_runs(curve, worlds)
+        if curve.is_doubted:
+            deciding = gaussian_curve.count_deciding_scores(*worlds)
+            curve = curve._replace(deciding_runs=deciding)
     concluded = Conclusion(
         evidence,
         worlds,
@@ -196,6 +198,7 @@ def conclude_setting(
     mechanism = setting.mechanism
     reason = ""
     expected = None
+    is_sampled = setting.sampling.name != EVERY
     if setting.adversary.any_time:  # every run draws canaries afresh
         evidence: Evidence = read_directions(scores)
     else:
@@ -203,7 +206,7 @@ def conclude_setting(
         if not own_model and predicted_mu(setting) is not None:
             reason = _GAUSSIAN_REASON
         # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
-        if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
+        if is_sampled and mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
     # The setting knows the optimizer and the schedule, on which the last model depends; the claim does not.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
@@ -216,7 +219,7 @@ def conclude_setting(
         expected=expected,
         hidden_state=last_model,
         uncovered=why_not,
-        sampled=_bracket_sampler(setting, level.delta),
+        sampled=_bracket_sampler(setting, level.delta) if is_sampled else None,
     )
     return finish(concluded)
 

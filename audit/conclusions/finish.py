@@ -18,7 +18,7 @@ import numpy as np
 
 from audit.claims.measured import MEASURED
 from audit.conclusions import verdicts
-from audit.conclusions.conclusion import Conclusion, Curve, UpperBound, Worlds
+from audit.conclusions.conclusion import Conclusion, UpperBound, Worlds
 from audit.evidence.canaries import Shape
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
@@ -28,7 +28,6 @@ from audit.methods import (
     curves,
     estimate,
     exact_null,
-    gaussian_curve,
     one_run_bounds,
 )
 from audit.methods.claimed_curve import ClaimTest, Power
@@ -71,11 +70,9 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     if second.epsilon > first.epsilon:
         shown = all_rows
         note = f"{remark}; the bound counts all of them, which proves less"
-    shown = shown._replace(
-        bounds=_take_smaller_bounds(all_rows.bounds, once.bounds),
-        curve=_take_weaker_curve(all_rows.curve, once.curve, shown.worlds),
-        notes=(*all_rows.notes, note),
-    )
+    smaller = _take_smaller_bounds(all_rows.bounds, once.bounds)
+    # Without repeated rows the test of the curve has less power, and is valid in either case.
+    shown = shown._replace(bounds=smaller, curve=once.curve, notes=(*all_rows.notes, note))
     test = None
     if first.claim_test is not None and second.claim_test is not None:
         tests = (first.claim_test, second.claim_test)
@@ -96,26 +93,6 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
         least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
         smaller.append(dataclasses.replace(least, path=()))
     return tuple(smaller)
-
-
-def _take_weaker_curve(first: Curve | None, second: Curve | None, worlds: Worlds) -> Curve | None:
-    """Returns the test of the Gaussian curve with the larger p-value, and the smaller power.
-
-    The power is 0 if only one reading refutes the curve, which is then neither refuted nor confirmed.
-    """
-    if first is None or second is None:
-        return None
-    power = min(first.power, second.power)
-    if first.is_refuted != second.is_refuted:
-        power = 0.0
-    return count_deciding_runs(Curve(max(first.p_value, second.p_value), power), worlds)
-
-
-def count_deciding_runs(curve: Curve, worlds: Worlds) -> Curve:
-    """Returns the test of a curve with the number of runs that would decide, if it has too little power."""
-    if not curve.is_doubted:
-        return curve
-    return curve._replace(deciding_runs=gaussian_curve.count_deciding_scores(*worlds))
 
 
 def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:

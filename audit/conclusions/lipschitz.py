@@ -365,7 +365,8 @@ def count_rehearsals(
         is_word and requested in (None, MEASURED, UNMEASURED),
         f"`lipschitz={requested!r}`: give {MEASURED} or {UNMEASURED}, or drop it",
     )
-    require_rehearsals(requested, rehearsals)
+    if rehearsals is not None:
+        require_rehearsals(requested, rehearsals)
     why_not = _why_uncovered(setting, own_model=False)
     is_wanted = requested == MEASURED
     message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it"
@@ -381,15 +382,13 @@ def count_rehearsals(
     return rehearsals or USUAL
 
 
-def require_rehearsals(requested: object, rehearsals: int | None) -> None:
+def require_rehearsals(requested: object, rehearsals: int) -> None:
     """Raises InputError for a number of rehearsals that is below 2, or comes without `lipschitz=measured`.
 
     Args:
       requested: the caller's `lipschitz`, a word or numbers.
-      rehearsals: the number of runs that the caller requests; None without a request.
+      rehearsals: the number of runs that the caller requests.
     """
-    if rehearsals is None:
-        return
     is_measured = isinstance(requested, str) and requested == MEASURED
     require(is_measured, f"`rehearsals` goes with `lipschitz={MEASURED}`: give it, or drop it")
     least = f"give at least {FEWEST}, one of them in each world"

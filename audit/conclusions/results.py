@@ -1,18 +1,15 @@
 """A conclusion as JSON, for programs, and in the file audit.json beside a setting's scores."""
 
-import dataclasses
 import json
 from typing import Any
 
 from audit.conclusions.conclusion import Conclusion
-from audit.methods.estimate import Bound, Estimate, Finding
+from audit.methods.estimate import Finding
+from audit.methods.method import Assumption
 from audit.storage.store import RESULT, Store
 from audit.written import write_json
 
 _ALWAYS = ("bounds", "upper_bound", "epsilon", "most_provable")  # fields that may be null
-# Of a single run's findings, in JSON.
-_ESTIMATE_FIELDS = ("method", "epsilon", "delta", "standard_error", "noise_floor", "n_in", "caveat")
-_BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
@@ -109,17 +106,11 @@ def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion from a single run as fields for JSON."""
     estimates = []
     for estimate in conclusion.estimates:
-        values = {**vars(estimate), "noise_floor": estimate.noise_floor._asdict()}
-        row = {name: values[name] for name in _ESTIMATE_FIELDS}
-        row["canaries"] = row.pop("n_in")
-        estimates.append(row)
-    bounds = []
-    for bound in conclusion.bounds:
-        values = finding_fields(bound)
-        bounds.append({name: values[name] for name in _BOUND_FIELDS})
+        more = {"canaries": estimate.n_in, "caveat": estimate.caveat}
+        estimates.append({**finding_fields(estimate), **more})
     fields = {
         "estimates": estimates,
-        "bounds": bounds,
+        "bounds": [*map(finding_fields, conclusion.bounds)],
         "upper_bound": conclusion.upper_bound,
         **claim_fields(conclusion),
     }
@@ -157,19 +148,20 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     `false_positive_rate` and `path`, the bound after each run, if no exact law gives that rate; `noise_floor`
     and `standard_error` of an estimate whose floor was not simulated.
     """
-    fields = dataclasses.asdict(finding)
-    dropped = ["method", "assumes", "caveat"]
+    fields = dict(vars(finding))
+    del fields["method"]
+    assumes = fields.pop("assumes", None)
+    shown = fields.pop("caveat", "")
+    if isinstance(assumes, Assumption):
+        shown = assumes.text
+    floor = fields.pop("noise_floor", None)
+    if floor is not None and floor.audits:
+        fields["noise_floor"] = floor._asdict()
+    else:
+        fields.pop("standard_error", None)
     if not fields.get("counted"):
-        dropped.append("counted")
+        fields.pop("counted", None)
     if finding.false_positive_rate is None:
-        dropped += ["false_positive_rate", "path"]
-    assumes = ""
-    if isinstance(finding, Bound):
-        assumes = finding.assumes.text
-    if isinstance(finding, Estimate):
-        assumes = finding.caveat
-        if not finding.noise_floor.audits:
-            dropped += ["noise_floor", "standard_error"]
-    for name in dropped:
-        fields.pop(name, None)
-    return {"method": finding.method, "assumes": assumes, **fields}
+        fields.pop("false_positive_rate", None)
+        fields.pop("path", None)
+    return {"method": finding.method, "assumes": shown, **fields}

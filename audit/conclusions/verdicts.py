@@ -12,6 +12,7 @@ LEAKS = "leaks"
 NOTHING = "nothing"
 VIOLATED = "violated"
 VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
+_SHOWN = 0.001  # smaller lower bounds are 0 when rounded down to three decimals
 BETTER_SCORES = "more runs, or for scores of fresh directions"  # for those who train nothing
 
 _IF_LEAKS = "This training leaks, if its trade-off curve is Gaussian."
@@ -89,12 +90,12 @@ def judge(conclusion: Conclusion) -> Verdict:
     broken = conclusion.exceeded(gaussian.epsilon)
     if broken is not None and not conclusion.refutes_gaussian:
         proven = "nothing"
-        if not _is_zero(free):
+        if free.epsilon >= _SHOWN:
             proven = f"at least {at_least(free.epsilon)}"
         explanation = (
             f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(broken)}. Either the curve is "
-            f"not Gaussian, or there is a bug, {_blame_others(broken, conclusion, broken.name)} Without any assumption on "
-            f"the curve these runs prove {proven}, which contradicts nothing."
+            f"not Gaussian, or there is a bug, {_blame_others(broken, conclusion, broken.name)} "
+            f"Without any assumption on the curve these runs prove {proven}, which contradicts nothing."
             f"{_describe_curve_test(conclusion)} To decide: {describe_what_decides(conclusion)}."
         )
         return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, _IF_VIOLATED, explanation)
@@ -111,8 +112,8 @@ def _judge_leak(conclusion: Conclusion) -> Verdict:
     free = conclusion.assumption_free
     curve = _describe_curve_test(conclusion)
     guarantee = _describe_upper_bounds(conclusion)
-    is_gaussian_zero = conclusion.refutes_gaussian or _is_zero(gaussian)
-    if _is_zero(free) and is_gaussian_zero:
+    is_gaussian_zero = conclusion.refutes_gaussian or gaussian.epsilon < _SHOWN
+    if free.epsilon < _SHOWN and is_gaussian_zero:
         runs = str(conclusion.evidence)
         if conclusion.has_one_canary:
             runs = f"{conclusion.runs:,} runs"
@@ -123,7 +124,7 @@ def _judge_leak(conclusion: Conclusion) -> Verdict:
             f"{show_level(conclusion.delta)}: the lower bounds are 0. {_MAY_LEAK}{curve}{guarantee}"
         )
         return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
-    if _is_zero(free):
+    if free.epsilon < _SHOWN:
         without = "without any assumption on the curve, these runs prove no leakage"
         leak = f"{_claim(gaussian, _IF_GAUSSIAN)}; {without}"
         return Verdict(LEAKS, "leaks, if Gaussian", _IF_LEAKS, f"{leak}.{curve}{guarantee}")
@@ -171,7 +172,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
     # No violation: reversed scores, a leak, or nothing is proven.
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
-    proven = [bound for bound in bounds if not _is_zero(bound)]
+    proven = [bound for bound in bounds if bound.epsilon >= _SHOWN]
     guarantee = _describe_upper_bounds(conclusion)
     if proven:
         sentence = f"{_claim_each(proven)}{guarantee}"
@@ -258,11 +259,6 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
     if curve.deciding_runs is not None:
         more = f"; {curve.deciding_runs:,} would decide"
     return f" That the curve is Gaussian is not confirmed by so few runs {result}{more}."
-
-
-def _is_zero(bound: Bound) -> bool:
-    """Returns whether a lower bound on epsilon is 0 when rounded down to three decimals."""
-    return bound.epsilon < 0.001
 
 
 def _claim(bound: Bound, proviso: str) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.conclusions.conclusion import Conclusion
-from audit.laws import conversions, cosine_law
+from audit.laws import conversions
 from audit.methods import curves
 from audit.methods.estimate import Bound
 from audit.methods.exact_null import EXACT_NULL_GDP
@@ -39,8 +39,6 @@ from audit.written import show_level, show_percent
 Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-_BINS = 40  # of a histogram of cosines
-_FAR = 4.0  # the cosines' axis reaches at least so far, in units of 1/sqrt(d)
 _LIGHT = 0.3  # opacity of the bar of a bound that assumes something
 _LABEL_WIDTH = 26  # characters of a line of a bar's name
 _POINTS = 801  # false-positive rates at which a curve is drawn
@@ -89,10 +87,8 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
     """Returns the functions that draw an audit's panels, by the panels' names, in order."""
-    if conclusion.is_one_run and conclusion.one_run.cosines is None:
-        return {"bounds": _draw_bounds}
     if conclusion.is_one_run:
-        return {"cosines": _draw_cosines, "bounds": _draw_bounds}
+        return {"scores": _draw_scores, "bounds": _draw_bounds}
     panels = {"scores": _draw_scores, "trade_off": draw_on_deviates, "bounds": _draw_bounds}
     if conclusion.law_is_known:
         panels["path"] = _draw_path
@@ -154,9 +150,7 @@ def _name(row: BoundRow, conclusion: Conclusion) -> str:
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Draws histograms of both worlds' scores, and the thresholds of the bounds that verdicts rest on."""
     scores_in, scores_out = conclusion.worlds
-    unit = "scores"
-    if conclusion.has_one_canary:
-        unit = "runs"
+    unit = "runs" if conclusion.has_one_canary else "scores"
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
@@ -165,19 +159,19 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         high += max(0.5, 1e-6 * abs(high))
     # About the root of the number of scores; more than 60 bars would be too thin.
     bins = np.linspace(low, high, min(math.isqrt(len(all_scores)) + 2, 61)).tolist()
-    out = "the known law"
-    if not conclusion.law_is_known:
-        out = f"{len(scores_out)} {unit}"
+    out = "the known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=in_label)
-    thresholds = {conclusion.gaussian.method: "--", conclusion.assumption_free.method: "-"}
     for row in list_rows(conclusion):
         bound = row.finding
-        if isinstance(bound, Bound) and bound.method in thresholds and bound.threshold is not None:
-            color = BOUND if bound.holds else FADED
+        is_shown = conclusion.pair is not None and row.name in conclusion.pair
+        if isinstance(bound, Bound) and is_shown:
+            look = {"color": BOUND if bound.holds else FADED, "ls": "-"}
+            if bound.assumes.gaussian:
+                look["ls"] = "--"
             label = f"threshold, {_name(row, conclusion)}"
-            axis.axvline(bound.threshold, color=color, ls=thresholds[bound.method], label=label)
+            axis.axvline(bound.threshold, label=label, **look)
     axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
     axis.locator_params(axis="x", nbins=6)
     _set_title(axis, "Scores")
@@ -251,33 +245,6 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(bottom=0)
     _set_title(axis, "Proven, whatever the curve")
-
-
-def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws the histogram of a single run's observed cosines in units of 1/sqrt(d), d being the dimension.
-
-    Next to it is the histogram of the unobserved cosines; without any, the exact law where nothing leaks.
-    """
-    cosines = conclusion.one_run.cosines
-    assert cosines is not None
-    root = math.sqrt(cosines.dimension)
-    observed = cosines.observed * root
-    unobserved = cosines.unobserved * root
-    # The axis shows all cosines, and nearly all of the law where nothing leaks, which is about N(0, 1).
-    low = min([-_FAR, *observed, *unobserved])
-    high = max([_FAR, *observed, *unobserved])
-    bins = np.linspace(low, high, _BINS + 1).tolist()
-    look = {"bins": bins, "density": True, "alpha": 0.5}
-    axis.hist(observed, color=IN, label=f"observed ({len(observed):,})", **look)
-    if len(unobserved):
-        label = f"unobserved ({len(unobserved):,})"
-        axis.hist(unobserved, color=OUT, hatch="///", label=label, **look)
-    else:
-        grid = np.linspace(low, high, 10 * _BINS)
-        within = np.clip(grid / root, -1 + 1e-12, 1 - 1e-12)  # the density is finite there
-        density = np.exp(cosine_law.log_density(within, cosines.dimension)) / root
-        axis.plot(grid, density, color=OUT, label="no leak")
-    axis.set(xlabel=r"cosine, in units of $1/\sqrt{d}$", ylabel="density")
 
 
 def draw_trade_off(

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ class BoundRow(NamedTuple):
       assumes: what a bound assumes, or why another value is no bound.
       sign: "≥" for a lower bound and "≤" for an upper bound; empty for what is no bound.
       show: function from epsilon or mu to its text: rounded down if it comes from scores, else up.
+      counts: what was counted, as texts: the threshold and both errors, or words for a single run.
       finding: the lower bound or the estimate; None for other rows.
       upper: the upper bound on what all models, or only the last, leak; None for other rows.
     """
@@ -55,6 +56,7 @@ class BoundRow(NamedTuple):
     assumes: Assumption
     sign: str = ""
     show: Callable[[float], str] = at_most
+    counts: tuple[str, ...] = ("", "", "")
     finding: Finding | None = None
     upper: UpperBound | None = None
 
@@ -79,7 +81,7 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
         if not conclusion.is_one_run:
             label = method_of(bound).label
         row = BoundRow(bound.method, label, bound.epsilon, bound.mu, bound.assumes, "≥", at_least)
-        rows.append(row._replace(finding=bound))
+        rows.append(row._replace(counts=_count(bound, conclusion), finding=bound))
     for upper in conclusion.upper_bounds:
         row = BoundRow(
             upper.label, upper.label, upper.epsilon, finite(upper.mu), upper.assumes, "≤"
@@ -90,7 +92,8 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     for estimate in conclusion.estimates:
         method = method_of(estimate)
         row = BoundRow(method.name, method.label, estimate.epsilon, estimate.mu, method.assumes)
-        rows.append(row._replace(show=at_least, finding=estimate))
+        counts = _count(estimate, conclusion)
+        rows.append(row._replace(show=at_least, counts=counts, finding=estimate))
     if conclusion.expected is not None:
         rows.append(BoundRow("linear_losses", "linear losses", conclusion.expected, None, EXPECTED))
     return rows
@@ -113,12 +116,32 @@ def bounds_table(conclusion: Conclusion) -> str:
         before = [*_list_estimates(conclusion, level), ""]
     elif not conclusion.has_one_canary:
         before.append(str(conclusion.evidence))
+    heads = ["threshold", "FPR", "FNR"]
+    if conclusion.has_one_canary:
+        heads = ["threshold", "FP/out", "FN/in"]
+    if conclusion.is_one_run:
+        heads = ["counts"]
+    counts = []
+    for place, head in enumerate(heads):
+        counts.append(
+            Column(head=head, value=lambda row, place=place: row.counts[place], left=True)
+        )
+    state = conclusion.hidden_state
+
+    def show_assumption(row: BoundRow) -> str:
+        """Returns the last cell of a row: for a measured bound what it would be if steps expanded more."""
+        if row.upper is not None and row.upper.is_measured and state is not None:
+            return f"({state.describe_margin(_MARGIN)})"
+        if isinstance(row.finding, Bound) and not row.finding.holds:
+            return "REFUTED"
+        return row.assumes.word
+
     columns = [
         Column(head="method", value=attrgetter("name"), left=True),
         Column(head="epsilon", value=lambda row: row.show(row.epsilon), left=True),
         Column(head="mu", value=_show_mu, left=True),
-        *_list_columns_of_scores(conclusion),
-        Column(head="assumes", value=_show_assumption, left=True),
+        *counts,
+        Column(head="assumes", value=show_assumption, left=True),
     ]
     notes = [
         *describe_claim(conclusion),
@@ -131,16 +154,8 @@ def bounds_table(conclusion: Conclusion) -> str:
         notes.append(f"to decide: {verdicts.describe_what_decides(conclusion)}")
     for remark in remarks(conclusion):
         notes.append(textwrap.fill(remark, _WIDTH))
-    notes.append(show_verdict(conclusion))
-    state = conclusion.hidden_state
-
-    def add_margin(row: BoundRow) -> str:
-        """Returns what a measured bound would be if steps expanded 10 times as much; else ""."""
-        if state is None or row.upper is None or not row.upper.is_measured:
-            return ""
-        return f"({state.describe_margin(_MARGIN)})"
-
-    table = Table(columns, list_rows(conclusion), before=before, after=notes, aside=add_margin)
+    notes.append(make_note("verdict:", conclusion.verdict.headline))
+    table = Table(columns, list_rows(conclusion), before=before, after=notes)
     # A table that is too wide for a terminal gets narrower gaps between its columns.
     text = table.text()
     if max(map(len, text.splitlines())) > _WIDTH:
@@ -148,45 +163,24 @@ def bounds_table(conclusion: Conclusion) -> str:
     return text
 
 
-def _list_columns_of_scores(conclusion: Conclusion) -> Sequence[Column]:
-    """Returns the columns between mu and what is assumed: what was counted for a bound or an estimate."""
+def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
+    """Returns what was counted, as texts: the threshold and both errors; for a single run in words."""
     if conclusion.is_one_run:
-        return [
-            Column(
-                head="counts", value=attrgetter("finding"), show=attrgetter("counted"), left=True
-            )
-        ]
-
-    def show_share(count: int, scores: int) -> str:
-        """Returns errors over scores; if they depend on each other, in percent."""
-        if conclusion.has_one_canary:
-            return f"{count}/{scores}"
-        # Errors can exceed the half of all coins that counts as scores.
-        return f"{min(count / scores, 1):.2%}"
-
-    def show_false_positives(finding: Finding) -> str:
-        """Returns the rate of a known law, or how many scores out exceed the threshold."""
-        if finding.false_positive_rate is not None:
-            return f"{finding.false_positive_rate:.1e}"
-        return show_share(finding.false_positives, finding.n_out)
-
-    def show_false_negatives(finding: Finding) -> str:
-        """Returns how many scores in do not exceed the threshold."""
-        return show_share(finding.false_negatives, finding.n_in)
-
-    heads = ("threshold", "FPR", "FNR")
-    if conclusion.has_one_canary:
-        heads = ("threshold", "FP/out", "FN/in")
-    # z: without the minus sign of -0
-    shows = (
-        lambda finding: f"{finding.threshold:z.4g}",
-        show_false_positives,
-        show_false_negatives,
+        return (getattr(finding, "counted", ""),)
+    shares = []
+    errors = (
+        (finding.false_positives, finding.n_out),
+        (finding.false_negatives, finding.n_in),
     )
-    columns = []
-    for head, show in zip(heads, shows, strict=True):
-        columns.append(Column(head=head, value=attrgetter("finding"), show=show, left=True))
-    return columns
+    for count, scores in errors:
+        share = f"{count}/{scores}"
+        if not conclusion.has_one_canary:
+            # Errors can exceed the half of all coins that counts as scores.
+            share = f"{min(count / scores, 1):.2%}"
+        shares.append(share)
+    if finding.false_positive_rate is not None:  # that of a known law
+        shares[0] = f"{finding.false_positive_rate:.1e}"
+    return (f"{finding.threshold:z.4g}", *shares)  # z: without the minus sign of -0
 
 
 def _show_mu(row: BoundRow) -> str:
@@ -194,15 +188,6 @@ def _show_mu(row: BoundRow) -> str:
     if row.mu is None or (row.upper is not None and not row.upper.hidden):
         return ""
     return row.show(row.mu)
-
-
-def _show_assumption(row: BoundRow) -> str:
-    """Returns the last cell of a row; a measured bound's name and margin say it already."""
-    if row.upper is not None and row.upper.is_measured:
-        return ""
-    if isinstance(row.finding, Bound) and not row.finding.holds:
-        return "REFUTED"
-    return row.assumes.word
 
 
 def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
@@ -229,14 +214,9 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
     ]
 
 
-def _make_note(word: str, text: str) -> str:
+def make_note(word: str, text: str) -> str:
     """Returns a note below a table: a word, then its explanation, indented and wrapped."""
     return textwrap.fill(f"{word:<{_INDENT}}{text}", _WIDTH, subsequent_indent=_INDENT * " ")
-
-
-def show_verdict(conclusion: Conclusion) -> str:
-    """Returns the last line below a table: the verdict's headline."""
-    return _make_note("verdict:", conclusion.verdict.headline)
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
@@ -248,7 +228,7 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
     lines = []
     word = "claim:"
     for statement in make_statements_on_claim(conclusion):
-        lines.append(_make_note(word, statement))
+        lines.append(make_note(word, statement))
         word = ""
     return lines
 
@@ -307,32 +287,32 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     for rate, text in zip(conclusion.attack, words, strict=True):
         if rate is not None:
             shown = f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})"
-            yield _make_note(word, text.format(shown))
+            yield make_note(word, text.format(shown))
         word = ""
 
 
 def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     """Yields lines that explain the table's last column, the Gaussian curve at last."""
     if conclusion.sampled is not None:
-        yield _make_note("sampler:", verdicts.describe_sampled(conclusion.sampled))
+        yield make_note("sampler:", verdicts.describe_sampled(conclusion.sampled))
     if conclusion.uncovered:
-        yield _make_note("last model:", f"no bound but composition: {conclusion.uncovered}")
+        yield make_note("last model:", f"no bound but composition: {conclusion.uncovered}")
     assumptions = [row.assumes for row in list_rows(conclusion)]
     # False sorts before True, so that the Gaussian curve comes last: the lines on its test follow.
     for assumption in sorted(dict.fromkeys(assumptions), key=attrgetter("gaussian")):
         if assumption.note:
-            yield _make_note(f"{assumption.word}:", assumption.note)
+            yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.has_tied_scores:
-        yield _make_note("", _UNTESTED)
+        yield make_note("", _UNTESTED)
 
 
 def _describe_curve(conclusion: Conclusion) -> Iterator[str]:
     """Yields lines on the Gaussian curve's test, and on why the curve should be Gaussian."""
     if conclusion.curve is None:
         return
-    yield _make_note("", f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}")
+    yield make_note("", f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}")
     if conclusion.reason:
-        yield _make_note("", conclusion.reason)
+        yield make_note("", conclusion.reason)
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:

@@ -15,8 +15,8 @@ from audit.report.bounds_table import (
     BoundRow,
     bounds_table,
     describe_claim,
+    make_note,
     show_floor,
-    show_verdict,
 )
 from audit.report.table import Column, Table, at_least
 from audit.written import Level, counted, show_level, write_json
@@ -115,7 +115,8 @@ def federated_table(audit: FederatedAudit) -> str:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"
         lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)}, whatever the curve")
-        lines += [*describe_claim(audit.together), show_verdict(audit.together), ""]
+        verdict = make_note("verdict:", audit.together.verdict.headline)
+        lines += [*describe_claim(audit.together), verdict, ""]
     lines.append(Table(columns, upper_bounds(audit)).text())
     if audit.accuracies:
         accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"

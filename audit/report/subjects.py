@@ -3,36 +3,30 @@
 Nothing here imports a library that trains.
 """
 
-import dataclasses
 import hashlib
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
-from audit.claims.accounting import Composition
-from audit.claims.claim import DpSgd
 from audit.conclusions import lipschitz
-from audit.conclusions.concluded import conclude_each_run, conclude_setting, conclude_together
+from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.verdicts import describe_sampled
 from audit.errors import InputError, require
-from audit.report.federated_table import RESULT, FederatedAudit, collect_over_runs, upper_bounds
 from audit.report.listing import make_command
 from audit.settings import make
-from audit.settings.federated import FINAL, FederatedSetting
 from audit.settings.setting import POISSON, Setting, summary
 from audit.storage import files, score_files
 from audit.storage.store import Store
 from audit.storage.tables import STDIN
 from audit.tasks import task
 from audit.version import __version__
-from audit.written import USUAL_LEVEL, Level, counted, show_level
+from audit.written import USUAL_LEVEL, Level, show_level
 
 
 class Subject(NamedTuple):
@@ -102,14 +96,6 @@ _UNKNOWN_RUN = (
     "The cosines come from elsewhere: this page knows neither the training nor who inserted the canaries. "
     "The bounds hold for the training that made them, where their assumptions hold of it."
 )
-_SEEN = {
-    "final": "It sees the final model only, and takes its cosine with each canary's direction.",
-    "weights": "It sees the final weights only, and takes their cosine with each canary's direction.",
-    "fresh": "It sees the final model only, and takes the cosine of each canary's direction, which every run "
-    "draws afresh, with how far that model is from a training without noise and canaries.",
-    "all": "It sees every round's model, and takes the largest cosine of a round's move over rounds.",
-    "means": "It sees every round's noisy mean, and takes the largest cosine over rounds.",
-}
 
 
 def describe_score_files(
@@ -339,107 +325,3 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
         "(add or remove one)."
     )
     return [*sentences, clipped, counted_steps]
-
-
-def describe_federated(
-    setting: FederatedSetting, audit: FederatedAudit, data: str, folder: str, config: str
-) -> Subject:
-    """Returns an audit of federated runs, with its facts for a report.
-
-    Args:
-      setting: the setting of the runs.
-      audit: the conclusions from the runs.
-      data: the origin of the clients' examples, in words.
-      folder: the name of the setting's folder.
-      config: the content of the setting's file.
-    """
-    model = setting.model
-    if model in task.federated_tasks():
-        model = task.federated_tasks()[model].description
-    clients = "all"
-    if setting.clients:
-        clients = f"{setting.clients:,}"
-    norm = f"clipping norm C = {setting.clipping_norm:g}"
-    if setting.quantile:  # C adapts to the norms of updates
-        norm += f", at first: it follows the {setting.quantile:g} quantile"
-    runs = f"{len(audit.runs):,}"
-    if audit.together is None and len(audit.runs) > 1:
-        runs += "; the verdict and the bounds below are of the first"
-    facts = {
-        "Model": model,
-        "Clients": f"{clients}, {setting.cohort:,} a round ({setting.participation}), "
-        f"{counted(setting.rounds, 'round')}",
-        "A client's training": f"{counted(setting.client_epochs, 'epoch')} of mini-batches of "
-        f"{setting.batch_size}, learning rate {setting.client_learning_rate:g}",
-        "Server": f"learning rate {setting.learning_rate:g}, momentum {setting.momentum:g}",
-        "DP-FedAvg": f"{norm}; noise multiplier sigma = {setting.noise_multiplier:g}",
-        "Canaries": f"{setting.canaries:,}, each in or out by a coin, in "
-        f"{counted(setting.repetitions, 'round')} each; {audit.runs[0].evidence}",
-        "Runs": runs,
-    }
-    for row in upper_bounds(audit):
-        facts[f"Epsilon, {row.name}"] = f"{row.show_signed(row.epsilon)} ({row.assumes})"
-    if len(audit.runs) > 1:
-        for method in collect_over_runs(audit.runs):
-            facts[f"Mean over runs, {method['method']}"] = method["mean"]
-    if audit.accuracies:
-        mean = sum(audit.accuracies) / len(audit.accuracies)
-        facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(audit.accuracies), 'run')}"
-    threats = [
-        "Canary clients send random directions as long as the clipping norm, and take part like others.",
-        _SEEN[setting.observe],  # what the adversary sees, and how it scores
-        "It knows neither the noise nor who else took part in a round.",
-        "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
-    ]
-    return Subject(
-        anchor=f"s{folder}",
-        title=f"federated {setting.model}, {setting.observe}, seed {setting.seed}",
-        facts=facts,
-        threats=threats,
-        conclusion=audit.together or audit.runs[0],
-        provenance={"Setting": folder, "Seed": str(setting.seed), "Data": data},
-        config=config,
-    )
-
-
-def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
-    """Returns an audit, concluded anew from the scores in a federated setting's folder, with its facts.
-
-    The setting, its compositions and accuracies are read from federated.json, which the audit wrote.
-
-    Args:
-      folder: the setting's folder.
-      levels: the requested levels of the bounds; those of the audit are the default.
-
-    Raises:
-      InputError: if federated.json or the scores are missing or can't be read.
-    """
-    store = Store.at(folder)
-    content = files.read(folder / RESULT)
-    fix = "start the same federated audit again"
-    require(content is not None, f"{folder} has no {RESULT}: {fix}")
-
-    # The file has keys and types as `federated_json` writes them; any other content raises one of the errors.
-    try:
-        values: dict[str, Any] = json.loads(content or b"")
-        fields = dataclasses.fields(FederatedSetting)
-        setting = FederatedSetting(
-            **{field.name: values["setting"][field.name] for field in fields}
-        )
-        canary, client = [Composition(*values) for values in values["compositions"]]
-        dimension = int(values["runs"][0]["dimension"])
-        count = len(values["runs"])
-        level = levels.complete(float(values["delta"]), float(values["confidence"]))
-        data = str(values["data"])
-        accuracies = [float(accuracy) for accuracy in values["accuracies"]]
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-        raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {fix}") from None
-
-    # Bounds are computed anew from the scores in the store.
-    scores = store.load(count)
-    law_holds = setting.observe in FINAL  # of a cosine with a final model the law is exact
-    claim = DpSgd(*canary)
-    runs = conclude_each_run(scores, dimension, law_holds, level, claim)
-    together = conclude_together(scores, level, claim)
-    audit = FederatedAudit(runs, canary, client, accuracies, together)
-    return describe_federated(setting, audit, data, folder.name, store.text)

@@ -72,7 +72,6 @@ class Table(Generic[R]):
       after: the lines below the rows.
       gap: the text between two columns.
       rule: the length of a rule, a line of dashes; 0 for the length of the longest row.
-      aside: function from a row to text after its last cell, which does not widen the columns.
     """
 
     columns: Sequence[Column]
@@ -82,7 +81,6 @@ class Table(Generic[R]):
     after: Sequence[str] = ()
     gap: str = "  "
     rule: int = 0
-    aside: Callable[[R], str] | None = None
 
     def text(self) -> str:
         """Returns the table as text for a terminal: header, rule and rows, with the lines before and after.
@@ -113,8 +111,7 @@ class Table(Generic[R]):
             if self.section is not None and heading != self.section(row):
                 heading = self.section(row)
                 shown += [rule, heading] if heading else [rule]
-            aside = self.aside and self.aside(row)
-            shown.append(f"{line}{self.gap}{aside}" if aside else line)
+            shown.append(line)
         return "\n".join([*shown, *self.after])
 
     def csv(self) -> bytes:

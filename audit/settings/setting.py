@@ -329,7 +329,8 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     require(
         steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}"
     )
-    _validate_sampler(setting, delta)
+    if setting.sampling.name != EVERY:
+        _validate_sampler(setting, delta)
     if runs is not None:
         _validate_runs(setting, runs)
 
@@ -362,8 +363,6 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 def _validate_sampler(setting: Setting, delta: float) -> None:
     """Raises InputError where the sampler does not go with the setting's steps and canaries."""
     sampling = setting.sampling
-    if sampling.name == EVERY:
-        return
     if sampling.name == POISSON:
         from audit.claims import accounting  # loads SciPy
 

@@ -145,12 +145,3 @@ def test_poisson_canaries_profit_from_the_mixture_where_every_step_may_take_them
     sampled = conclude_setting(SCORES, setting_of("logistic", sampler="poisson:0.2", **given))
     assert sampled.hidden_state.bound.epsilon < every.hidden_state.bound.epsilon
     assert sampled.hidden_state.bound.mu == pytest.approx(every.hidden_state.bound.mu)
-
-
-def test_known_steps_are_no_secret():
-    setting = setting_of("logistic", sampler="known:4", steps=20, canaries=8, noise_multiplier=1.0)
-    rng = np.random.default_rng(0)
-    scores = Scores(0, rng.normal(size=(40, 8)), rng.random((40, 8)) < 0.5)
-    concluded = conclude_setting(scores, setting)
-    assert concluded.sampled is None and not setting.sampling.is_hidden
-    assert concluded.upper_bound == accounting.epsilon_upper_bound(1.0, 4, DELTA)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.written import Level, round_confidence, show_level, show_percent, show_risk
+from audit.written import Level, show_level, show_percent, show_risk
 
 
 @pytest.mark.parametrize("value", [0.95, 1e-5, 0.9999999, 1 - 2**-53, 1.234567e-7, 5e-324])
@@ -16,5 +16,3 @@ def test_levels_are_short_where_they_can_be():
     assert [show_percent(value) for value in (0.95, 0.9, 0.07)] == ["95%", "90%", "7%"]
     assert show_percent(0.9999999999999) == "99.99999999999%"
     assert [show_risk(value) for value in (0.95, 0.9999999)] == ["5%", "0.00001%"]
-
-

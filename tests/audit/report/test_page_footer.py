@@ -64,8 +64,3 @@ def test_only_what_is_on_the_page_is_explained(name):
 
 def test_an_upper_bound_is_explained_where_there_is_one():
     assert "upper bound says" in explained(describe(SINGLE, EpsilonDelta(3.0, 1e-5)))
-
-
-def test_a_page_of_several_audits_explains_what_one_of_them_shows():
-    audits = [describe(EVIDENCE[name]) for name in ("in order", "single", "one run")]
-    assert explained(*audits) == EXPLAINED["single"]

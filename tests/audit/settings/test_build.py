@@ -49,12 +49,6 @@ def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monk
         build.build(changed(SETTING, canaries=4), dataset)
 
 
-def test_insertions_take_the_place_of_steps():
-    assert changed(SETTING, insertions=5, k=2).schedule.steps == 10
-    with pytest.raises(InputError, match="`steps=3` and `insertions=5` say the same: drop one"):
-        setting_of("fcnn", steps=3, insertions=5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("insert", "steps", "attack"),
