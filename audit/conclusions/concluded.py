@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition, mu_upper_bound
-from audit.claims.brackets import bracket_allocation, bracket_shuffled
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import lipschitz
-from audit.conclusions.conclusion import Conclusion, Curve, SampledBracket
+from audit.conclusions.conclusion import Conclusion, Curve
 from audit.conclusions.finish import finish, take_smaller
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
@@ -30,7 +29,7 @@ from audit.laws.conversions import epsilon_from_mu
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY, Pair
-from audit.settings.setting import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, SHUFFLED, Setting
+from audit.settings.setting import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, Setting
 from audit.storage.store import Scores
 from audit.tasks.task import tasks
 from audit.written import USUAL_LEVEL, Level
@@ -219,7 +218,6 @@ def conclude_setting(
         expected=expected,
         hidden_state=last_model,
         uncovered=why_not,
-        sampled=_bracket_sampler(setting, level.delta) if is_sampled else None,
     )
     return finish(concluded)
 
@@ -235,23 +233,6 @@ def make_claim(setting: Setting) -> Claim:
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, sampling.batches, setting.insertions)
     return DpSgd(*setting.composition)
-
-
-def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
-    """Returns the lower and the upper bound on epsilon for an adversary who sees the model after every step.
-
-    None without noise, and unless the setting's sampler draws one step of each epoch for a canary.
-    """
-    sampling = setting.sampling
-    sigma = setting.mechanism.noise_multiplier
-    if not sampling.batches or not sigma:
-        return None
-    bracket = bracket_allocation  # of balls in bins and random allocation
-    if sampling.name == SHUFFLED:
-        bracket = bracket_shuffled
-    epochs = setting.insertions  # one in each epoch
-    every_model = bracket(sigma, sampling.batches, epochs, delta)
-    return SampledBracket(sampling.name, sampling.batches, epochs, every_model)
 
 
 def _expect_linear_losses(setting: Setting, delta: float) -> float | None:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition
-from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
 from audit.claims.hidden_state import HiddenState
 from audit.evidence.canaries import Fresh
@@ -61,22 +60,6 @@ class UpperBound(NamedTuple):
     label: str
     hidden: bool = False
     is_measured: bool = False
-
-
-class SampledBracket(NamedTuple):
-    """Bounds on what all models leak if a sampler draws a single step of each epoch for a canary.
-
-    Attributes:
-      sampler: the sampler's name.
-      batches: the number of steps of an epoch.
-      epochs: the number of epochs of training.
-      every_model: the lower and the upper bound on epsilon, and the accountant that computed them.
-    """
-
-    sampler: str
-    batches: int
-    epochs: int
-    every_model: EveryModel
 
 
 class Curve(NamedTuple):
@@ -165,7 +148,6 @@ class Conclusion(NamedTuple):
       hidden_state: the upper bound on only the last model; None if steps are not known to be Lipschitz.
       uncovered: why there is no `hidden_state`, if the setting of the training runs is known; else empty.
       expected: the epsilon of the last model if losses were linear, for sampled canaries; no bound.
-      sampled: bounds on what all models leak if a sampler draws the canaries' steps; None without.
       reason: why the curve should be Gaussian; empty if the mechanism gives no reason.
 
     `finish` computes the following.
@@ -214,7 +196,6 @@ class Conclusion(NamedTuple):
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     expected: float | None = None
-    sampled: SampledBracket | None = None
     reason: str = ""
 
     is_one_run: bool = False

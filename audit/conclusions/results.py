@@ -55,7 +55,6 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       upper_bound: the claimed epsilon; null if infinite or unknown.
       last_model*: the upper bound on the last model, or `why_not`. `margins` has an epsilon for each of some
         factors f: that of the bound if each step's constant c were larger by (f - 1) |c - 1|.
-      every_model*: lower and upper bound on epsilon with a sampler, for an adversary who sees every model.
       claim_test*: the test of the claim.
       expected*: the epsilon of the last model if losses were linear; null if infinite.
       epsilon: the lower bound that needs no assumption on the curve.
@@ -69,7 +68,6 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
     if conclusion.is_one_run:
         return _list_one_run_fields(conclusion)
     state = conclusion.hidden_state
-    sampled = conclusion.sampled
     curve = conclusion.curve
     last_model = None
     if state is not None:
@@ -86,7 +84,6 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
         "notes": conclusion.notes or None,
         "upper_bound": conclusion.upper_bound,
         "last_model": last_model,
-        "every_model": sampled and {"sampler": sampled.sampler, **sampled.every_model._asdict()},
         **claim_fields(conclusion),
         "expected": conclusion.expected,
         "epsilon": conclusion.epsilon,

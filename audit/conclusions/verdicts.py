@@ -3,10 +3,10 @@
 import math
 
 from audit import written
-from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, Verdict
+from audit.conclusions.conclusion import Conclusion, UpperBound, Verdict
 from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN
-from audit.written import counted, show_level, show_percent, show_risk
+from audit.written import show_level, show_percent, show_risk
 
 LEAKS = "leaks"
 NOTHING = "nothing"
@@ -36,19 +36,6 @@ def at_most(value: float) -> str:
     if not math.isfinite(value):
         return "∞"
     return written.short(written.at_most(value))
-
-
-def describe_sampled(sampled: SampledBracket) -> str:
-    """Returns in words the bounds on epsilon for an adversary who sees the model after every step."""
-    lower, upper, accountant = sampled.every_model  # there may be only an upper bound
-    least = ""
-    if lower is not None:
-        least = f"at least {at_least(lower)} and "
-    epochs = f"{counted(sampled.epochs, 'epoch')} of {sampled.batches:,} steps"
-    return (
-        f"{sampled.sampler}, {epochs}: in the worst case all models leak "
-        f"{least}at most {at_most(upper)} ({accountant})"
-    )
 
 
 def judge(conclusion: Conclusion) -> Verdict:

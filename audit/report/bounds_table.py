@@ -28,9 +28,6 @@ _SHOWN = 0.0005  # smaller values of epsilon show as 0 with three decimals
 _NOTES_ON_ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
-_MARGIN = 10  # factor on measured constants' excess over 1, to show what the bound would then be
-_MAX_E_VALUE = 1e6  # larger e-values are shown as "above" it
-_MIN_E_VALUE = 0.01  # smaller e-values are shown as "below" it
 
 
 class BoundRow(NamedTuple):
@@ -126,12 +123,9 @@ def bounds_table(conclusion: Conclusion) -> str:
         counts.append(
             Column(head=head, value=lambda row, place=place: row.counts[place], left=True)
         )
-    state = conclusion.hidden_state
 
     def show_assumption(row: BoundRow) -> str:
-        """Returns the last cell of a row: for a measured bound what it would be if steps expanded more."""
-        if row.upper is not None and row.upper.is_measured and state is not None:
-            return f"({state.describe_margin(_MARGIN)})"
+        """Returns the last cell of a row."""
         if isinstance(row.finding, Bound) and not row.finding.holds:
             return "REFUTED"
         return row.assumes.word
@@ -254,7 +248,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         result = "refuted by "
     result += written.counted(test.runs, "training run")
     if conclusion.bets_on_curve:  # else the e-value says no more than whether the claim is refuted
-        result += f" (e-value {show_e_value(test.e_value)})"
+        result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
@@ -263,15 +257,6 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         f"with probability {probability:g}"
     )
     return [result, sharpness]
-
-
-def show_e_value(e_value: float) -> str:
-    """Returns an e-value rounded down to two significant digits, or "above 1e+06", or "below 0.01"."""
-    if e_value > _MAX_E_VALUE:
-        return f"above {_MAX_E_VALUE:g}"
-    if e_value < _MIN_E_VALUE:
-        return f"below {_MIN_E_VALUE:g}"
-    return f"{float(at_least_digits(e_value, digits=2)):g}"
 
 
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
@@ -293,8 +278,6 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
 
 def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     """Yields lines that explain the table's last column, the Gaussian curve at last."""
-    if conclusion.sampled is not None:
-        yield make_note("sampler:", verdicts.describe_sampled(conclusion.sampled))
     if conclusion.uncovered:
         yield make_note("last model:", f"no bound but composition: {conclusion.uncovered}")
     assumptions = [row.assumes for row in list_rows(conclusion)]

@@ -95,27 +95,30 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
     """
     columns = (
         Column(head="setting", value=lambda record: record["setting"][:8], left=True),
-        Column(head="model, adversary", value=itemgetter("name"), width=_NAME_WIDTH, left=True),
+        Column(head="model, adversary", value=_name, width=_NAME_WIDTH, left=True),
         Column(head="runs", value=itemgetter("runs"), width=9),
         Column(head="proven", value=itemgetter("epsilon"), show=at_least, width=8, none="-"),
         Column(head="upper", value=itemgetter("upper_bound"), show=at_most, width=8, none="-"),
-        Column(head="written", value=itemgetter("date")),
+        Column(head="written", value=itemgetter("time"), show=_show_date),
     )
-    rows = []
-    for record in records:
-        adversary = f", {record['adversary']}"
-        name = shortened(record["model"], _NAME_WIDTH - len(adversary)) + adversary
-        date = f"{datetime.fromtimestamp(record['time'], UTC):%Y-%m-%d}"
-        rows.append({**record, "name": name, "date": date})
-    head, rule, *body = Table(columns, rows, rule=_LINE_WIDTH).text().splitlines()
+    head, rule, *body = Table(columns, records, rule=_LINE_WIDTH).text().splitlines()
     lines = [head, rule]
     for record, line in zip(records, body, strict=True):
-        differences = []
+        texts = []
         for flag, value in record["differs"].items():
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            if flag == "computes":  # a fingerprint
-                text = text[:8]
-            differences.append(f"{flag}={text}")
-        text = textwrap.fill(", ".join(differences), _LINE_WIDTH - len(_INDENT))
+            # A fingerprint is cut.
+            texts.append(f"{flag}={text[:8] if flag == 'computes' else text}")
+        text = textwrap.fill(", ".join(texts), _LINE_WIDTH - len(_INDENT))
         lines += [line, *textwrap.indent(text, _INDENT).splitlines()]
     return "\n".join(lines)
+
+
+def _name(record: dict[str, Any]) -> str:
+    """Returns an audit's model and adversary, cut to the width of their column."""
+    adversary = f", {record['adversary']}"
+    return shortened(record["model"], _NAME_WIDTH - len(adversary)) + adversary
+
+
+def _show_date(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"

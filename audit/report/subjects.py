@@ -16,7 +16,6 @@ import scipy
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
-from audit.conclusions.verdicts import describe_sampled
 from audit.errors import InputError, require
 from audit.report.listing import make_command
 from audit.settings import make
@@ -253,8 +252,6 @@ def _describe_setting(
     }
     if conclusion.reason:  # the mechanism gives a reason why the trade-off curve should be Gaussian
         facts["Gaussian curve"] = _REASON
-    if conclusion.sampled is not None:
-        facts["Sampler"] = describe_sampled(conclusion.sampled)
     if conclusion.uncovered:  # the reason why there is no hidden-state bound
         facts["Last model"] = f"no bound but composition: {conclusion.uncovered}"
     return facts

@@ -102,7 +102,7 @@ def test_it_is_in_json_and_audit_json(record, concluded, tmp_path):
 
 
 def test_it_is_in_the_figure(record, concluded):
-    axis = audit_panels.audit_drawing(concluded).axes[2]
+    axis = audit_panels.audit_figure(concluded).axes[2]
     labels = [label.get_text() for label in (*axis.get_xticklabels(), *axis.get_yticklabels())]
     word = f" {NO_BOUND}" if record is ESTIMATE else ""
     assert record.label + word in [" ".join(label.split()[:-1]) for label in labels]

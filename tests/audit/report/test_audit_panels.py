@@ -14,11 +14,7 @@ from audit.evidence.canaries import single
 from audit.laws import cosine_law
 from audit.methods.method import NOTHING
 from audit.report import audit_panels, style
-from audit.settings.make import setting_of
 from audit.written import at_least
-from experiments.cells.cell import Audited
-from experiments.sweeps import estimates
-from experiments.sweeps.points import Point
 from tests.cases import mostly_slow
 
 RNG = np.random.default_rng(0)
@@ -211,19 +207,6 @@ EDGES = {
 def test_any_scores_are_drawn_without_a_warning(name):
     found = concluded(*EDGES[name], DpSgd(1e-3, 100))
     assert all(b"</svg>" in panel for panel in audit_panels.audit_panels(found).values())
-
-
-def test_a_sweeps_curve_is_drawn_likewise(refuted):
-    cell = Audited("panel", "series", 1, setting_of("fcnn"), 1200)
-    figure = estimates.trade_off_figure(
-        "title", [Point("panel", "series", 1.0, (cell,), (refuted,))]
-    )
-    rates, normal = figure.axes
-    assert rates.get_xlim() == (0, 1) and normal.get_xlim() == pytest.approx(
-        (0.5 / 600, 1 - 0.5 / 600)
-    )
-    assert "Gaussian curve refuted" in words(normal) and "(refuted)" in words(figure)
-    plt.close(figure)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from audit.evidence.canaries import single
 from audit.laws import cosine_law
 from audit.report import audit_page, audit_panels, subjects
 
+pytestmark = pytest.mark.usefixtures("powerful")
+
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(2, 60))
 COINS = RNG.random((40, 8)) < 0.5

@@ -13,8 +13,10 @@ from audit.conclusions.finish import finish
 from audit.evidence.canaries import single
 from audit.methods import estimate
 from audit.report import audit_page, bounds_table, subjects
-from audit.report.bounds_table import remarks, show_e_value
+from audit.report.bounds_table import remarks
 from audit.report.table import Column, Table, at_least, at_most, number
+
+pytestmark = pytest.mark.usefixtures("powerful")
 
 
 class Audit(NamedTuple):
@@ -155,15 +157,9 @@ def test_table_and_page_say_where_no_result_could_contradict_the_claim(upper, ad
     assert remark in " ".join(bounds_table.bounds_table(conclusion).splitlines())
     about = subjects.describe_arrays("s", conclusion)
     assert remark.encode() in audit_page.report("Audit", [about])
-    enough = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), EpsilonDelta(1.0, 1e-5))
-    few = conclude(single(NORMAL[:2] + 1, NORMAL[2:4]), DpSgd(1.0, 3))
-    assert bounds_table.explain_too_few_runs(few).endswith(": train more runs")
-    assert bounds_table.explain_too_few_runs(enough) == ""
 
 
-@pytest.mark.parametrize(
-    ("insertions", "is_out_of_reach"), [(3, False), (14, False), (15, True), (16, True)]
-)
+@pytest.mark.parametrize(("insertions", "is_out_of_reach"), [(14, False), (15, True)])
 def test_a_claim_of_mu_gdp_is_out_of_reach_only_where_no_limit_on_mu_could_exceed_it(
     insertions, is_out_of_reach
 ):
@@ -174,18 +170,3 @@ def test_a_claim_of_mu_gdp_is_out_of_reach_only_where_no_limit_on_mu_could_excee
     assert bool(bounds_table.explain_too_few_runs(weak)) == is_out_of_reach
     perfect = conclude(single(NORMAL[:100] + 20, NORMAL[100:200]), claim)
     assert perfect.claim_test.refuted != is_out_of_reach
-
-
-@pytest.mark.parametrize(
-    ("e_value", "shown"),
-    [
-        (1.0, "1"),
-        (19.96, "19"),
-        (20.0, "20"),
-        (0.369, "0.36"),
-        (123_456.0, "120000"),
-        (1e9, "above 1e+06"),
-    ],
-)
-def test_an_e_value_is_rounded_down_so_that_none_looks_like_a_refutation(e_value, shown):
-    assert show_e_value(e_value) == shown

@@ -9,7 +9,7 @@ import pytest
 
 import audit
 from audit.claims.accounting import Composition
-from audit.claims.claim import DpSgd, RandomAllocation
+from audit.claims.claim import DpSgd
 from audit.claims.hidden_state import HiddenState, Periods, bound_periods
 from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude
@@ -81,13 +81,6 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
             "at most 8.68",
         ),
         (
-            2.0,
-            2.5,
-            "Epsilon is between 2.5 and 8.68; composition says 24.",
-            "at most 8.68, and composition 24.",
-        ),
-        (0.0, 0.0, "No leakage is proven.", "at most 8.68, and composition 24."),
-        (
             9.0,
             8.9,
             "violated: epsilon is at least 8.9, the hidden-state bound allows 8.68.",
@@ -130,6 +123,7 @@ def test_rounding_claims_less(value):
     assert float(verdicts.at_most(value)) - float(verdicts.at_least(value)) <= 0.001 + 1e-9
 
 
+@pytest.mark.usefixtures("powerful")
 def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not():
     rng = np.random.default_rng(0)
     worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
@@ -140,6 +134,7 @@ def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not(
         assert conclude(single(*worlds), DpSgd(sigma, 4)).verdict.kind == kind
 
 
+@pytest.mark.usefixtures("powerful")
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_verdicts_are_worded_as_before(name):
     golden = GOLDEN[name]
@@ -187,15 +182,6 @@ def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
     assert loose.verdict.kind == "leaks"
 
 
-def test_a_curve_that_is_not_refuted_is_not_called_gaussian():
-    rng = np.random.default_rng(2)
-    concluded = _conclude(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
-    assert concluded.curve.status == "confirmed"
-    sentence = concluded.verdict.sentence
-    assert "no evidence against a Gaussian curve (p = " in sentence and "no proof" in sentence
-    assert "curve is Gaussian (" not in sentence
-
-
 def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     rng = np.random.default_rng(4)
     concluded = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
@@ -216,6 +202,7 @@ def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     assert "): 20 times as many runs would not tell\n" in bounds_table(never)
 
 
+@pytest.mark.usefixtures("powerful")
 def test_reversed_scores_test_no_claim_whatever_their_shape():
     rng = np.random.default_rng(5)
     presence = rng.random((1, 400)) < 0.5
@@ -250,19 +237,7 @@ def test_scores_that_leak_nothing_are_not_called_reversed():
     assert accused <= 6
 
 
-def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper_bound():
-    rng = np.random.default_rng(6)
-    concluded = _conclude(rng.normal(1, 1, 60), rng.normal(0, 1, 60))
-    most = verdicts.at_most(concluded.most_provable)
-    perfect = _conclude(np.ones(60), np.zeros(60))
-    assert perfect.epsilon == pytest.approx(concluded.most_provable, abs=1e-6)
-    below = concluded.most_provable / 2
-    for upper, is_shown in ((4.0, True), (below, False), (None, False), (np.inf, False)):
-        text = bounds_table(finish(concluded._replace(upper_bound=upper)))
-        assert ("none could contradict" in text) == is_shown
-        assert (f"prove at most {most} " in text) == is_shown
-
-
+@pytest.mark.usefixtures("powerful")
 def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
     """(epsilon, delta)-DP says nothing below its delta, however much noise there is."""
     scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 300))
@@ -273,6 +248,7 @@ def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
     assert "noise" not in sentence
 
 
+@pytest.mark.usefixtures("powerful")
 def test_a_sampled_composition_below_the_hidden_state_bound_is_exceeded_too():
     sampled = DpSgd(noise_multiplier=2.0, insertions=10, sampling_rate=0.01, lipschitz=1.0, k=2)
     noise = np.random.default_rng(0).normal(size=4000)
@@ -280,11 +256,3 @@ def test_a_sampled_composition_below_the_hidden_state_bound_is_exceeded_too():
     assert found.hidden_state.bound.epsilon > found.upper_bound
     sentence = found.verdict.sentence
     assert "Composition, which allows 0.066, is exceeded too." in sentence
-
-
-def test_random_allocation_s_bound_is_accounted_and_no_claim():
-    noise = np.random.default_rng(0).normal(size=400)
-    found = conclude(single(noise[:200] + 1, noise[200:]), RandomAllocation(1.0, 20, 3))
-    text = f"{found.verdict}"
-    assert "ccounting" in text
-    assert "claim is" not in text

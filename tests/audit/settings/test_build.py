@@ -10,7 +10,6 @@ import pytest
 
 from audit.adversaries import biased
 from audit.errors import InputError
-from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
 from audit.tasks.task import Dataset
@@ -24,19 +23,6 @@ SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_mul
 def dataset():
     features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-
-
-def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeypatch):
-    setting = changed(SETTING, canaries=69)
-    with pytest.raises(InputError, match="`canaries=69`"):
-        build.build(setting, dataset)
-
-    def broken(*arguments):
-        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
-
-    monkeypatch.setattr(game, "play", broken)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        game.train(build.build(SETTING, dataset), make.open_store(tmp_path, SETTING, dataset), 4, 4)
 
 
 def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):

@@ -157,9 +157,7 @@ def test_a_sampler_has_one_text_and_the_name_that_stores_have(given, sampler, na
     assert changed(setting, sampler="poisson:0.5").sampler == "poisson:0.5"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "random", "every:2", "poisson:0", "poisson:2", "poisson:nan", "poisson:x", "known"]
-)
+@pytest.mark.parametrize("text", ["", "every:2", "poisson:2", "poisson:nan", "known"])
 def test_a_text_that_describes_no_sampler_is_refused(text):
     with pytest.raises(InputError, match="^`sampler="):
         setting_of("fcnn", sampler=text)
@@ -190,17 +188,14 @@ def test_a_setting_comes_back_from_its_identity(adversary):
 @pytest.mark.parametrize(
     ("fields", "experiment", "words"),
     [
-        ({"model": "fcnn"}, "audit", "fcnn-gc_s"),
         (
             {"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3},
             "audit",
             "fcnn-gc_r-k5-seed3",
         ),
         ({"model": "fcnn", "k": 5, "insert": "first"}, "audit", "fcnn-gc_s-k5first"),
-        ({"model": "fcnn"}, "norms", "norms-fcnn-gc_s"),
         ({"model": "../My CNN, on its images!"}, "audit", "my_cnn_on_its_images-gc_s"),
         ({"model": "m" * 300}, "audit", f"{'m' * 24}-gc_s"),
-        ({"model": "/"}, "audit", "model-gc_s"),
     ],
 )
 def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(
