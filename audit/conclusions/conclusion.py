@@ -3,6 +3,7 @@
 `concluded` fills the fields that scores and claims give, `finish` those that follow from them.
 """
 
+from collections import ChainMap
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -25,19 +26,19 @@ from audit.methods.method import Assumption, Method, Pair
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
-_METHODS: dict[str, Method] = {**estimate.METHODS, **lifted.METHODS, **exact_null.METHODS}
+_METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 
 def method_of(finding: Finding) -> Method:
     """Returns the record of the method that computed a bound or an estimate."""
-    return _METHODS[finding.method]
+    return cast(Method, _METHODS[finding.method])
 
 
 def assumption_of(finding: Finding) -> Assumption:
     """Returns what a bound assumes, or why an estimate is no bound."""
     if isinstance(finding, Bound):
         return finding.assumes
-    return _METHODS[finding.method].assumes
+    return method_of(finding).assumes
 
 
 class UpperBound(NamedTuple):

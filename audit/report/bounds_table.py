@@ -161,20 +161,20 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     """Returns what was counted, as texts: the threshold and both errors; for a single run in words."""
     if conclusion.is_one_run:
         return (getattr(finding, "counted", ""),)
-    shares = []
-    errors = (
-        (finding.false_positives, finding.n_out),
-        (finding.false_negatives, finding.n_in),
-    )
-    for count, scores in errors:
-        share = f"{count}/{scores}"
-        if not conclusion.has_one_canary:
-            # Errors can exceed the half of all coins that counts as scores.
-            share = f"{min(count / scores, 1):.2%}"
-        shares.append(share)
-    if finding.false_positive_rate is not None:  # that of a known law
-        shares[0] = f"{finding.false_positive_rate:.1e}"
-    return (f"{finding.threshold:z.4g}", *shares)  # z: without the minus sign of -0
+
+    def show_share(count: int, scores: int) -> str:
+        """Returns errors over scores; if these may depend on each other, in percent."""
+        if conclusion.has_one_canary:
+            return f"{count}/{scores}"
+        # Errors can exceed the half of all coins that counts as scores.
+        return f"{min(count / scores, 1):.2%}"
+
+    if finding.false_positive_rate is None:
+        positives = show_share(finding.false_positives, finding.n_out)
+    else:  # that of a known law, by which no score is out
+        positives = f"{finding.false_positive_rate:.1e}"
+    negatives = show_share(finding.false_negatives, finding.n_in)
+    return (f"{finding.threshold:z.4g}", positives, negatives)  # z: without the minus sign of -0
 
 
 def _show_mu(row: BoundRow) -> str:
@@ -210,7 +210,7 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
 
 def make_note(word: str, text: str) -> str:
     """Returns a note below a table: a word, then its explanation, indented and wrapped."""
-    return textwrap.fill(f"{word:<{_INDENT}}{text}", _WIDTH, subsequent_indent=_INDENT * " ")
+    return textwrap.fill(f"{word + ' ':<{_INDENT}}{text}", _WIDTH, subsequent_indent=_INDENT * " ")
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:

@@ -86,11 +86,6 @@ def test_rows_are_of_80_columns_whatever_they_hold():
         assert words in text, words
 
 
-def test_bounds_are_rounded_against_themselves_and_an_empty_store_is_a_line(tmp_path):
-    table = listing.as_table([listing.listed(stored(tmp_path, setting_of("fcnn")))])
-    assert "1.234 " in table and "23.996" in table and "1.235" not in table
-
-
 def test_a_foreign_name_moves_no_cursor(tmp_path):
     stored(tmp_path, dataclasses.replace(setting_of("fcnn"), model="evil\x1b[2J\x07"))
     process = command(f"--out={tmp_path}")

@@ -118,8 +118,6 @@ def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
     (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100))))
     expected = "these scores are not those of independent runs: all 100 scores out equal 0"
     assert line.startswith(expected)
-    lines = [remarks(concluded(0, runs)) for runs in (2, 3, 10, 100) for _ in range(50)]
-    assert not [line for line in lines if "minus" in " ".join(line)]
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,8 @@ def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     curve = concluded.curve._replace(deciding_runs=None)
     never = finish(concluded._replace(curve=curve))
     assert "decide" not in never.verdict.sentence
-    assert "): 20 times as many runs would not tell\n" in bounds_table(never)
+    text = " ".join(bounds_table(never).split())
+    assert "): 20 times as many runs would not tell" in text
 
 
 @pytest.mark.usefixtures("powerful")
