@@ -80,12 +80,14 @@ def _find_of_one_run(evidence: OneRun, level: Level) -> list[Finding]:
     return findings
 
 
+def _find_of_scores(evidence: Sets | Coins, level: Level) -> list[Finding]:
+    """Returns the findings from runs of a single canary each."""
+    return estimate.findings(*evidence.pooled(), *level)
+
+
 # The methods of each shape of evidence, and the two bounds on which its verdicts rest.
 _METHODS: dict[Shape, tuple[Callable[[Any, Level], Sequence[Finding]], Pair | None]] = {
-    Shape.ONE_CANARY: (
-        lambda evidence, level: estimate.findings(*evidence.pooled(), *level),
-        ONE_CANARY,
-    ),
+    Shape.ONE_CANARY: (_find_of_scores, ONE_CANARY),
     Shape.MANY_CANARIES: (lambda evidence, level: lifted.bounds(evidence, *level), MANY_CANARIES),
     Shape.FRESH_DIRECTIONS: (
         lambda evidence, level: [
@@ -209,16 +211,12 @@ def conclude_setting(
             expected = _expect_linear_losses(setting, level.delta)
     # The setting knows the optimizer and the schedule, on which the last model depends; the claim does not.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
-    why_not = ""
-    if isinstance(last_model, str):
-        why_not = last_model
-        last_model = None
-    concluded = _conclude_rows(evidence, make_claim(setting), level)._replace(
-        reason=reason,
-        expected=expected,
-        hidden_state=last_model,
-        uncovered=why_not,
-    )
+    concluded = _conclude_rows(evidence, make_claim(setting), level)
+    if isinstance(last_model, str):  # why there is no bound
+        concluded = concluded._replace(uncovered=last_model)
+    else:
+        concluded = concluded._replace(hidden_state=last_model)
+    concluded = concluded._replace(reason=reason, expected=expected)
     return finish(concluded)
 
 

@@ -88,7 +88,7 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     by_method = {bound.method: bound for bound in once}
     smaller = []
     for bound in all_rows:
-        nothing = dataclasses.replace(bound, epsilon=0.0, mu=None if bound.mu is None else 0.0)
+        nothing = dataclasses.replace(bound, epsilon=0.0, mu=bound.mu and 0.0)
         other = by_method.get(bound.method, nothing)
         least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
         smaller.append(dataclasses.replace(least, path=()))
@@ -130,7 +130,7 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         auc = curves.auc(*worlds)
         attack = curves.attack(*worlds)
     upper_bounds = _list_upper_bounds(conclusion)
-    tightest = upper_bounds[0] if upper_bounds else None
+    tightest = next(iter(upper_bounds), None)
     claim = conclusion.claim
 
     most = None
@@ -187,8 +187,8 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
         name = "upper bound"
         if assumed == GIVEN:
             name = "claim"
-        mu = conclusion.mu_upper_bound
-        upper_bounds.append(UpperBound(conclusion.upper_bound, mu, assumed, name, name))
+        claimed = UpperBound(conclusion.upper_bound, conclusion.mu_upper_bound, assumed, name, name)
+        upper_bounds.append(claimed)
     return tuple(sorted(upper_bounds, key=attrgetter("epsilon")))
 
 
@@ -335,7 +335,9 @@ def _find_power(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """
     claim = conclusion.claim
     if upper.mu is None:
-        return claim and claim.power
+        if claim is None:
+            return None
+        return claim.power
     gaussian = claimed_curve.gaussian_power(upper.mu)
     # A claim's mu is at least that of the tightest bound, and limits nothing more.
     if claim is None or claim.gaussian_mu is not None:

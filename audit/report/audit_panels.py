@@ -89,7 +89,11 @@ def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
     """Returns the functions that draw an audit's panels, by the panels' names, in order."""
     if conclusion.is_one_run:
         return {"scores": _draw_scores, "bounds": _draw_bounds}
-    panels = {"scores": _draw_scores, "trade_off": draw_on_deviates, "bounds": _draw_bounds}
+    panels: dict[str, _Draw] = {
+        "scores": _draw_scores,
+        "trade_off": draw_on_deviates,
+        "bounds": _draw_bounds,
+    }
     if conclusion.law_is_known:
         panels["path"] = _draw_path
     return panels
@@ -166,8 +170,10 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     for row in list_rows(conclusion):
         bound = row.finding
         is_shown = conclusion.pair is not None and row.name in conclusion.pair
-        if isinstance(bound, Bound) and is_shown:
-            look = {"color": BOUND if bound.holds else FADED, "ls": "-"}
+        if isinstance(bound, Bound) and is_shown and bound.threshold is not None:
+            look: dict[str, Any] = {"color": BOUND, "ls": "-"}
+            if not bound.holds:
+                look["color"] = FADED
             if bound.assumes.gaussian:
                 look["ls"] = "--"
             label = f"threshold, {_name(row, conclusion)}"
@@ -271,7 +277,9 @@ def draw_trade_off(
 
     mu = conclusion.gaussian.mu
     if mu is not None:
-        color = FADED if conclusion.refutes_gaussian else BOUND
+        color = BOUND
+        if conclusion.refutes_gaussian:
+            color = FADED
         draw_gaussian(
             mu, f"mu ≥ {at_least(mu, 2)}{mark_gaussian(conclusion)}", color=color, ls="--"
         )
@@ -309,7 +317,9 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
     count = int(-np.log10(least))  # powers of 10 below 1 that are not below `least`
-    step = 1 if count <= _MAX_DECADES else 2
+    step = 1
+    if count > _MAX_DECADES:
+        step = 2
     low = 0.1 ** np.arange(1, count + 1, step)
     ticks = np.concatenate([low[::-1], [0.5], 1 - low])
     labels = [*map("{:g}".format, ticks)]
@@ -319,7 +329,9 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     axis.set(xlim=(least, 1 - least), ylim=(least, 1 - least))
     axis.set_xticks(ticks, labels, fontsize=8)
     axis.set_yticks(ticks, labels, fontsize=8)
-    color = VERMILION if conclusion.refutes_gaussian else BLACK
+    color = BLACK
+    if conclusion.refutes_gaussian:
+        color = VERMILION
     _set_title(axis, "Trade-off curve", describe_curve(conclusion), color)
 
 

@@ -118,11 +118,10 @@ def bounds_table(conclusion: Conclusion) -> str:
         heads = ["threshold", "FP/out", "FN/in"]
     if conclusion.is_one_run:
         heads = ["counts"]
-    counts = []
-    for place, head in enumerate(heads):
-        counts.append(
-            Column(head=head, value=lambda row, place=place: row.counts[place], left=True)
-        )
+
+    def make_column(head: str, place: int) -> Column:
+        """Returns the column of one of a row's counts."""
+        return Column(head=head, value=lambda row: row.counts[place], left=True)
 
     def show_assumption(row: BoundRow) -> str:
         """Returns the last cell of a row."""
@@ -134,7 +133,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         Column(head="method", value=attrgetter("name"), left=True),
         Column(head="epsilon", value=lambda row: row.show(row.epsilon), left=True),
         Column(head="mu", value=_show_mu, left=True),
-        *counts,
+        *map(make_column, heads, range(len(heads))),
         Column(head="assumes", value=show_assumption, left=True),
     ]
     notes = [
@@ -266,8 +265,11 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     """
     if conclusion.attack is None or conclusion.is_one_run:
         return
-    words = ("guesses right in {}", "finds {} of those in at 1% false positives")
-    words = (*words, "finds {} of those in at 0.1% false positives")
+    words = (
+        "guesses right in {}",
+        "finds {} of those in at 1% false positives",
+        "finds {} of those in at 0.1% false positives",
+    )
     word = "attack:"
     for rate, text in zip(conclusion.attack, words, strict=True):
         if rate is not None:

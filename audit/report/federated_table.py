@@ -110,7 +110,9 @@ def federated_table(audit: FederatedAudit) -> str:
         Column(head="epsilon", value=lambda row: row.show(row.epsilon)),
         Column(head=f"at delta {show_level(first.delta)}", value=attrgetter("assumes"), left=True),
     )
-    lines = [bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs), ""]
+    lines = [bounds_table(first), ""]
+    if len(audit.runs) > 1:
+        lines = [over_runs(audit.runs), ""]
     if audit.together is not None:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"

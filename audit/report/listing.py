@@ -107,8 +107,9 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
         texts = []
         for flag, value in record["differs"].items():
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            # A fingerprint is cut.
-            texts.append(f"{flag}={text[:8] if flag == 'computes' else text}")
+            if flag == "computes":  # a fingerprint
+                text = text[:8]
+            texts.append(f"{flag}={text}")
         text = textwrap.fill(", ".join(texts), _LINE_WIDTH - len(_INDENT))
         lines += [line, *textwrap.indent(text, _INDENT).splitlines()]
     return "\n".join(lines)

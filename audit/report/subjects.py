@@ -135,7 +135,9 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     if conclusion.is_one_run:
         threat = _UNKNOWN_RUN
     elif conclusion.law_is_known:
-        threat = _UNKNOWN_DRAWS if conclusion.fresh.draws else _UNKNOWN_DIRECTIONS
+        threat = _UNKNOWN_DIRECTIONS
+        if conclusion.fresh.draws:
+            threat = _UNKNOWN_DRAWS
     facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
     if conclusion.composition is not None:
         sigma, insertions, rate = conclusion.composition

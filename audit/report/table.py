@@ -110,7 +110,7 @@ class Table(Generic[R]):
         for row, line in zip(self.rows, lines[height:], strict=True):
             if self.section is not None and heading != self.section(row):
                 heading = self.section(row)
-                shown += [rule, heading] if heading else [rule]
+                shown += filter(None, [rule, heading])
             shown.append(line)
         return "\n".join([*shown, *self.after])
 

@@ -376,7 +376,9 @@ def find_store(
 ) -> Store | None:
     """Finds the store that `open_store` would open; returns None where there is none, and makes nothing."""
     config = _make_config(setting, dataset, experiment, model)
-    return Store(out, config) if Store.exists(out, config) else None
+    if not Store.exists(out, config):
+        return None
+    return Store(out, config)
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:

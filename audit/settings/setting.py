@@ -114,7 +114,9 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         # An epoch of a single batch would leave nothing to sample.
         if batches < 2 or name == KNOWN:
             raise wrong
-        number = repr(1 / batches) if name == POISSON else str(batches)
+        number = str(batches)
+        if name == POISSON:
+            number = repr(1 / batches)
     if name == POISSON:
         try:
             rate = float(plain_digits(number))
