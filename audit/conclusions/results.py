@@ -9,7 +9,7 @@ from audit.methods.method import Assumption
 from audit.storage.store import RESULT, Store
 from audit.written import write_json
 
-_ALWAYS = ("bounds", "upper_bound", "epsilon", "most_provable")  # fields that may be null
+_ALWAYS = {"bounds", "upper_bound", "epsilon", "most_provable"}  # fields that may be null
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
@@ -96,7 +96,10 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
             "deciding_runs": curve.deciding_runs,
         },
     }
-    return {name: fields[name] for name in fields if fields[name] is not None or name in _ALWAYS}
+    for name in fields.keys() - _ALWAYS:
+        if fields[name] is None:
+            del fields[name]
+    return fields
 
 
 def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     """Yields lines that explain the table's last column, the Gaussian curve at last."""
     if conclusion.uncovered:
         yield make_note("last model:", f"no bound but composition: {conclusion.uncovered}")
-    assumptions = [row.assumes for row in list_rows(conclusion)]
+    assumptions = map(attrgetter("assumes"), list_rows(conclusion))
     # False sorts before True, so that the Gaussian curve comes last: the lines on its test follow.
     for assumption in sorted(dict.fromkeys(assumptions), key=attrgetter("gaussian")):
         if assumption.note:
@@ -295,7 +295,7 @@ def _describe_curve(conclusion: Conclusion) -> Iterator[str]:
     """Yields lines on the Gaussian curve's test, and on why the curve should be Gaussian."""
     if conclusion.curve is None:
         return
-    yield make_note("", f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}")
+    yield f"{'':<{_INDENT}}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
     if conclusion.reason:
         yield make_note("", conclusion.reason)
 

@@ -112,7 +112,7 @@ class Field(NamedTuple):
             raise InputError(f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
 
 
-_SWITCHES = ("always", "auto", "has_flag")
+_SWITCHES = {"always", "auto", "has_flag"}
 
 
 def described(
@@ -139,7 +139,9 @@ def described(
     Returns:
       A `dataclasses.field`, to be assigned to the annotated name.
     """
-    shown = {name: options.pop(name) for name in _SWITCHES if name in options}
+    shown = {}
+    for name in _SWITCHES & options.keys():
+        shown[name] = options.pop(name)
     # `declared` takes name and type from the dataclass.
     field = Field("", flag, object, usual, help_text, group, FieldLimits(**options), **shown)
     return dataclasses.field(default=default, metadata={"field": field})

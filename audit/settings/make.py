@@ -152,7 +152,8 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
 
     def fill(kind: type, *parts: Any) -> Any:
         """Returns a part of the setting, with the values of the fields that its class declares."""
-        return kind(*parts, **{name: values[name] for name in declared(kind)})
+        names = declared(kind)
+        return kind(*parts, **dict(zip(names, map(values.__getitem__, names), strict=True)))
 
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):

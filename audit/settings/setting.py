@@ -291,7 +291,9 @@ def flat(setting: Setting) -> dict[str, Any]:
     values = {"model": setting.model, "adversary": setting.adversary.name}
     for part in (setting.adversary, setting.mechanism, setting.schedule):
         values |= dataclasses.asdict(part)
-    return values | {name: getattr(setting, name) for name in declared(Setting)}
+    for name in declared(Setting):
+        values[name] = getattr(setting, name)
+    return values
 
 
 def summary(setting: Setting, runs: int) -> str:

@@ -54,10 +54,17 @@ def conclusion():
 @pytest.fixture(scope="module")
 def found():
     """audits(cells): one and the same conclusion for every cell, with its setting's reason."""
-    one, why = conclusion(), concluded.gaussian_reason
-    return lambda cells: {
-        (cell.setting, cell.runs): one._replace(reason=why(cell.setting)) for cell in cells
-    }
+    one = conclusion()
+    reasons = {True: "", False: "it has a reason"}
+
+    def find(cells):
+        found = {}
+        for cell in cells:
+            reason = reasons[concluded.predicted_mu(cell.setting) is None]
+            found[cell.setting, cell.runs] = one._replace(reason=reason)
+        return found
+
+    return find
 
 
 @pytest.fixture
@@ -285,6 +292,6 @@ def test_a_sweeps_trade_off_curve_is_tested(found):
     evidence = points.Evidence(NOWHERE, found(sweep.audits()), LEVELS)
     ((_, figure),) = figures.draw(sweep, evidence).figures
     said = [text.get_text() for text in figure.axes[1].texts]
-    assert len(said) == 1 and said[0].startswith("Gaussian curve not confirmed, p = ")
+    assert len(said) == 1 and said[0].startswith("Gaussian curve not confirmed (p = ")
     assert not any("doubtful" in label for label in figure.axes[0].get_legend_handles_labels()[1])
     plt.close(figure)
