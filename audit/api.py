@@ -43,7 +43,6 @@ def bounds(
     claim: "Claim | None" = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
-    looks: "list[int] | tuple[int, ...] | None" = None,
     name: str = "scores",
 ) -> Result:
     """Returns lower bounds on epsilon from scores, without loading JAX.
@@ -60,8 +59,6 @@ def bounds(
         the upper bound follows from it.
       delta: the delta at which epsilon is bounded.
       confidence: the probability with which each bound holds.
-      looks: where the audit is repeated as scores arrive, the numbers of scores that were declared in advance
-        for it; these scores must be as many as one of them.
       name: a name for what was audited, which the page shows.
 
     Raises:
@@ -86,7 +83,7 @@ def bounds(
     require_type("name", name, str)
     require_claim(claim)
     level = _read_level(delta, confidence)
-    conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level, looks)
+    conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level)
     # The facts of the result's page are only gathered when a page is made.
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 

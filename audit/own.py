@@ -170,7 +170,8 @@ def audited(
         own.draws or not setting.unknown_initialisation,
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
-    lipschitz.require_rehearsals(constants, rehearsed)
+    if rehearsed is not None:
+        lipschitz.require_rehearsals(constants, rehearsed)
     is_measured = isinstance(constants, str) and constants == MEASURED
     vouched = None
     if constants is not None and not is_measured:

@@ -99,8 +99,7 @@ class Result:
 
         None for a single run without scores out.
         """
-        guesses = self.conclusion.guesses
-        return None if guesses is None else guesses.auc
+        return self.conclusion.auc
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """Returns the largest true-positive rate of any threshold with at most this false-positive rate.
@@ -126,7 +125,7 @@ class Result:
         return values
 
     def figure(self, path: str | Path | None = None) -> "Figure":
-        """Returns a matplotlib figure of the scores, the trade-off curve, the bounds and the privacy profile.
+        """Returns a matplotlib figure of the scores, the trade-off curve and the bounds.
 
         Args:
           path: a .png, .pdf or .svg file to which the figure is written too; None to write none.
@@ -140,15 +139,14 @@ class Result:
         from audit.report import audit_panels, style
         from audit.storage import files
 
-        title = self.subject().title
+        figure = audit_panels.audit_figure(self.conclusion, self.subject().title)
         if path is not None:
             place = errors.path("path", path)
             encode = style.FORMATS.get(place.suffix.lower())  # figure -> the file's bytes
             require(encode is not None, f"`path={place}`: end it in {', '.join(style.FORMATS)}")
             assert encode is not None
-            files.write_whole(place, audit_panels.audit_figure(self.conclusion, title, encode))
-        # Drawn again, since the figure in the file is closed once it is written.
-        return audit_panels.audit_drawing(self.conclusion, title)
+            files.write_whole(place, encode(figure))
+        return figure
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page, to a path; returns the path."""
@@ -205,7 +203,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {
             "name": result.subject().title,
             "verdict": result.verdict,
-            "runs": result.conclusion.count_runs(),
+            "runs": result.conclusion.runs,
             "epsilon": result.epsilon,
             "upper_bound": result.upper_bound,
             "hidden_state_bound": result.hidden_state_bound,

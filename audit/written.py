@@ -85,9 +85,6 @@ def _replace_infinities(value: Any) -> Any:
     return finite(value) if is_fraction else value
 
 
-_DIGITS = 5  # of the distance from 1 of a confidence that is rounded
-
-
 class Level(NamedTuple):
     """The level of an audit's bounds.
 
@@ -123,18 +120,6 @@ def show_percent(confidence: float) -> str:
 def show_risk(confidence: float) -> str:
     """Returns in percent the probability with which a bound may fail: "5%" for the confidence 0.95."""
     return _format_percent(1 - Decimal(show_level(confidence)))
-
-
-def round_confidence(confidence: float) -> float:
-    """Returns a computed confidence with fewer digits, rounded down: 0.983333 for 1 - 0.05 / 3.
-
-    Its distance from 1 has five digits, so that a confidence below 1 stays below 1.
-    """
-    risk = 1 - confidence
-    decimals = _DIGITS - 1 - math.floor(math.log10(risk))
-    # Whole units of the last decimal. Rounding first takes away what is only the rounding of floats.
-    units = math.ceil(round(risk * 10.0**decimals, 6))
-    return round(1 - units / 10.0**decimals, decimals)
 
 
 def _format_percent(share: Decimal) -> str:

@@ -286,9 +286,8 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
         from audit.report import audit_panels, style
 
         path = Path(FLAGS.figure)
-        encode = style.FORMATS[path.suffix.lower()]
-        figure = audit_panels.audit_figure(conclusion, FLAGS.name or "", encode)
-        contents["figure"] = (path, figure)
+        figure = audit_panels.audit_figure(conclusion, FLAGS.name or "")
+        contents["figure"] = (path, style.FORMATS[path.suffix.lower()](figure))
     if FLAGS.report is not None:
         from audit.report import audit_page, subjects
 

@@ -2,7 +2,7 @@
 
     ./run.sh list                                         what is in results/
     ./run.sh list --out=other --json                      another folder, as one JSON list
-    ./run.sh list --report=page.html                      a page on the newest audit, or federated run
+    ./run.sh list --report=page.html                      a page on the newest audit
     ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash; all of them: --setting=all
 
 A row has the setting's hash, the runs that are held, the epsilon that the last audit proved, its upper bound
@@ -10,7 +10,6 @@ and what differs from the defaults. A page is one HTML file that opens offline. 
 """
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from audit.errors import InputError, require
 from audit.report import listing
 from audit.settings import make
 from audit.storage import files
-from audit.storage.store import hash_of, newest_scores
+from audit.storage.store import hash_of
 from audit.written import write_json
 
 if TYPE_CHECKING:
@@ -56,9 +55,9 @@ def main() -> None:
     _print_messages(messages)
 
     if FLAGS.json:
-        print(write_json(listing.as_json(rows)))
+        print(write_json(rows))
     elif rows:
-        print(cli.printable(listing.as_table(rows, time.time())))
+        print(cli.printable(listing.as_table(rows)))
     else:
         print(cli.one_line(f"no audits in {FLAGS.out}: run an audit, or name another with `out`"))
 
@@ -83,13 +82,12 @@ def _write_page() -> None:
 def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
     """Returns what the page reports on each audit that --setting names, by default the newest.
 
-    Raises InputError if there are no such audits, if they are of both kinds, or if one cannot be read. Of all
-    audits, those that cannot be read are left out.
+    Raises InputError if there are no such audits, or if one cannot be read. Of all audits, those that cannot
+    be read are left out.
     """
     from audit.report import subjects
 
     audits = make.audits(root)
-    federated = make.federated(root)
     if FLAGS.setting == "all":
         described = []
         messages = audits.left_out()
@@ -103,20 +101,14 @@ def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
         _print_messages(messages)
         return described
 
-    folders = [*audits.folders, *federated]
     if FLAGS.setting is None:
         reason = next(iter(audits.refused.values()), "run an audit, or name another folder")
-        require(folders, f"--out={root} holds no audits: {reason}")
-        chosen = [max(folders, key=lambda folder: newest_scores(folder) or 0)]
+        require(audits.folders, f"--out={root} holds no audits: {reason}")
+        chosen = audits.folders[:1]
         _print_messages(audits.left_out())
     else:
-        chosen = [
-            _find_named([*folders, *audits.refused], name) for name in FLAGS.setting.split(",")
-        ]
-    if set(chosen) <= set(federated):
-        return [subjects.describe_federated_folder(folder, levels) for folder in chosen]
-    is_mixed = not set(chosen).isdisjoint(federated)
-    require(not is_mixed, f"--setting={FLAGS.setting}: give federated runs another page")
+        folders = [*audits.folders, *audits.refused]
+        chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
     return [subjects.describe_setting(folder, levels) for folder in dict.fromkeys(chosen)]
 
 

@@ -31,7 +31,6 @@ from audit.settings.setting import Sampling, Setting
 from audit.storage import files
 from audit.storage.store import Store
 from audit.tasks import task
-from audit.tasks.task import Convex, Curved
 from audit.version import __version__
 
 # How steps are measured. Raise the number where equal steps give other constants: stores measure again then.
@@ -89,10 +88,13 @@ def hidden_state(
     if not own_model:
         row = task.tasks().get(setting.model)
     if row is not None and row.curved is not None:  # the loss's curvature is bounded on any data
-        constant = _compute_constant_of_curved(setting, row.curved)
-        return _bound(setting, Steps(constant, row.curved.reason), delta)
+        negative, positive, largest_gradient, reason = row.curved
+        may_clip = setting.mechanism.clipping_norm < largest_gradient
+        constant = _find_constant(setting, negative, positive, may_clip)
+        return _bound(setting, Steps(constant, reason), delta)
     if row is not None and row.convex is not None:
-        constant = _compute_constant_of_convex(setting, row.convex)
+        smoothness = row.convex.curvature * row.convex.norm**2  # beta
+        constant = _find_constant(setting, 0.0, smoothness)
         reason = f"convex loss, any data with |x| <= {row.convex.norm:g}"
         state = _bound(setting, Steps(constant, reason), delta)
         # The bound comes with the mu of an adversary who inserts along a direction without features, in which
@@ -102,9 +104,8 @@ def hidden_state(
             return state
         return state._replace(constant=compute_mu_along_one_direction(setting))
     if given is None:
-        unknown = "nobody vouches for how Lipschitz its steps are"
         if row is None:
-            return unknown
+            return "nobody vouches for how Lipschitz its steps are"
         return row.not_convex
     state = _bound(setting, given, delta)
     if given.kink:  # derivatives do not bound how far displacements are stretched
@@ -149,8 +150,8 @@ def keep(store: Store, steps: Steps | None) -> None:
     store.write_text(_FILE, json.dumps(content) + "\n")
 
 
-def kept(store: Store) -> Steps | None:
-    """Returns the constants of the steps that a store holds; None where it holds none.
+def find_current(store: Store) -> Steps | None:
+    """Returns the constants that a store holds; None if it holds none or another version measured them.
 
     Raises InputError if their file is damaged.
     """
@@ -158,50 +159,54 @@ def kept(store: Store) -> Steps | None:
     if content is None:
         return None
     try:
-        return Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
+        steps = Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
     # ValueError: no JSON. TypeError: other fields, or no record. RecursionError: JSON nested too deeply.
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
-
-
-def find_current(store: Store) -> Steps | None:
-    """Returns the constants that a store holds; None where it holds none or another version measured them."""
-    steps = kept(store)
     # Only measured constants, whose `runs` is not 0, state the version that they come from.
-    if steps is not None and steps.runs and steps.version != MEASUREMENT:
+    if steps.runs and steps.version != MEASUREMENT:
+        return None
+    return steps
+
+
+def find_measured(store: Store, rehearsals: int) -> Steps | None:
+    """Returns the constants of the steps that were measured along at least `rehearsals` runs.
+
+    None if the store has none of them, or another version measured them. `USUAL` asks for any number.
+    """
+    steps = find_current(store)
+    # Constants that were not measured have 0 runs.
+    if steps is None or steps.runs < max(rehearsals, FEWEST):
         return None
     return steps
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
     """Returns the upper bound on the last model, with its reason and margins: bounds for larger constants."""
-    periods = Periods(steps.constants, setting.schedule.periodicity, setting.schedule.place)
-    mixture = _find_mixture(setting, steps.constants, delta)
+    schedule = setting.schedule
     reason = steps.reason
+    mixture = _find_mixture(setting, steps.constants, delta)
     if mixture is not None:
         reason += "; a mixture over orders of batches"
         if mixture.error:
             reason += f", simulated from above, too low with probability {mixture.error:g}"
     compute = functools.partial(_bound_for, setting, delta=delta)
+    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
     return make_hidden_state(compute, periods, reason, steps.runs)
 
 
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    The bound states by how much each step's noise pays for the distance of both worlds' models (`paid`), and
-    slopes of linear maps that attain mu (`attained_by`).
-
-    An order is a list of the steps that take a canary. Where the adversary does not know it, mu and epsilon
-    are those of the mixture over orders; `paid` and `attained_by` stay those of the order of `_find_shifts`.
+    An order is a list of the steps that take a canary. If the adversary does not know it, mu and epsilon are
+    those of the mixture over orders; `paid` and `attained_by` stay those of the order of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     shifts = _find_shifts(setting)
     if sigma == 0:
         # As in composition, each step pays for its own shift. Slopes are the constants themselves.
-        paid = shifts
         slopes = spread_over_steps("lipschitz", constants, len(shifts))
-        return HiddenStateBound(np.inf, np.inf, paid, slopes)
+        return HiddenStateBound(np.inf, np.inf, shifts, slopes)
     bound = hidden_state_bound(shifts, constants, sigma, delta)
     limit = _find_mixture(setting, constants, delta)
     if limit is None:
@@ -214,11 +219,10 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureLimit | None:
-    """Returns the bound on the last model by the mixture over orders; None where it does not apply.
+    """Returns the bound on the last model by the mixture over orders of batches; None if it does not apply.
 
-    An order is a list of the steps that take a canary. The mixture does not apply where the adversary knows
-    the order. Nor does it with k > 1, since `samplers` takes every step for a step that may take a canary,
-    nor without noise, where the bound is infinite.
+    It does not if the adversary knows the order. Nor does it with k > 1, since `samplers` takes every step
+    for a step that may take a canary, nor without noise, where the bound is infinite.
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -238,12 +242,10 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
     With Poisson sampling the canary counts as inserted at every step that may take it.
     """
     schedule = setting.schedule
+    period = setting.sampling.batches or schedule.periodicity
+    place = setting.sampling.batches or schedule.place
     shifts = np.zeros(schedule.steps)
-    batches = setting.sampling.batches  # steps in an epoch, for samplers by epochs; else 0
-    if batches:
-        shifts[batches - 1 :: batches] = 1
-    else:
-        shifts[schedule.place - 1 :: schedule.periodicity] = 1
+    shifts[place - 1 :: period] = 1
     return shifts
 
 
@@ -253,14 +255,7 @@ def _mix_orders(
 ) -> samplers.MixtureLimit:
     """Returns the bound on the last model by the mixture over orders of batches.
 
-    An order is a list of the steps that take a canary. Few orders are enumerated. Many are simulated, which
-    takes seconds.
-
-    Args:
-      sampler: how canaries' steps are drawn: one of each epoch, or by Poisson sampling.
-      noise_multiplier: standard deviation of the noise over the clipping norm.
-      constants: (T,), the Lipschitz constants of the steps.
-      delta: the delta of the bound's epsilon.
+    Few orders are enumerated. Many are simulated, which takes seconds.
     """
     batches = sampler.batches or 1  # Poisson sampling has no epochs: each step counts as an epoch
     schedule = samplers.make_schedule(
@@ -282,37 +277,34 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
     """
     shifts = _find_shifts(setting)
     paid = _bound_for(setting, constants, delta=1e-5).paid  # which no delta changes
-    schedule = setting.schedule
-    c = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
-    before = np.zeros(schedule.steps)
-    for t in range(schedule.steps - 1):
+    c = np.broadcast_to(np.asarray(constants, np.float64), len(shifts))
+    before = np.zeros(len(shifts))
+    for t in range(len(shifts) - 1):
         distance = c[t] * before[t] + shifts[t] - paid[t]
         # A remainder of rounding in place of 0 would grow with every step that stretches it.
-        before[t + 1] = 0.0
         if distance > _ROUNDING:
             before[t + 1] = distance
     return before
 
 
-def _compute_constant_of_curved(setting: Setting, curved: Curved) -> float:
+def _find_constant(
+    setting: Setting, negative: float, positive: float, may_clip: bool = False
+) -> float:
     """Returns the Lipschitz constant, on any data, of the steps of a model with bounded curvature.
 
     A step is theta - eta (g + lambda theta), with learning rate eta, weight decay lambda, and the mean g of
-    clipped gradients. The eigenvalues of an example's Hessian lie between -m and L.
+    clipped gradients. The eigenvalues of an example's Hessian lie between -`negative` and `positive`.
 
-    Without clipping, the derivative of g is the mean Hessian. The eigenvalues of the step's Jacobian then lie
-    between 1 - eta (lambda + L) and 1 - eta (lambda - m), and the constant is the larger of both in size.
+    Without clipping, the derivative of g is the mean Hessian. A step multiplies a direction of curvature h by
+    1 - eta (lambda + h), which is farthest from 0 at one of both ends.
 
-    Where clipping may act, the derivative of g need not be symmetric, but its norm is at most max(m, L):
+    If clipping may act, the derivative of g need not be symmetric, but its norm is at most max(m, L):
     clipping is a projection, which moves no two gradients apart. The constant is then
-    |1 - eta lambda| + eta max(m, L), by the triangle inequality.
+    |1 - eta lambda| + eta max(m, L), by the triangle inequality. Losses that are convex in w'x stay so if
+    clipped: for them clipping changes nothing.
     """
-    mechanism = setting.mechanism
-    rate = mechanism.learning_rate
-    decay = mechanism.weight_decay
-    negative = curved.largest_negative  # m
-    positive = curved.largest_positive  # L
-    may_clip = mechanism.clipping_norm < curved.largest_gradient
+    rate = setting.mechanism.learning_rate
+    decay = setting.mechanism.weight_decay
     if may_clip:
         return abs(1 - rate * decay) + rate * max(negative, positive)
     return max(abs(1 - rate * (decay - negative)), abs(1 - rate * (decay + positive)))
@@ -346,19 +338,6 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     return ""
 
 
-def _compute_constant_of_convex(setting: Setting, convex: Convex) -> float:
-    """Returns the Lipschitz constant of steps on any data whose rows are at most `convex.norm` long.
-
-    It is max(|1 - eta lambda|, |1 - eta (lambda + beta)|) for beta-smooth losses. The curvature of a convex
-    loss lies between 0 and beta. A step multiplies a direction of curvature h by 1 - eta (lambda + h), which
-    is farthest from 0 at one of both ends.
-    """
-    mechanism = setting.mechanism
-    smoothness = convex.curvature * convex.norm**2  # beta
-    flattest = 1 - mechanism.learning_rate * mechanism.weight_decay
-    return max(abs(flattest), abs(flattest - mechanism.learning_rate * smoothness))
-
-
 USUAL = 0  # rehearsals: as many as are usual for the model's size
 FEWEST = 2  # rehearsals, one of them in each world
 
@@ -377,8 +356,8 @@ def count_rehearsals(
       rehearsals: the number of runs that a caller requests; None for the usual number.
 
     Raises:
-      InputError: for other words, for too few runs, and for a request to measure where the last model can
-        have no bound, whatever is measured.
+      InputError: for other words, for too few runs, and for a request to measure if the last model can have
+        no bound, whatever is measured.
     """
     # The type comes first: an array of a caller's gives no single answer to `in`.
     is_word = requested is None or isinstance(requested, str)
@@ -386,67 +365,31 @@ def count_rehearsals(
         is_word and requested in (None, MEASURED, UNMEASURED),
         f"`lipschitz={requested!r}`: give {MEASURED} or {UNMEASURED}, or drop it",
     )
-    require_rehearsals(requested, rehearsals)
-    if requested == MEASURED:
-        require_measurable(setting)
+    if rehearsals is not None:
+        require_rehearsals(requested, rehearsals)
+    why_not = _why_uncovered(setting, own_model=False)
+    is_wanted = requested == MEASURED
+    message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it"
+    require(not is_wanted or not why_not, message)
     row = task.task(setting.model)
     # No bound is stated for a model with kinks. With a canary in every step, the bound is that of composition
     # unless some steps contract. In such cases measuring is left to a request.
-    is_usual = (
-        row.smooth and setting.schedule.periodicity > 1 and not _explain_unmeasurable(setting)
-    )
-    is_wanted = requested == MEASURED or (requested is None and is_usual)
+    if requested is None:
+        is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
     is_proven = row.convex is not None or row.curved is not None
     if is_proven or not is_wanted:
         return None
-    if rehearsals is None:
-        return USUAL
-    return rehearsals
+    return rehearsals or USUAL
 
 
-def require_rehearsals(requested: object, rehearsals: int | None) -> None:
+def require_rehearsals(requested: object, rehearsals: int) -> None:
     """Raises InputError for a number of rehearsals that is below 2, or comes without `lipschitz=measured`.
 
     Args:
       requested: the caller's `lipschitz`, a word or numbers.
-      rehearsals: the number of runs that the caller requests; None without a request.
+      rehearsals: the number of runs that the caller requests.
     """
-    if rehearsals is None:
-        return
     is_measured = isinstance(requested, str) and requested == MEASURED
     require(is_measured, f"`rehearsals` goes with `lipschitz={MEASURED}`: give it, or drop it")
-    require(
-        rehearsals >= FEWEST,
-        f"`rehearsals={rehearsals}`: give at least {FEWEST}, one of them in each world",
-    )
-
-
-def require_measurable(setting: Setting) -> None:
-    """Raises InputError for a setting whose last model has no bound, whatever is measured."""
-    reason = _explain_unmeasurable(setting)
-    message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {reason}: drop it"
-    require(not reason, message)
-
-
-def _explain_unmeasurable(setting: Setting) -> str:
-    """Returns why the last model has no bound, whatever is measured; empty if it can have one."""
-    # Any delta and constants will do: whether there is a bound does not depend on them.
-    bound_or_reason = hidden_state(setting, 1e-5, Steps(1.0, ""))
-    if isinstance(bound_or_reason, str):
-        return bound_or_reason
-    return ""
-
-
-def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns the constants of the steps that were measured along at least `rehearsals` runs.
-
-    None where the store has none of them, or another version measured them. `USUAL` asks for any number.
-    """
-    steps = find_current(store)
-    if steps is None:
-        return None
-    # `USUAL` is 0, for which any measurement will do. Constants that were not measured have 0 runs as well:
-    # `FEWEST` leaves these out.
-    if steps.runs >= max(rehearsals, FEWEST):
-        return steps
-    return None
+    least = f"give at least {FEWEST}, one of them in each world"
+    require(rehearsals >= FEWEST, f"`rehearsals={rehearsals}`: {least}")

@@ -3,7 +3,7 @@
 import math
 
 from audit import written
-from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, Verdict
+from audit.conclusions.conclusion import Conclusion, UpperBound, Verdict
 from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN
 from audit.written import show_level, show_percent, show_risk
@@ -11,11 +11,14 @@ from audit.written import show_level, show_percent, show_risk
 LEAKS = "leaks"
 NOTHING = "nothing"
 VIOLATED = "violated"
+VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
+_SHOWN = 0.001  # smaller lower bounds are 0 when rounded down to three decimals
+BETTER_SCORES = "more runs, or for scores of fresh directions"  # for those who train nothing
 
-_LEAKS_IF_GAUSSIAN = "This training leaks, if its trade-off curve is Gaussian."
+_IF_LEAKS = "This training leaks, if its trade-off curve is Gaussian."
 _NOTHING = "No leakage is proven."
 _VIOLATED = "The guarantee is violated."
-_VIOLATED_IF_GAUSSIAN = "The guarantee is violated if the trade-off curve is Gaussian."
+_IF_VIOLATED = "The guarantee is violated if the trade-off curve is Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
@@ -29,28 +32,10 @@ def at_least(value: float) -> str:
 
 
 def at_most(value: float) -> str:
-    """Returns an upper bound rounded up to three decimals, without the last zeros; ∞ where it is infinite."""
+    """Returns an upper bound rounded up to three decimals, without the last zeros; ∞ if it is infinite."""
     if not math.isfinite(value):
         return "∞"
     return written.short(written.at_most(value))
-
-
-def describe_sampled(sampled: SampledBracket) -> str:
-    """Returns in words the bounds on epsilon for an adversary who sees the model after every step.
-
-    They are those of a sampler that draws a single step of each epoch for a canary.
-    """
-    lower, upper, accountant = sampled.every_model  # there may be an upper bound alone
-    least = ""
-    if lower is not None:
-        least = f"at least {at_least(lower)} and "
-    epochs = (
-        f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
-    )
-    return (
-        f"{sampled.sampler}, {epochs}: in the worst case all models leak "
-        f"{least}at most {at_most(upper)} ({accountant})"
-    )
 
 
 def judge(conclusion: Conclusion) -> Verdict:
@@ -66,9 +51,9 @@ def judge(conclusion: Conclusion) -> Verdict:
     if doubt:  # bounds hold only for independent runs
         explanation = (
             f"{doubt[0].upper()}{doubt[1:]}, which independent training runs with noise do not give. Bounds "
-            "hold for independent runs alone, so that they say nothing of this training, neither that it "
-            "leaks nor that it does not. Give each run a seed of its own, check that its score is computed "
-            "from its own final model, and audit again."
+            "hold only for independent runs: here they show neither that this training leaks nor that it "
+            "does not. Give each run a seed of its own, check that its score is computed from its own final "
+            "model, and audit again."
         )
         headline = "These scores are not those of independent runs."
         return Verdict(NOTHING, "not independent runs", headline, explanation)
@@ -79,9 +64,8 @@ def judge(conclusion: Conclusion) -> Verdict:
     broken = conclusion.exceeded(free.epsilon)  # an upper bound, or None
     if broken is not None:
         explanation = (
-            f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. {_BUG}{_blame_steps(broken)}"
-            f"or the {broken.name} is for another training; {_warn_of_chance(conclusion)}"
-            f"{_describe_composition(broken, conclusion)}"
+            f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. {_BUG}"
+            f"{_blame_others(broken, conclusion, broken.name)}"
         )
         return Verdict(VIOLATED, "violated", _state_violation(free, broken), explanation)
     if conclusion.claim_test is not None and conclusion.claim_test.refuted:
@@ -89,79 +73,64 @@ def judge(conclusion: Conclusion) -> Verdict:
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
 
-    curve = conclusion.curve
-    if curve is not None and curve.is_refuted:
-        guarantee = _describe_upper_bounds(conclusion)  # begins with a space
-        refuted = (
-            f" These scores refute a Gaussian curve ({curve.show_p_value()}): bounds that assume one do not "
-            "hold."
-        )
-        if _is_zero(free):
-            explanation = (
-                f"With {show_percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no "
-                f"leakage at delta = {show_level(free.delta)}. {_MAY_LEAK}{refuted}{guarantee}"
-            )
-            return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
-        explanation = f"{_claim(free, _WHATEVER)}.{refuted}{guarantee}"
-        return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
-
     # A violation, if the curve is Gaussian.
     broken = conclusion.exceeded(gaussian.epsilon)
-    if broken is not None:
+    if broken is not None and not conclusion.refutes_gaussian:
         proven = "nothing"
-        if not _is_zero(free):
+        if free.epsilon >= _SHOWN:
             proven = f"at least {at_least(free.epsilon)}"
         explanation = (
             f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(broken)}. Either the curve is "
-            f"not Gaussian, or there is a bug, {_blame_steps(broken)}or the {broken.name} is for another "
-            f"training; {_warn_of_chance(conclusion)} Without any assumption on the curve these runs prove "
-            f"{proven}, which contradicts nothing.{_describe_curve_test(conclusion)} To decide: "
-            f"{describe_what_decides(conclusion)}.{_describe_composition(broken, conclusion)}"
+            f"not Gaussian, or there is a bug, {_blame_others(broken, conclusion, broken.name)} "
+            f"Without any assumption on the curve these runs prove {proven}, which contradicts nothing."
+            f"{_describe_curve_test(conclusion)} To decide: {describe_what_decides(conclusion)}."
         )
-        return Verdict(VIOLATED, "violated, if Gaussian", _VIOLATED_IF_GAUSSIAN, explanation)
+        return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, _IF_VIOLATED, explanation)
 
     return _judge_leak(conclusion)
 
 
 def _judge_leak(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on several runs that violate nothing: nothing is proven, or a leak."""
+    """Returns the verdict on several runs that violate nothing: nothing is proven, or a leak.
+
+    A refuted Gaussian curve leaves only the bound that holds whatever the curve.
+    """
     gaussian = conclusion.gaussian
     free = conclusion.assumption_free
-    guarantee = _describe_upper_bounds(conclusion)  # begins with a space
-    if _is_zero(gaussian) and _is_zero(free):
+    curve = _describe_curve_test(conclusion)
+    guarantee = _describe_upper_bounds(conclusion)
+    is_gaussian_zero = conclusion.refutes_gaussian or gaussian.epsilon < _SHOWN
+    if free.epsilon < _SHOWN and is_gaussian_zero:
         runs = str(conclusion.evidence)
         if conclusion.has_one_canary:
-            runs = f"{sum(map(len, conclusion.worlds)):,} runs"
+            runs = f"{conclusion.runs:,} runs"
+        if not conclusion.refutes_gaussian:
+            curve = ""
         explanation = (
             f"At {show_percent(conclusion.confidence)} confidence these {runs} prove no leakage at delta = "
-            f"{show_level(conclusion.delta)}: the lower bounds are 0. {_MAY_LEAK}{guarantee}"
+            f"{show_level(conclusion.delta)}: the lower bounds are 0. {_MAY_LEAK}{curve}{guarantee}"
         )
         return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
-    is_surely_leaking = not _is_zero(free)
-    leak = f"{_claim(free, _WHATEVER)}; {_IF_GAUSSIAN}, at least {at_least(gaussian.epsilon)}."
-    if free.epsilon >= gaussian.epsilon:
-        leak = f"{_claim(free, _WHATEVER)}."
-    elif not is_surely_leaking:
+    if free.epsilon < _SHOWN:
         without = "without any assumption on the curve, these runs prove no leakage"
-        leak = f"{_claim(gaussian, _IF_GAUSSIAN)}; {without}."
-    explanation = f"{leak}{_describe_curve_test(conclusion)}{guarantee}"
-    if is_surely_leaking:
-        return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
-    return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, explanation)
+        leak = f"{_claim(gaussian, _IF_GAUSSIAN)}; {without}"
+        return Verdict(LEAKS, "leaks, if Gaussian", _IF_LEAKS, f"{leak}.{curve}{guarantee}")
+    leak = _claim(free, _WHATEVER)
+    if free.epsilon < gaussian.epsilon and not conclusion.refutes_gaussian:
+        leak = f"{leak}; {_IF_GAUSSIAN}, at least {at_least(gaussian.epsilon)}"
+    return Verdict(LEAKS, "leaks", _make_headline(conclusion), f"{leak}.{curve}{guarantee}")
 
 
 def _judge_reversed(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on scores that are lower with the canary."""
     how_far = ""
-    if conclusion.guesses is not None:  # a single run's cosines may have only the law of scores out
-        area = conclusion.guesses.auc.value
-        how_far = f"The area under their ROC curve is {area:.2f}, far below 1/2. "
+    if conclusion.auc is not None:  # a single run's cosines may have only the law of scores out
+        how_far = f"The area under their ROC curve is {conclusion.auc.value:.2f}, far below 1/2. "
     sentence = (
         f"{how_far}Higher has to mean in: give minus the score. As they are they say nothing about privacy."
         f"{_describe_upper_bounds(conclusion)}"
     )
-    headline = "Scores are lower with the canary."
-    return Verdict(NOTHING, "reversed scores", headline, sentence)
+    return Verdict(NOTHING, "reversed scores", "Scores are lower with the canary.", sentence)
 
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
@@ -183,38 +152,36 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
             "upper bound is for another training."
         )
         if not whatever_the_curve:
-            return Verdict(VIOLATED, "violated, if Gaussian", _VIOLATED_IF_GAUSSIAN, sentence)
+            return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, _IF_VIOLATED, sentence)
         largest = max(whatever_the_curve, key=lambda bound: bound.epsilon)
         return Verdict(VIOLATED, "violated", _state_violation(largest, upper), sentence)
 
     # No violation: reversed scores, a leak, or nothing is proven.
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
-    proven = [bound for bound in bounds if not _is_zero(bound)]
-    guarantee = _describe_upper_bounds(conclusion)  # begins with a space
+    proven = [bound for bound in bounds if bound.epsilon >= _SHOWN]
+    guarantee = _describe_upper_bounds(conclusion)
     if proven:
         sentence = f"{_claim_each(proven)}{guarantee}"
         if all(bound.assumes.gaussian for bound in proven):
-            return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, sentence)
+            return Verdict(LEAKS, "leaks, if Gaussian", _IF_LEAKS, sentence)
         return Verdict(LEAKS, "leaks", "This training leaks.", sentence)
-    sentence = (
-        f"At {show_percent(conclusion.confidence)} confidence this run proves no leakage at delta = "
-        f"{show_level(conclusion.delta)}: the lower bounds are 0. That is no proof of privacy."
-    )
-    if not bounds:
+    sentence = "There are only estimates, which are no bounds: save coins, or take more canaries."
+    if bounds:
         sentence = (
-            "There are estimates alone, which are no bounds: save coins, or take more canaries."
+            f"At {show_percent(conclusion.confidence)} confidence this run proves no leakage at delta = "
+            f"{show_level(conclusion.delta)}: the lower bounds are 0. That is no proof of privacy."
         )
     return Verdict(NOTHING, "nothing proven", _NOTHING, sentence + guarantee)
 
 
 def _make_headline(conclusion: Conclusion) -> str:
-    """Returns the headline on a proven leak: the lower bound on epsilon beside an upper bound.
+    """Returns the headline on a proven leak: the lower bound on epsilon next to an upper bound.
 
-    If the upper bound on the last model is finite and the tightest, it is shown beside composition's bound. A
-    larger lower bound that assumes a Gaussian curve is then added in brackets, unless the scores refute such
-    a curve. Else the upper bound on all models, accounted or claimed, is shown if it is finite. The headline
-    reports if these runs could not refute a claim, whatever their scores.
+    If the upper bound on the last model is finite and the tightest, it is shown next to composition's bound.
+    A larger lower bound that assumes a Gaussian curve is then added in brackets, unless the scores refute
+    such a curve. Else the upper bound on all models, accounted or claimed, is shown if it is finite. The
+    headline reports if these runs could not refute a claim, whatever their scores.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
@@ -240,7 +207,7 @@ def _make_headline(conclusion: Conclusion) -> str:
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the sentences on a claim that its test refutes, where no bound does so whatever the curve."""
+    """Returns the sentences on a claim that its test refutes, if no bound does so whatever the curve."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
@@ -253,31 +220,28 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     return (
         f"With {show_percent(conclusion.confidence)} confidence the claim, {_name_upper_bound(upper)}, is "
         f"refuted after {runs}: {why_refuted}, whatever the curve of this training is. {_BUG}"
-        f"{_blame_steps(upper)}or the claim is for another training; {_warn_of_chance(conclusion)}"
-        f"{_describe_composition(upper, conclusion)}"
+        f"{_blame_others(upper, conclusion, 'claim')}"
     )
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence, with a space before it, on a test that did not refute a Gaussian curve.
+    """Returns the sentence, with a space before it, on the test of a Gaussian curve.
 
-    Where runs have several canaries without a known law of their scores, the sentence reports that nothing
-    was tested. It is empty where there is no test for another reason.
+    If scores of several canaries a run have no known law, the sentence reports that nothing was tested. It is
+    empty if there is no test for another reason.
     """
     curve = conclusion.curve
-    if curve is None:  # there is no test
+    if curve is None:
         if conclusion.has_tied_scores:
             return _UNTESTED
         return ""
+    if curve.is_refuted:
+        p_value = curve.show_p_value()
+        return f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
     result = f"({curve.show_p_value()}, power {curve.power:.0%})"
     if not curve.is_doubted:
         return f" The scores are no evidence against a Gaussian curve {result}, which is no proof of one."
     return f" That the curve is Gaussian is not confirmed by so few runs {result}."
-
-
-def _is_zero(bound: Bound) -> bool:
-    """Returns whether a lower bound on epsilon is 0 when rounded down to three decimals."""
-    return at_least(bound.epsilon) == "0"
 
 
 def _claim(bound: Bound, proviso: str) -> str:
@@ -290,12 +254,7 @@ def _claim(bound: Bound, proviso: str) -> str:
 
 def _claim_each(bounds: list[Bound]) -> str:
     """Returns a sentence for each of some bounds of a single run: confidence, proviso and epsilon."""
-    claims = []
-    for bound in bounds:
-        level = f"With {show_percent(bound.confidence)} confidence, {bound.assumes.proviso}"
-        epsilon = f"epsilon = {at_least(bound.epsilon)} at delta = {show_level(bound.delta)}"
-        claims.append(f"{level}, it leaks at least {epsilon}.")
-    return " ".join(claims)
+    return " ".join(f"{_claim(bound, bound.assumes.proviso)}." for bound in bounds)
 
 
 def _describe_upper_bounds(conclusion: Conclusion) -> str:
@@ -304,7 +263,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     upper = conclusion.upper_bound
     if tightest is None or upper is None:
         return " No upper bound was given to hold against it."
-    # Only a finite hidden-state bound that is below the bound on all models is worth a mention beside it.
+    # Only a finite hidden-state bound that is below the bound on all models is worth a mention next to it.
     if tightest.hidden and math.isfinite(tightest.epsilon):
         most = at_most(tightest.epsilon)
         if tightest.is_measured:
@@ -323,16 +282,11 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     return f" Accounting guarantees at most {at_most(upper)}."
 
 
-def _name_source(upper: UpperBound) -> str:
-    """Returns who guarantees an upper bound that nobody claims."""
-    if upper.hidden:
-        return "the hidden-state bound"
-    return "accounting"
-
-
 def _state_violation(bound: Bound, broken: UpperBound) -> str:
     """Returns the headline on a lower bound that exceeds an upper bound, with both numbers."""
-    stated = f"{_name_source(broken)} allows {at_most(broken.epsilon)}"
+    stated = f"accounting allows {at_most(broken.epsilon)}"
+    if broken.hidden:
+        stated = f"the hidden-state bound allows {at_most(broken.epsilon)}"
     if broken.assumes == GIVEN:  # the caller claims this epsilon; nothing was computed from steps
         stated = f"{at_most(broken.epsilon)} was claimed"
     return f"The guarantee is violated: epsilon is at least {at_least(bound.epsilon)}, {stated}."
@@ -340,32 +294,29 @@ def _state_violation(bound: Bound, broken: UpperBound) -> str:
 
 def _name_upper_bound(upper: UpperBound) -> str:
     """Returns an upper bound's value and source: "the 3.1 that accounting guarantees"."""
-    value = f"the {at_most(upper.epsilon)}"
+    source = "that accounting guarantees"
     if upper.assumes == GIVEN:
-        return f"{value} that is claimed"
-    if upper.is_measured:
-        return f"{value} of the {upper.name}"
-    return f"{value} that {_name_source(upper)} guarantees"
+        source = "that is claimed"
+    if upper.hidden:
+        source = f"of the {upper.name}"
+    return f"the {at_most(upper.epsilon)} {source}"
 
 
-def _blame_steps(broken: UpperBound) -> str:
-    """Returns words that name wrong Lipschitz constants as a cause, if the broken bound rests on them."""
-    if broken.hidden:
-        return "steps are less Lipschitz than was said, "
-    return ""
-
-
-def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
-    """Returns the sentence on composition's bound if the broken bound is the hidden-state bound; else ""."""
+def _blame_others(broken: UpperBound, conclusion: Conclusion, name: str) -> str:
+    """Returns the causes of a broken upper bound other than a bug, and how often chance accuses."""
+    share = show_risk(conclusion.confidence)
+    chance = f"chance alone brings a sound training here in at most {share} of audits."
+    other = f"or the {name} is for another training; {chance}"
     if not broken.hidden:
-        return ""
-    # A hidden-state bound never comes without composition's: it is not None here.
+        return other
+    # A hidden-state bound never comes without composition's: it is not None here. Steps that are sampled
+    # lower only composition's bound, which may then be the smaller.
     composition = conclusion.upper_bound or 0.0
-    # Steps that are sampled lower only composition's bound, which may then be the smaller.
     effect = "is exceeded too"
     if broken.epsilon < composition:
         effect = "notices nothing"
-    return f" Composition, which allows {at_most(composition)}, {effect}."
+    also = f"Composition, which allows {at_most(composition)}, {effect}."
+    return f"steps are less Lipschitz than was said, {other} {also}"
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
@@ -374,25 +325,12 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     The lower bound that assumes a Gaussian curve exceeds an upper bound. A lower bound that holds whatever
     the curve decides if it exceeds the upper bound too.
     """
-    most = conclusion.most_provable  # of as many runs, whatever the curve; None where it is unknown
+    most = conclusion.most_provable  # of as many runs, whatever the curve; None if it is unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
     # So many runs can never prove more than the upper bound, which only a training with fewer insertions
-    # lowers. Where the bound is somebody's claim, somebody else trains, and can be asked.
+    # lowers. If the bound is somebody's claim, somebody else trains, and can be asked.
     if conclusion.is_claimed:
-        return f"ask for {name_better_scores(conclusion)}"
+        return f"ask for {BETTER_SCORES}"
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"
-
-
-def name_better_scores(conclusion: Conclusion) -> str:
-    """Returns the scores that prove more, for somebody who gets scores from others and trains nothing."""
-    if conclusion.law_is_known:  # they are of fresh directions or draws already
-        return "more runs"
-    return "more runs, or for scores of fresh directions"
-
-
-def _warn_of_chance(conclusion: Conclusion) -> str:
-    """Returns the words on how often chance accuses a training run without a bug."""
-    share = show_risk(conclusion.confidence)
-    return f"chance alone brings a sound training here in at most {share} of audits."

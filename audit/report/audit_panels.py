@@ -1,10 +1,9 @@
-"""An audit's figure: its scores, trade-off curve, bounds and privacy profile."""
+"""An audit's figure: its scores, trade-off curve and bounds, and what was proven after each run."""
 
 import math
 import textwrap
 from collections.abc import Callable
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.conclusions.conclusion import Conclusion
-from audit.laws import conversions, cosine_law
+from audit.laws import conversions
 from audit.methods import curves
 from audit.methods.estimate import Bound
 from audit.methods.exact_null import EXACT_NULL_GDP
@@ -37,29 +36,16 @@ from audit.report.style import (
 from audit.report.table import at_least, at_most
 from audit.written import show_level, show_percent
 
-_BINS = 40  # of a histogram of cosines
-_FAR = 4.0  # the cosines' axis reaches at least so far, in units of 1/sqrt(d)
-_LIGHT = 0.3  # opacity of the bar of a bound that assumes something
-_LABEL_WIDTH = 26  # characters of a line of a bar's name
-
+Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-
-def audit_figure(
-    conclusion: Conclusion, audited: str = "", encode: Callable[[Figure], bytes] = style.png
-) -> bytes:
-    """Returns an image file with all panels of an audit.
-
-    Args:
-      conclusion: the conclusion of the audit.
-      audited: what was audited, for a line above the panels; empty for no line.
-      encode: the function that writes the file, one of `style.FORMATS`.
-    """
-    with plt.rc_context(STYLE):
-        return encode(audit_drawing(conclusion, audited))
+_LIGHT = 0.3  # opacity of the bar of a bound that assumes something
+_LABEL_WIDTH = 26  # characters of a line of a bar's name
+_POINTS = 801  # false-positive rates at which a curve is drawn
+_MAX_DECADES = 4  # with more decades, only every second one has a tick
 
 
-def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
+def audit_figure(conclusion: Conclusion, audited: str = "") -> Figure:
     """Returns a figure with all panels of an audit.
 
     pyplot does not keep the figure, so that a notebook shows it only once.
@@ -69,17 +55,19 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
       audited: what was audited, for a line above the panels; empty for no line.
     """
     draws = choose_panels(conclusion).values()
-    columns = min(len(draws), 2)
-    rows = math.ceil(len(draws) / 2)
+    columns = len(draws)
+    if columns == 4:
+        columns = 2
+    rows = len(draws) // columns
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.7 * rows))
-        # A legend above a panel needs a subfigure of the panel's own. There are 1, 2 or 4 panels.
+        # A legend above a panel needs a subfigure of the panel's own.
         subfigures = figure.subfigures(rows, columns, squeeze=False)
         for subfigure, draw in zip(subfigures.flat, draws, strict=True):
             _draw_panel(subfigure.subplots(), draw, conclusion)
         if audited:
             # A caller's name may have dollars, between which Matplotlib would read formulas.
-            title = textwrap.fill(audited, 120).replace("$", r"\$")
+            title = textwrap.fill(audited, 60 * columns).replace("$", r"\$")
             figure.suptitle(title, fontsize=9)
         style.set_symbols(figure)
         plt.close(figure)
@@ -98,18 +86,17 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
-    """Returns the functions that draw an audit's panels, by the panels' names, in order.
-
-    For fresh directions no Gaussian curve is assumed: the path of what was proven after each run takes the
-    place of the Gaussian privacy profile.
-    """
+    """Returns the functions that draw an audit's panels, by the panels' names, in order."""
     if conclusion.is_one_run:
-        cosines = {"cosines": _draw_cosines} if conclusion.one_run.cosines else {}
-        return {**cosines, "epsilons": _draw_epsilons}
-    panels = {"scores": _draw_scores, "trade_off": _draw_trade_off, "bounds": _draw_bounds}
+        return {"scores": _draw_scores, "bounds": _draw_bounds}
+    panels: dict[str, _Draw] = {
+        "scores": _draw_scores,
+        "trade_off": draw_on_deviates,
+        "bounds": _draw_bounds,
+    }
     if conclusion.law_is_known:
-        return {**panels, "path": _draw_path}
-    return {**panels, "profile": _draw_profile}
+        panels["path"] = _draw_path
+    return panels
 
 
 def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
@@ -119,10 +106,11 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
         axis.figure.legend(loc="outside upper center", ncols=2, fontsize=8)
 
 
-def _set_title(axis: Axes, title: str, subtitle: str = "") -> None:
+def _set_title(axis: Axes, title: str, subtitle: str = "", color: str = BLACK) -> None:
     """Sets a panel's title, and below it a subtitle in small print."""
     axis.set_title(title, pad=16)
-    axis.text(0.5, 1.02, subtitle, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
+    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": color}
+    axis.text(0.5, 1.01, subtitle, look, transform=axis.transAxes)
 
 
 def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
@@ -133,12 +121,40 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
             draw_line(upper.epsilon, color=UPPER, ls="-." if upper.hidden else ":", label=label)
 
 
+def mark_gaussian(conclusion: Conclusion) -> str:
+    """Returns the words added to what assumes a Gaussian curve; empty if nothing speaks against it."""
+    curve = conclusion.curve
+    if conclusion.refutes_gaussian:
+        return " (refuted)"
+    # No mark is needed if the mechanism itself is a reason for a Gaussian curve.
+    if curve is not None and curve.is_doubted and not conclusion.reason:
+        return " (not confirmed)"
+    return ""
+
+
+def describe_curve(conclusion: Conclusion) -> str:
+    """Returns what the test of the Gaussian curve has shown; empty without a test."""
+    curve = conclusion.curve
+    if curve is None:
+        return ""
+    if curve.is_refuted or curve.is_doubted:
+        return f"Gaussian curve {curve.show()}"
+    return f"no evidence against Gaussian ({curve.show_p_value()}, power {curve.power:.0%})"
+
+
+def _name(row: BoundRow, conclusion: Conclusion) -> str:
+    """Returns a row's name, with a mark if it is no bound or the scores do not support what it assumes."""
+    if row.assumes.gaussian:
+        return row.label + mark_gaussian(conclusion)
+    if not row.sign:
+        return f"{row.label} {NO_BOUND}"
+    return row.label
+
+
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Draws histograms of both worlds' scores, and the thresholds of the bounds that verdicts rest on."""
     scores_in, scores_out = conclusion.worlds
-    unit = "scores"
-    if conclusion.has_one_canary:
-        unit = "runs"
+    unit = "runs" if conclusion.has_one_canary else "scores"
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
@@ -147,50 +163,41 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         high += max(0.5, 1e-6 * abs(high))
     # About the root of the number of scores; more than 60 bars would be too thin.
     bins = np.linspace(low, high, min(math.isqrt(len(all_scores)) + 2, 61)).tolist()
-    out = "the known law"
-    if not conclusion.law_is_known:
-        out = f"{len(scores_out)} {unit}"
+    out = "the known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=in_label)
-    thresholds = {conclusion.gaussian.method: "--", conclusion.assumption_free.method: "-"}
     for row in list_rows(conclusion):
         bound = row.finding
-        if isinstance(bound, Bound) and bound.method in thresholds and bound.threshold is not None:
-            color = FADED
-            if bound.holds:
-                color = BOUND
+        is_shown = conclusion.pair is not None and row.name in conclusion.pair
+        if isinstance(bound, Bound) and is_shown and bound.threshold is not None:
+            look: dict[str, Any] = {"color": BOUND, "ls": "-"}
+            if not bound.holds:
+                look["color"] = FADED
+            if bound.assumes.gaussian:
+                look["ls"] = "--"
             label = f"threshold, {_name(row, conclusion)}"
-            axis.axvline(bound.threshold, color=color, ls=thresholds[bound.method], label=label)
+            axis.axvline(bound.threshold, label=label, **look)
     axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
     axis.locator_params(axis="x", nbins=6)
     _set_title(axis, "Scores")
-
-
-def _name(row: BoundRow, conclusion: Conclusion) -> str:
-    """Returns a row's name, with a mark if it is no bound or the scores do not support what it assumes."""
-    mark = NO_BOUND
-    if row.sign:
-        mark = ""
-    if row.assumes.gaussian:
-        mark = describe_curve(conclusion).mark
-    return f"{row.label} {mark}".strip()
-
-
-def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws trade-off curves on axes where Gaussian curves are straight lines."""
-    draw_on_deviates(axis, conclusion)
-    axis.set_title("Trade-off curve", pad=16)  # above the line on the Gaussian curve's test
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
 
     The bar of a bound with assumptions is light, that of a refuted bound is grey and crossed out, and that of
-    an estimate is hatched.
+    an estimate is hatched. The estimates of a single run are points with two standard errors, over grey bars
+    up to the 95% quantile of what they show where nothing leaks.
     """
     labels: list[str] = []
     assumed = {}  # what the light bars assume
+    if conclusion.is_one_run:
+        for estimate in conclusion.estimates:
+            axis.barh(len(labels), estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
+            error = 2 * estimate.standard_error
+            axis.errorbar(estimate.epsilon, len(labels), xerr=error, fmt="o", ms=4, color=IN)
+            labels.append(f"{estimate.method.removeprefix('one_shot_')} {estimate.epsilon:.2f}")
     for row in list_rows(conclusion):
         if row.finding is None:
             continue
@@ -217,33 +224,6 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     _set_title(axis, "Lower bounds on epsilon", subtitle)
 
 
-def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws privacy profiles, delta against epsilon, at the lower bound on mu and at the upper bounds."""
-    status = describe_curve(conclusion)
-    profiles: list[tuple[float, dict[str, Any]]] = []
-    if conclusion.gaussian.mu:
-        look: dict[str, Any] = {"color": FADED if status.faded else BOUND, "ls": "--"}
-        look["label"] = f"lower bound, if Gaussian {status.mark}".strip()
-        profiles.append((conclusion.gaussian.mu, look))
-    for upper in conclusion.upper_bounds:
-        if upper.mu is not None and math.isfinite(upper.mu):
-            dashes = ":"
-            if upper.hidden:
-                dashes = "-."
-            profiles.append((upper.mu, {"color": UPPER, "ls": dashes, "label": upper.name}))
-    # The epsilons reach to where the widest profile leaves the panel, at delta = 1e-10. A mu of at least
-    # 0.05 keeps the axis from having no length.
-    largest = max([0.05, *map(itemgetter(0), profiles)])
-    grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-10), 400)
-    with np.errstate(over="ignore"):  # e^epsilon of a large epsilon
-        for mu, look in profiles:
-            axis.plot(grid, conversions.delta_from_mu(mu, grid), **look)
-    label = f"delta {show_level(conclusion.delta)}"
-    axis.axhline(conclusion.delta, color="0.7", lw=0.8, label=label)
-    axis.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(1e-10, 1))
-    _set_title(axis, "Privacy profile")
-
-
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """Draws the epsilon that was proven after each run, or by all runs if their order is unknown.
 
@@ -252,12 +232,9 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     after how many runs the claim was refuted.
     """
     path = conclusion.path or (conclusion.epsilon,)  # without an order only the last value exists
-    last = conclusion.count_runs()
-    runs = range(last + 1 - len(path), last + 1)  # 1 to `last`, or only `last`
-    # a path of a few runs is hard to see as a line alone
-    marker = ""
-    if len(path) < 4:
-        marker = "o"
+    runs = range(conclusion.runs + 1 - len(path), conclusion.runs + 1)
+    # A path of a few runs is hard to see as only a line.
+    marker = "o" if len(path) < 4 else ""
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
     path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
     if path_of_gdp:
@@ -276,104 +253,6 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     _set_title(axis, "Proven, whatever the curve")
 
 
-def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws the histogram of a single run's observed cosines in units of 1/sqrt(d), d being the dimension.
-
-    Beside it is the histogram of the unobserved cosines; without any, the exact law where nothing leaks.
-    """
-    cosines = conclusion.one_run.cosines
-    assert cosines is not None
-    root = math.sqrt(cosines.dimension)
-    observed = cosines.observed * root
-    unobserved = cosines.unobserved * root
-    # The axis shows all cosines, and nearly all of the law where nothing leaks, which is about N(0, 1).
-    low = min([-_FAR, *observed, *unobserved])
-    high = max([_FAR, *observed, *unobserved])
-    bins = np.linspace(low, high, _BINS + 1).tolist()
-    look = {"bins": bins, "density": True, "alpha": 0.5}
-    axis.hist(observed, color=IN, label=f"observed ({len(observed):,})", **look)
-    if len(unobserved):
-        label = f"unobserved ({len(unobserved):,})"
-        axis.hist(unobserved, color=OUT, hatch="///", label=label, **look)
-    else:
-        grid = np.linspace(low, high, 10 * _BINS)
-        within = np.clip(grid / root, -1 + 1e-12, 1 - 1e-12)  # the density is finite there
-        density = np.exp(cosine_law.log_density(within, cosines.dimension)) / root
-        axis.plot(grid, density, color=OUT, label="no leak")
-    axis.set(xlabel=r"cosine, in units of $1/\sqrt{d}$", ylabel="density")
-
-
-def _draw_epsilons(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws a single run's epsilons by method, and the upper bounds.
-
-    Lower bounds are bars; estimates are points with two standard errors, over grey bars up to the 95%
-    quantile of what they show where nothing leaks.
-    """
-    names = [finding.method.removeprefix("one_shot_") for finding in conclusion.rows()]
-    estimates = conclusion.estimates
-    if estimates:
-        places = range(len(estimates))
-        floors = [estimate.noise_floor.quantile_95 for estimate in estimates]
-        axis.barh(places, floors, color=FADED, alpha=0.4, label="no leak: up to 95%")
-        epsilons = [estimate.epsilon for estimate in estimates]
-        errors = [2 * estimate.standard_error for estimate in estimates]
-        look: dict[str, Any] = {
-            "fmt": "o",
-            "ms": 4,
-            "color": IN,
-            "mfc": "white",
-            "label": "estimate, 2 errors",
-        }
-        axis.errorbar(epsilons, places, xerr=errors, **look)
-    if conclusion.bounds:
-        bounds = [bound.epsilon for bound in conclusion.bounds]
-        places = range(len(estimates), len(names))
-        axis.barh(places, bounds, color=BOUND, height=0.6, label="lower bound")
-    _draw_uppers(axis.axvline, conclusion)
-    axis.set_yticks(range(len(names)), names)
-    # The first name on top, as in the tables.
-    axis.set(xlabel=r"$\varepsilon$", ylim=(len(names) - 0.4, -0.6))
-    axis.set_xlim(left=0)
-
-
-Array = NDArray[np.float64]
-
-_POINTS = 801  # false-positive rates at which a curve is drawn
-_MAX_DECADES = 4  # with more decades, only every second one has a tick
-
-
-class CurveStatus(NamedTuple):
-    """How figures show the result of the test of a Gaussian curve.
-
-    Attributes:
-      message: the result in words; empty where no test was made.
-      mark: the words added to bounds that assume a Gaussian curve; empty where nothing speaks against it.
-      faded: whether such bounds and curves are drawn in grey.
-    """
-
-    message: str
-    mark: str
-    faded: bool = False
-
-
-def describe_curve(conclusion: Conclusion) -> CurveStatus:
-    """Returns how figures show what the test of whether the trade-off curve is Gaussian has shown."""
-    curve = conclusion.curve
-    if curve is None:
-        return CurveStatus(message="", mark="")
-    p_value = curve.show_p_value()
-    if curve.is_refuted:
-        return CurveStatus(f"Gaussian curve refuted, {p_value}", mark="(refuted)", faded=True)
-    result = f"{p_value}, power {curve.power:.0%}"
-    if curve.is_doubted:  # the test has too little power
-        # No mark is needed where the mechanism itself is a reason for a Gaussian curve.
-        mark = "(not confirmed)"
-        if conclusion.reason:
-            mark = ""
-        return CurveStatus(f"Gaussian curve not confirmed, {result}", mark)
-    return CurveStatus(f"no evidence against Gaussian, {result}", mark="")
-
-
 def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
 ) -> None:
@@ -389,42 +268,35 @@ def draw_trade_off(
       predicted_mu: mu as theory predicts it; None without a prediction.
     """
     _draw_empirical(axis, conclusion, grid)
-    status = describe_curve(conclusion)
-    gaussian = []  # mu of each Gaussian curve, and its look
+
+    def draw_gaussian(mu: float, label: str, **look: Any) -> None:
+        """Draws the Gaussian curve of a mu."""
+        axis.plot(
+            grid, conversions.gaussian_trade_off(mu, grid), label=f"Gaussian, {label}", **look
+        )
+
     mu = conclusion.gaussian.mu
     if mu is not None:
-        label = f"mu ≥ {at_least(mu, 2)} {status.mark}".strip()
-        look: dict[str, Any] = {"color": FADED if status.faded else BOUND, "ls": "--"}
-        gaussian.append((mu, label, look))
+        color = BOUND
+        if conclusion.refutes_gaussian:
+            color = FADED
+        draw_gaussian(
+            mu, f"mu ≥ {at_least(mu, 2)}{mark_gaussian(conclusion)}", color=color, ls="--"
+        )
     if predicted_mu is not None:
-        look = {"color": PREDICTED, "ls": "-", "lw": 4, "alpha": 0.55}
-        gaussian.append((predicted_mu, f"predicted mu = {predicted_mu:.2f}", look))
+        label = f"predicted mu = {predicted_mu:.2f}"
+        draw_gaussian(predicted_mu, label, color=PREDICTED, lw=4, alpha=0.55)
     upper = conclusion.tightest_mu
-    if upper is not None and np.isfinite(upper):
-        gaussian.append((upper, f"mu ≤ {at_most(upper, 2)}", {"color": UPPER, "ls": ":"}))
-    for mu, label, look in gaussian:
-        power = conversions.gaussian_trade_off(mu, grid)
-        axis.plot(grid, power, label=f"Gaussian, {label}", **look)
-    if is_claim_drawn(conclusion):
-        assert conclusion.claim is not None
-        # The least false-negative rates that the claim allows. Axes of normal deviates cannot show 0.
-        allowed = np.clip(1 - conclusion.claim.power(grid), grid[0] / 2, None)
-        axis.plot(grid, allowed, color=UPPER, ls=":", label="claim")
-    axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
-
-
-def is_claim_drawn(conclusion: Conclusion) -> bool:
-    """Returns whether the claim has a trade-off curve of its own among the curves that are drawn.
-
-    It does for a claim of epsilon and delta whose curve axes of normal deviates show; that of a large epsilon
-    lies below them. Where mu is bounded, the Gaussian curve of mu takes its place.
-    """
+    if upper is not None and math.isfinite(upper):
+        draw_gaussian(upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
-    if claim is None or claim.assumes != GIVEN or conclusion.tightest_mu is not None:
-        return False
-    least = _find_least_rate(conclusion)
-    highest = 1 - float(claim.power(least))  # of the curve within the panel, since curves descend
-    return highest > least
+    if claim is not None and claim.assumes == GIVEN and upper is None:
+        # The least false-negative rates that the claim allows. Axes of normal deviates cannot show 0, nor the
+        # curve of a large epsilon, which is below them.
+        allowed = 1 - claim.power(grid)
+        if allowed.max() > grid[0]:
+            axis.plot(grid, np.clip(allowed, grid[0] / 2, None), color=UPPER, ls=":", label="claim")
+    axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
 
 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
@@ -438,16 +310,16 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
       conclusion: the conclusion with the scores and the bounds on mu.
       predicted_mu: mu as theory predicts it; None without a prediction.
     """
-    least = _find_least_rate(conclusion)
+    least = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(least)
     # Rates that are evenly spaced as normal deviates, as they are on the axes.
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
     count = int(-np.log10(least))  # powers of 10 below 1 that are not below `least`
-    step = 2
-    if count <= _MAX_DECADES:
-        step = 1
+    step = 1
+    if count > _MAX_DECADES:
+        step = 2
     low = 0.1 ** np.arange(1, count + 1, step)
     ticks = np.concatenate([low[::-1], [0.5], 1 - low])
     labels = [*map("{:g}".format, ticks)]
@@ -457,18 +329,10 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     axis.set(xlim=(least, 1 - least), ylim=(least, 1 - least))
     axis.set_xticks(ticks, labels, fontsize=8)
     axis.set_yticks(ticks, labels, fontsize=8)
-
-    status = describe_curve(conclusion)
-    look = {"fontsize": 8, "ha": "center", "va": "bottom"}
-    look["color"] = BLACK
-    if status.faded:
-        look["color"] = VERMILION
-    axis.text(0.5, 1.01, status.message, look, transform=axis.transAxes)
-
-
-def _find_least_rate(conclusion: Conclusion) -> float:
-    """Returns the rate at which axes of normal deviates begin: that of half an error, and at most 0.1."""
-    return min(0.5 / max(map(len, conclusion.worlds)), 0.1)
+    color = BLACK
+    if conclusion.refutes_gaussian:
+        color = VERMILION
+    _set_title(axis, "Trade-off curve", describe_curve(conclusion), color)
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
@@ -479,15 +343,13 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """
     curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is for independent scores
-        band = curve.band(grid)
-        low, high = np.clip([band.lower, band.upper], grid[0] / 2, 1 - grid[0] / 2)
+        low, high = np.clip(curve.band(grid), grid[0] / 2, 1 - grid[0] / 2)
         label = f"{show_percent(curve.confidence)} band"
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     rates = []
-    worlds = (curve.false_negative_rate, curve.false_positive_rate)
-    for world, scores in zip(worlds, conclusion.worlds, strict=True):
+    worlds = (curve.false_positive_rate, curve.false_negative_rate)
+    for rate, scores in zip(worlds, reversed(conclusion.worlds), strict=True):
         half_an_error = 0.5 / len(scores)
         # Reversed, so that false-positive rates ascend.
-        rates.append(np.clip(world, half_an_error, 1 - half_an_error)[::-1])
-    false_negatives, false_positives = rates
-    axis.step(false_positives, false_negatives, where="post", color=OUT, label="empirical")
+        rates.append(np.clip(rate, half_an_error, 1 - half_an_error)[::-1])
+    axis.step(*rates, where="post", color=OUT, label="empirical")

@@ -1,88 +1,27 @@
 """The tables of audits of federated runs, each concluded alone, and their JSON for programs."""
 
 from collections.abc import Sequence
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from audit.claims.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.conclusions.conclusion import Conclusion
-from audit.conclusions.results import claim_fields, finding_fields, one_run_fields
+from audit.conclusions.results import claim_fields, finding_fields, result_fields
 from audit.methods.estimate import Bound
 from audit.methods.method import Assumption
 from audit.report.bounds_table import (
     BoundRow,
     bounds_table,
     describe_claim,
+    make_note,
     show_floor,
-    show_verdict,
 )
 from audit.report.table import Column, Table, at_least
 from audit.written import Level, counted, show_level, write_json
 
 RESULT = "federated.json"  # in a setting's folder
-
-
-class OverRuns(NamedTuple):
-    """A method's epsilons over runs that are each concluded alone.
-
-    Attributes:
-      method: the method's name.
-      epsilons: the epsilon of each run.
-      floor: for an estimate, the values that it shows where nothing leaks, as text, for the first run; empty
-        for a bound.
-    """
-
-    method: str
-    epsilons: list[float]
-    floor: str
-
-    def show_mean(self) -> str:
-        """Returns the mean epsilon as text: that of bounds rounded down, that of estimates to the nearest."""
-        mean = float(np.mean(self.epsilons))
-        is_estimate = bool(self.floor)
-        if is_estimate:
-            return f"{mean:.3f}"
-        return at_least(mean)
-
-    def show_deviation(self) -> str:
-        """Returns the standard deviation of epsilon over runs as text."""
-        return f"{np.std(self.epsilons):.3f}"
-
-
-def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
-    """Returns a row for each method with its epsilon in every run: estimates first, then bounds.
-
-    All runs must have the same methods in the same order. An estimate's floor is that of the first run.
-    """
-    rows = []
-    for findings in zip(*(run.rows() for run in runs), strict=True):
-        first = findings[0]
-        floor = ""
-        if not isinstance(first, Bound):
-            floor = show_floor(first.noise_floor)
-        rows.append(OverRuns(first.method, [finding.epsilon for finding in findings], floor))
-    return rows
-
-
-def over_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table with the mean and the standard deviation of each method's epsilon over runs.
-
-    A row is an estimate or a lower bound. An estimate's floor is the mean and the 95% quantile of the values
-    that it has where nothing leaks, in the first run. Bounds have no floor: their rows say that each run has
-    a bound of its own.
-    """
-    # Two spaces before the last column set its texts, aligned to the left, apart from the numbers.
-    columns = (
-        Column(head="estimate or bound", value=lambda row: row.method, width=24, left=True),
-        Column(head="mean", value=OverRuns.show_mean, width=9),
-        Column(head="deviation", value=OverRuns.show_deviation, width=9),
-        Column(head="  floor", value=lambda row: f"  {row.floor or 'a bound a run'}", left=True),
-    )
-    head = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} a run"
-    note = "\nestimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
-    rows = collect_over_runs(runs)
-    return Table(columns, rows, before=(head,), after=(note,), gap=" ", rule=80).text()
 
 
 class FederatedAudit(NamedTuple):
@@ -92,7 +31,7 @@ class FederatedAudit(NamedTuple):
       runs: the conclusion from each run's canaries, held against what a canary leaks at most.
       canary: the composition of the rounds in which a canary takes part.
       client: the composition of the rounds in which a client takes part.
-      accuracies: the accuracies of the final models; empty where they were not measured.
+      accuracies: the accuracies of the final models; empty if they were not measured.
       together: the conclusion from all runs together; None unless there are several, and every run draws
         fresh directions.
     """
@@ -104,6 +43,39 @@ class FederatedAudit(NamedTuple):
     together: Conclusion | None = None
 
 
+def collect_over_runs(runs: Sequence[Conclusion]) -> list[dict[str, str]]:
+    """Returns texts for each method: its mean epsilon over runs, the standard deviation, and its floor.
+
+    All runs must have the same methods in the same order. The mean of bounds is rounded down. An estimate's
+    floor is what it shows where nothing leaks, in the first run.
+    """
+    rows = []
+    for findings in zip(*(run.rows() for run in runs), strict=True):
+        first = findings[0]
+        epsilons = [finding.epsilon for finding in findings]
+        mean = float(np.mean(epsilons))
+        row = {"method": first.method, "deviation": f"{np.std(epsilons):.3f}"}
+        if isinstance(first, Bound):
+            row |= {"mean": at_least(mean), "floor": "a bound a run"}
+        else:
+            row |= {"mean": f"{mean:.3f}", "floor": show_floor(first.noise_floor)}
+        rows.append(row)
+    return rows
+
+
+def over_runs(runs: Sequence[Conclusion]) -> str:
+    """Returns a text table with the mean and the standard deviation of each method's epsilon over runs."""
+    columns = (
+        Column(head="estimate or bound", value=itemgetter("method"), left=True),
+        Column(head="mean", value=itemgetter("mean")),
+        Column(head="deviation", value=itemgetter("deviation")),
+        Column(head="floor", value=itemgetter("floor"), left=True),
+    )
+    head = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} a run"
+    note = "estimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
+    return Table(columns, collect_over_runs(runs), before=(head,), after=(note,)).text()
+
+
 def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
     """Returns the mechanism's epsilons at the audit's delta.
 
@@ -111,20 +83,18 @@ def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
     analytical epsilon (Andrew et al., ICLR 2024), which counts a single round and is no upper bound.
     """
     delta = audit.runs[0].delta  # the same for all runs
-    rows = []
-    for name, participant in (("canary", audit.canary), ("client", audit.client)):
+    analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
+    epsilons = [("analytical", analytical, "the paper's: of one round", "")]
+    for name, participant in (("client", audit.client), ("canary", audit.canary)):
         rounds = counted(participant.insertions, "round")
         if participant.sampling_rate != 1:  # Poisson sampling of the participants
             rounds += f", each with probability {participant.sampling_rate:g}"
         epsilon = participant_upper_bound(participant, delta)
-        rows.append(_make_row(f"accounted, {name}", epsilon, rounds)._replace(sign="≤"))
-    analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
-    return [*rows, _make_row("analytical", analytical, "the paper's: of one round")]
-
-
-def _make_row(name: str, epsilon: float, reason: str) -> BoundRow:
-    """Returns the row of an epsilon that follows from the mechanism, with what it rests on."""
-    return BoundRow(name, name, epsilon, None, Assumption(reason, reason, reason))
+        epsilons.insert(0, (f"accounted, {name}", epsilon, rounds, "≤"))
+    rows = []
+    for name, epsilon, reason, sign in epsilons:
+        rows.append(BoundRow(name, name, epsilon, None, Assumption(reason, reason, reason), sign))
+    return rows
 
 
 def federated_table(audit: FederatedAudit) -> str:
@@ -135,19 +105,21 @@ def federated_table(audit: FederatedAudit) -> str:
     models' accuracy, if measured, comes last.
     """
     first = audit.runs[0]  # all runs have its delta
-    level = f"  at delta {show_level(first.delta)}"
     columns = (
-        Column(head="mechanism", value=lambda row: row.name, width=24, left=True),
-        Column(head="epsilon", value=BoundRow.show_epsilon, width=9),
-        Column(head=level, value=lambda row: f"  {row.assumes.word}", left=True),
+        Column(head="mechanism", value=attrgetter("name"), left=True),
+        Column(head="epsilon", value=lambda row: row.show(row.epsilon)),
+        Column(head=f"at delta {show_level(first.delta)}", value=attrgetter("assumes"), left=True),
     )
-    lines = [bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs), ""]
+    lines = [bounds_table(first), ""]
+    if len(audit.runs) > 1:
+        lines = [over_runs(audit.runs), ""]
     if audit.together is not None:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"
         lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)}, whatever the curve")
-        lines += [*describe_claim(audit.together), show_verdict(audit.together), ""]
-    lines.append(Table(columns, upper_bounds(audit), gap=" ", rule=80).text())
+        verdict = make_note("verdict:", audit.together.verdict.headline)
+        lines += [*describe_claim(audit.together), verdict, ""]
+    lines.append(Table(columns, upper_bounds(audit)).text())
     if audit.accuracies:
         accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"
         if len(audit.accuracies) > 1:
@@ -176,5 +148,5 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
     if audit.together is not None:
         bound = audit.together.assumption_free
         fields["together"] = {**finding_fields(bound), **claim_fields(audit.together)}
-    fields["runs"] = [one_run_fields(run) for run in audit.runs]
+    fields["runs"] = [result_fields(run) for run in audit.runs]
     return write_json(fields)

@@ -2,60 +2,50 @@
 
 import textwrap
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from audit.errors import InputError
+from audit.report.table import Column, Table, at_least, at_most
 from audit.settings import make
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
-from audit.storage.store import Kept, Store, hash_of, newest_scores
+from audit.storage.store import Store, hash_of, newest_scores
 from audit.tasks import task
-from audit.written import Level, at_least, at_most, finite, short, shortened, show_level
+from audit.written import Level, finite, shortened, show_level
 
 _LINE_WIDTH = 80  # of a terminal
 _INDENT = " " * 10  # before the lines below a row
-_NAME_WIDTH = 34  # of the column with model and adversary
-_LINE = f"{{:<10}}{{:<{_NAME_WIDTH}}}{{:>9}}{{:>10}}{{:>10}}{{:>7}}"
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))  # units of ages, with their length in seconds
+_NAME_WIDTH = 25  # of the column with model and adversary
 
 
-class Listed(NamedTuple):
-    """An audit in a store.
+def listed(folder: Path) -> dict[str, Any]:
+    """Returns the record of the audit in a folder; raises InputError if the folder can't be read.
 
-    Attributes:
-      folder: the audit's folder.
-      setting: the audited setting.
-      differs: the setting's fields that differ from the defaults, by their flags.
-      runs: how many runs the store has.
-      last_result: the last conclusion; all its fields are None without one.
-      time: when the newest scores were written, in seconds since 1970.
+    `differs` has the setting's fields that differ from the defaults, by their flags. `time` is when the
+    newest scores were written, in seconds since 1970. What the last audit concluded is None without one.
     """
-
-    folder: Path
-    setting: Setting
-    differs: dict[str, Any]
-    runs: int
-    last_result: Kept
-    time: float
-
-
-def listed(folder: Path) -> Listed:
-    """Returns the audit in a folder as `list` shows it; raises InputError if the folder can't be read."""
     store = Store.at(folder)
     audited = make.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models")
-    nanoseconds = newest_scores(folder) or 0  # 0 if there are no scores yet
-    last_result = store.result()
-    return Listed(
-        folder=folder,
-        setting=audited.setting,
-        differs=find_differences(audited.setting),
-        runs=store.runs_held(),
-        last_result=last_result,
-        time=nanoseconds / 1e9,
-    )
+    last = store.result()
+    return {
+        "setting": hash_of(folder),
+        "folder": str(folder),
+        "model": audited.setting.model,
+        "adversary": audited.setting.adversary.name,
+        "differs": find_differences(audited.setting),
+        "runs": store.runs_held(),
+        "audited_runs": last.runs,
+        "delta": last.delta,
+        "confidence": last.confidence,
+        "epsilon": finite(last.epsilon),
+        "upper_bound": last.upper_bound,
+        "time": (newest_scores(folder) or 0) / 1e9,  # 0 if there are no scores yet
+    }
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
@@ -68,13 +58,10 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     """
     known = fields()
     adversary = setting.adversary.name
-    defaults = {"model": setting.model, "adversary": adversary}
+    defaults = {name: field.default for name, field in known.items()}
     if setting.model in task.tasks():
         defaults |= flat(setting_of(setting.model, adversary=adversary))
-        del defaults["steps"]
-    else:
-        defaults = {name: field.default for name, field in known.items()} | defaults
-    defaults["insertions"] = known["insertions"].default
+    defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)
     insertions, cut_short = divmod(values["steps"], setting.schedule.periodicity)
     if not cut_short:
@@ -93,74 +80,46 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
     flags = {field.flag for field in fields().values() if field.has_flag}
     if not flags.issuperset(differences):
         return ""
-    named = {"model": setting.model, "adversary": setting.adversary.name, **differences}
-    named |= {"runs": runs, "delta": show_level(level.delta)}
-    named["confidence"] = show_level(level.confidence)
-    return " ".join(["./run.sh audit", *(f"--{flag}={value}" for flag, value in named.items())])
+    command = f"./run.sh audit --model={setting.model} --adversary={setting.adversary.name}"
+    for flag, value in differences.items():
+        command += f" --{flag}={value}"
+    confidence = show_level(level.confidence)
+    return f"{command} --runs={runs} --delta={show_level(level.delta)} --confidence={confidence}"
 
 
-def as_table(rows: Sequence[Listed], now: float) -> str:
-    """Returns audits as a text table of 80 columns; differences from the defaults stand below each row.
+def as_table(records: Sequence[dict[str, Any]]) -> str:
+    """Returns audits as a text table of 80 columns; differences from the defaults are below each row.
 
     Args:
-      rows: the audits.
-      now: the time in seconds since 1970, for the audits' ages.
+      records: the records of audits (`listed`).
     """
-    header = _LINE.format("setting", "model, adversary", "runs", "proven", "upper", "age")
-    lines = [header, "-" * _LINE_WIDTH]
-    for row in rows:
-        last = row.last_result
-        adversary = f", {row.setting.adversary.name}"
-        name = shortened(row.setting.model, _NAME_WIDTH - 1 - len(adversary)) + adversary
-        epsilon = finite(last.epsilon)
-        proven = "-"
-        if epsilon is not None:
-            proven = short(at_least(epsilon))
-        upper = "-"
-        if last.upper_bound is not None:
-            upper = short(at_most(last.upper_bound))
-        upper = upper.replace("inf", "infinite")
-        age = _show_age(now - row.time)
-        lines.append(_LINE.format(hash_of(row.folder)[:8], name, row.runs, proven, upper, age))
-        differences = ", ".join(_show_difference(*item) for item in row.differs.items())
-        lines += textwrap.wrap(
-            differences, _LINE_WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
-        )
+    columns = (
+        Column(head="setting", value=lambda record: record["setting"][:8], left=True),
+        Column(head="model, adversary", value=_name, width=_NAME_WIDTH, left=True),
+        Column(head="runs", value=itemgetter("runs"), width=9),
+        Column(head="proven", value=itemgetter("epsilon"), show=at_least, width=8, none="-"),
+        Column(head="upper", value=itemgetter("upper_bound"), show=at_most, width=8, none="-"),
+        Column(head="written", value=itemgetter("time"), show=_show_date),
+    )
+    head, rule, *body = Table(columns, records, rule=_LINE_WIDTH).text().splitlines()
+    lines = [head, rule]
+    for record, line in zip(records, body, strict=True):
+        texts = []
+        for flag, value in record["differs"].items():
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            if flag == "computes":  # a fingerprint
+                text = text[:8]
+            texts.append(f"{flag}={text}")
+        text = textwrap.fill(", ".join(texts), _LINE_WIDTH - len(_INDENT))
+        lines += [line, *textwrap.indent(text, _INDENT).splitlines()]
     return "\n".join(lines)
 
 
-def _show_difference(flag: str, value: Any) -> str:
-    """Returns a flag with its value, "k=5"; a fingerprint is cut to its first 8 digits."""
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"{flag}={text[:8] if flag == 'computes' else text}"
+def _name(record: dict[str, Any]) -> str:
+    """Returns an audit's model and adversary, cut to the width of their column."""
+    adversary = f", {record['adversary']}"
+    return shortened(record["model"], _NAME_WIDTH - len(adversary)) + adversary
 
 
-def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
-    """Returns audits as dictionaries for json.dumps; infinite and unknown values are None."""
-    records = []
-    for row in rows:
-        last = row.last_result
-        record = {
-            "setting": hash_of(row.folder),
-            "folder": str(row.folder),
-            "model": row.setting.model,
-            "adversary": row.setting.adversary.name,
-            "differs": row.differs,
-            "runs": row.runs,
-            "audited_runs": last.runs,
-            "delta": last.delta,
-            "confidence": last.confidence,
-            "epsilon": finite(last.epsilon),
-            "upper_bound": finite(last.upper_bound),
-            "time": row.time,
-        }
-        records.append(record)
-    return records
-
-
-def _show_age(seconds: float) -> str:
-    """Returns an age in words, rounded down to the largest unit that it reaches: "3 h"."""
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{max(seconds, 0) // 1:.0f} s"  # an age is negative if a clock was set back
+def _show_date(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"

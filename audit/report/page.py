@@ -1,7 +1,6 @@
 """A self-contained HTML page from the template page.html, which escapes what it shows."""
 
 import hashlib
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from audit.written import show_level, show_percent
 _ENVIRONMENT = Environment(
     autoescape=True, loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
 )
-_ENVIRONMENT.globals["infinity"] = math.inf
 _ENVIRONMENT.filters |= {
     "at_least": verdicts.at_least,
     "at_most": verdicts.at_most,

@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import matplotlib
@@ -65,9 +66,7 @@ def set_symbols(figure: Figure) -> None:
     """Replaces names of quantities, such as "epsilon", by symbols in a figure's texts and tick labels."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
-        content = insert_symbols(text.get_text())
-        if content != text.get_text():
-            text.set_text(content)
+        text.set_text(insert_symbols(text.get_text()))
     # Tick labels with fixed texts are set again from their formatter when the figure is drawn.
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
@@ -76,33 +75,31 @@ def set_symbols(figure: Figure) -> None:
                 formatter.seq = [insert_symbols(label) for label in formatter.seq]
 
 
-def png(figure: Figure) -> bytes:
-    """Returns the figure's PNG and closes the figure."""
-    return _encode(figure, format="png", dpi=150, metadata={"Software": None})
-
-
-def svg(figure: Figure) -> bytes:
-    """Returns the figure's SVG, the same bits for the same figure, and closes the figure."""
-    with plt.rc_context({"svg.hashsalt": "audit"}):
-        return _encode(figure, format="svg", metadata={"Date": None, "Creator": None})
-
-
-def pdf(figure: Figure) -> bytes:
-    """Returns the figure's PDF, the same bits for the same figure, with its fonts, and closes the figure."""
-    with plt.rc_context({"pdf.fonttype": 42}):
-        return _encode(figure, format="pdf", metadata={"CreationDate": None, "Creator": None})
-
-
-def _encode(figure: Figure, **options: Any) -> bytes:
+def _encode(figure: Figure, style: dict[Any, Any], **options: Any) -> bytes:
     """Returns the bytes that `Figure.savefig` writes with these options, and closes the figure.
 
     Names of quantities are replaced by symbols before.
     """
     set_symbols(figure)
     buffer = io.BytesIO()
-    figure.savefig(buffer, **options)
+    with plt.rc_context(style):
+        figure.savefig(buffer, **options)
     plt.close(figure)
     return buffer.getvalue()
 
 
+# Each returns a figure's file and closes the figure; the same figure gives the same bits.
+png = partial(_encode, style={}, format="png", dpi=150, metadata={"Software": None})
+svg = partial(
+    _encode,
+    style={"svg.hashsalt": "audit"},
+    format="svg",
+    metadata={"Date": None, "Creator": None},
+)
+pdf = partial(
+    _encode,
+    style={"pdf.fonttype": 42},  # with its fonts
+    format="pdf",
+    metadata={"CreationDate": None, "Creator": None},
+)
 FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg": svg}

@@ -1,22 +1,21 @@
-"""Tables that are described by their columns, and shown as text for a terminal, CSV, HTML rows and JSON.
+"""Tables that are described by their columns, and shown as text for a terminal, CSV and JSON.
 
 A column says which value a row has in it, and how people see that value.
 """
 
 import csv
 import io
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from audit.written import at_least as at_least
 from audit.written import at_least_digits, at_most_digits
 from audit.written import at_most as at_most
-from audit.written import short as short
 
 R = TypeVar("R")
 Show = Callable[[Any], str]
+_DIGITS = 6  # significant ones of a float in CSV
 
 
 def number(spec: str) -> Show:
@@ -27,33 +26,14 @@ def number(spec: str) -> Show:
     return lambda value: format(value, spec)
 
 
-def _round_to_nearest(value: float, digits: int) -> str:
-    """Returns a number as text, with some significant digits."""
-    return f"{value:.{digits}g}"
-
-
-def _find_rounding(show: Show) -> Callable[[float, int], str]:
-    """Returns how CSV rounds the numbers that people see by `show`: bounds in the same direction.
-
-    Args:
-      show: the function that formats a number for people; `at_least` and `at_most` may have decimals given.
-    """
-    function = getattr(show, "func", show)  # of a partial
-    if function is at_least:
-        return at_least_digits
-    if function is at_most:
-        return at_most_digits
-    return _round_to_nearest
-
-
 class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
       key: the column's name in CSV and JSON; None if it is in neither.
       value: function from a row to its value in the column; None is an empty cell in CSV.
-      head: the column's name in text and HTML, in a single line or several; None if it is in neither.
-      show: function from a value other than None to the cell's text. Where it is `at_least` or `at_most`, CSV
+      head: the column's name in text, in a single line or several; None if it is not in text.
+      show: function from a value other than None to the cell's text. If it is `at_least` or `at_most`, CSV
         rounds in that direction too.
       width: the column's width in characters; 0 for the width of its widest cell.
       left: whether cells are aligned to the left, rather than to the right.
@@ -68,12 +48,14 @@ class Column(NamedTuple):
     left: bool = False
     none: str = ""
 
-    def show_cell(self, row: Any) -> str:
-        """Returns the text of a row's cell in this column."""
-        value = self.value(row)
-        if value is None:
-            return self.none
-        return self.show(value)
+    def round(self, value: float) -> str:
+        """Returns a number for CSV, rounded in the same direction as for people."""
+        show = getattr(self.show, "func", self.show)  # of a partial
+        if show is at_least:
+            return at_least_digits(value, _DIGITS)
+        if show is at_most:
+            return at_most_digits(value, _DIGITS)
+        return f"{value:.{_DIGITS}g}"
 
 
 @dataclass(frozen=True)
@@ -90,9 +72,6 @@ class Table(Generic[R]):
       after: the lines below the rows.
       gap: the text between two columns.
       rule: the length of a rule, a line of dashes; 0 for the length of the longest row.
-      digits: the number of significant digits of a float in CSV.
-      closing: function from the last row of a section to the lines below the section.
-      aside: function from a row to text after its last cell, which does not widen the columns.
     """
 
     columns: Sequence[Column]
@@ -102,74 +81,49 @@ class Table(Generic[R]):
     after: Sequence[str] = ()
     gap: str = "  "
     rule: int = 0
-    digits: int = 6
-    closing: Callable[[R], Sequence[str]] = lambda row: ()
-    aside: Callable[[R], str] = lambda row: ""
 
     def text(self) -> str:
         """Returns the table as text for a terminal: header, rule and rows, with the lines before and after.
 
         A table with sections has a rule and a heading above each section.
         """
-        # Heads with fewer lines than others get empty cells above.
-        heads = self.header()
-        height = 1 + max(map(str.count, heads, itertools.repeat("\n")))
+        columns = [column for column in self.columns if column.head is not None]
+        height = 1 + max(str(column.head).count("\n") for column in columns)
         # Header and rows are aligned together, so that each column has a single width.
         lines = [""] * (height + len(self.rows))
-        for head, column, *texts in zip(heads, self._visible_columns(), *self.cells(), strict=True):
-            above = [""] * (height - 1 - head.count("\n"))
-            texts = [*above, *head.split("\n"), *texts]
-            align = str.ljust if column.left else str.rjust
+        for column in columns:
+            head = str(column.head).split("\n")
+            texts = [""] * (height - len(head)) + head  # shorter heads get empty cells above
+            for row in self.rows:
+                value = column.value(row)
+                texts.append(column.none if value is None else column.show(value))
             width = column.width or max(map(len, texts))
+            align = str.ljust if column.left else str.rjust
             for place, text in enumerate(texts):
                 lines[place] += align(text, width) + self.gap
         lines = [*map(str.rstrip, lines)]
         rule = "-" * (self.rule or max(map(len, lines)))
-        rows = zip(self.rows, lines[height:], strict=True)
-        body = self._make_sections(rows, rule)
-        return "\n".join([*self.before, *lines[:height], *body, *self.after])
-
-    def _make_sections(self, rows: Iterable[tuple[R, str]], rule: str) -> Iterator[str]:
-        """Yields the rows' lines, with a rule and a heading above each section, and its closing lines below.
-
-        A table without sections is a single one, without a heading.
-        """
-        section = self.section or (lambda row: "")
-        if not self.rows and self.section is None:
-            yield rule
-        for heading, group in itertools.groupby(rows, lambda pair: section(pair[0])):
-            yield rule
-            if heading:
-                yield heading
-            for row, line in group:
-                aside = self.aside(row)
-                yield f"{line}{self.gap}{aside}" if aside else line
-                last = row
-            yield from self.closing(last)
-
-    def cells(self) -> list[list[str]]:
-        """Returns the texts of each row's cells, for text and HTML; `header` names their columns."""
-        cells = []
-        for row in self.rows:
-            cells.append([column.show_cell(row) for column in self._visible_columns()])
-        return cells
-
-    def header(self) -> list[str]:
-        """Returns the names of the columns in text and HTML."""
-        return [column.head for column in self.columns if column.head is not None]
+        shown = [*self.before, *lines[:height]]
+        if self.section is None:
+            shown.append(rule)
+        heading = None
+        for row, line in zip(self.rows, lines[height:], strict=True):
+            if self.section is not None and heading != self.section(row):
+                heading = self.section(row)
+                shown += filter(None, [rule, heading])
+            shown.append(line)
+        return "\n".join([*shown, *self.after])
 
     def csv(self) -> bytes:
         """Returns the table as CSV in UTF-8: a line with the columns' keys, then the rows' values."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([column.key for column in self.columns if column.key is not None])
-        rounding = {column.key: _find_rounding(column.show) for column in self.columns}
-        for row in self.json():  # a row's values by the same keys
+        columns = {column.key: column for column in self.columns if column.key is not None}
+        writer.writerow(columns)
+        for record in self.json():
             cells = []
-            for key, value in row.items():
-                if isinstance(value, float):
-                    value = rounding[key](float(value), self.digits)
-                cells.append(value)
+            for key, value in record.items():
+                cells.append(columns[key].round(value) if isinstance(value, float) else value)
             writer.writerow(cells)
         return text.getvalue().encode()
 
@@ -177,6 +131,3 @@ class Table(Generic[R]):
         """Returns each row's values by the columns' keys, for json.dumps."""
         columns = [column for column in self.columns if column.key is not None]
         return [{str(column.key): column.value(row) for column in columns} for row in self.rows]
-
-    def _visible_columns(self) -> list[Column]:
-        return [column for column in self.columns if column.head is not None]

@@ -61,20 +61,19 @@ class FieldLimits(NamedTuple):
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
-        bounds = f"at least {_format_bound(self.least)}"
-        if self.most < math.inf:
-            bounds = f"{_format_bound(self.least)} to {_format_bound(self.most)}"
-        elif self.below < math.inf:
-            bounds = f"{_format_bound(self.least)} to below {_format_bound(self.below)}"
-        if self.above > -math.inf:
-            upper = ""
+        least, most, above, below = map(_format_bound, self[:4])
+        if self.above == -math.inf:
+            bounds = f"at least {least}"
             if self.most < math.inf:
-                upper = f", at most {_format_bound(self.most)}"
+                bounds = f"{least} to {most}"
             elif self.below < math.inf:
-                upper = f", below {_format_bound(self.below)}"
-            # Where no upper bound is given, infinity is still not allowed.
-            number = "number" if upper else "finite number"
-            bounds = f"a {number} above {_format_bound(self.above)}{upper}"
+                bounds = f"{least} to below {below}"
+        elif self.most < math.inf:
+            bounds = f"a number above {above}, at most {most}"
+        elif self.below < math.inf:
+            bounds = f"a number above {above}, below {below}"
+        else:
+            bounds = f"a finite number above {above}"
         zero = "0, or " if self.zero_too else ""
         return f"give {zero}{bounds}"
 
@@ -113,6 +112,9 @@ class Field(NamedTuple):
             raise InputError(f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
 
 
+_SWITCHES = {"always", "auto", "has_flag"}
+
+
 def described(
     help_text: str,
     *,
@@ -120,10 +122,7 @@ def described(
     usual: Any = None,
     flag: str = "",
     group: str = "",
-    always: bool = False,
-    auto: bool = False,
-    has_flag: bool = True,
-    **limits: Any,
+    **options: Any,
 ) -> Any:
     """Declares a field of a dataclass, with its help, its flag and its limits.
 
@@ -131,31 +130,20 @@ def described(
       help_text: the field's line in --help.
       default: the dataclass's default. Identities in the store leave out a field at this value, which must
         therefore never change.
-      usual: for a field without `default`, the value where its flag or keyword is not given. Identities
+      usual: for a field without `default`, the value if its flag or keyword is not given. Identities
         include it. None: the flag or keyword then gives None.
-      flag: the flag's name where that differs from the field's.
+      flag: the flag's name if that differs from the field's.
       group: the flag's group in --help; by default the attribute `group` of the class.
-      always: whether identities include the field even at `default`.
-      auto: whether the flag also takes `auto`.
-      has_flag: whether the field has a flag; otherwise only Python can give it.
-      **limits: the fields of `FieldLimits`.
+      **options: `always`, `auto` and `has_flag` of `Field`, and the fields of `FieldLimits`.
 
     Returns:
       A `dataclasses.field`, to be assigned to the annotated name.
     """
+    shown = {}
+    for name in _SWITCHES & options.keys():
+        shown[name] = options.pop(name)
     # `declared` takes name and type from the dataclass.
-    field = Field(
-        "",
-        flag,
-        object,
-        default=usual,
-        help=help_text,
-        group=group,
-        limits=FieldLimits(**limits),
-        always=always,
-        auto=auto,
-        has_flag=has_flag,
-    )
+    field = Field("", flag, object, usual, help_text, group, FieldLimits(**options), **shown)
     return dataclasses.field(default=default, metadata={"field": field})
 
 
@@ -203,26 +191,20 @@ def deciding(part: Any) -> dict[str, Any]:
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting, or of one of its parts, that is out of range."""
-    for name, field in declared(part.__class__).items():
-        field.require(getattr(part, name))
-    for attribute in dataclasses.fields(part):
-        value = getattr(part, attribute.name)
-        if dataclasses.is_dataclass(value):
-            require_fields(value)
-
-
-def require_types(part: Any) -> None:
-    """Raises InputError for a field of a setting, or of one of its parts, whose value has a wrong type.
+    """Raises InputError for the first field of a setting, or of one of its parts, of wrong type or value.
 
     Dataclasses do not check types, and a setting that is read from a file may hold anything.
     """
+    known = declared(part.__class__)
     for name, kind in get_type_hints(type(part)).items():
-        value = getattr(part, name, None)
-        if get_origin(kind) is not ClassVar:
-            require_type(name, value, kind)
+        if get_origin(kind) is ClassVar:
+            continue
+        value = getattr(part, name)
+        require_type(name, value, kind)
+        if name in known:
+            known[name].require(value)
         if dataclasses.is_dataclass(value):
-            require_types(value)
+            require_fields(value)
 
 
 def _is_whole_number(text: Any) -> bool:

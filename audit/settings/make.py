@@ -1,6 +1,5 @@
 """Settings from flat names and values, as flags and callers give them, and from identities."""
 
-import contextlib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -19,7 +18,6 @@ from audit.settings.fields import (
     FieldLimits,
     declared,
     require_fields,
-    require_types,
 )
 from audit.settings.setting import (
     FIRST,
@@ -39,6 +37,7 @@ from audit.storage import index
 from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset, task, tasks
+from audit.written import counted
 
 
 class Usual(NamedTuple):
@@ -64,41 +63,18 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     models: dict[str, list[str]] = {}
     for name, row in tasks().items():
         models.setdefault(row.data.label, []).append(name)
-    by_data = []
-    for data, names in models.items():
-        by_data.append(f"{', '.join(names)} ({data})")
-    canaries = []
-    for name, adversary in ADVERSARIES.items():
-        canaries.append(f"{name}: {adversary.canary}")
-    found = {
-        "model": Field(
-            "model",
-            "model",
-            str,
-            default="fcnn",
-            help=f"{'; '.join(by_data)}.",
-            group=AUDITED,
-            limits=FieldLimits(choices=tuple(tasks())),
-        ),
-        "adversary": Field(
-            "adversary",
-            "adversary",
-            str,
-            default="gc_s",
-            help=f"{'; '.join(canaries)}.",
-            group=ADVERSARY,
-            limits=FieldLimits(choices=tuple(ADVERSARIES)),
-        ),
-        "insertions": Field(
-            "insertions",
-            "insertions",
-            int,
-            default=250,
-            help="Insertions; training takes insertions * k steps.",
-            group=AUDITED,
-            limits=FieldLimits(least=1, most=MOST_STEPS),
-        ),
-    }
+    by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
+    canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
+    # The help of the flags `model` and `adversary` lists what there is.
+    texts = {"model": f"{'; '.join(by_data)}.", "adversary": f"{'; '.join(canaries)}."}
+    choices = {"model": tuple(tasks()), "adversary": tuple(ADVERSARIES)}
+    found = {}
+    for name, default, group in (("model", "fcnn", AUDITED), ("adversary", "gc_s", ADVERSARY)):
+        limits = FieldLimits(choices=choices[name])
+        found[name] = Field(name, name, str, default, texts[name], group, limits)
+    text = "Insertions; training takes insertions * k steps."
+    limits = FieldLimits(least=1, most=MOST_STEPS)
+    found["insertions"] = Field("insertions", "insertions", int, 250, text, AUDITED, limits)
     for part in (DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
         found |= declared(part)
     return found
@@ -161,7 +137,11 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     periodicity = values["periodicity"]
-    values["insert"] = _canonical_insert(values["insert"], periodicity)
+    # The canonical name of the step that inserts, so that settings that mean the same have one identity.
+    place = "1" if values["insert"] == FIRST else values["insert"]
+    if place == str(periodicity):
+        place = LAST
+    values["insert"] = FIRST if place == "1" else place
     if insertions is not None:
         values["steps"] = insertions * periodicity
         product = f"`insertions={insertions}` times `periodicity={periodicity}`"
@@ -170,17 +150,15 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
         epoch = sampler.batches or 1
         values["steps"] = max(values["insertions"] // epoch, 1) * epoch
 
+    def fill(kind: type, *parts: Any) -> Any:
+        """Returns a part of the setting, with the values of the fields that its class declares."""
+        names = declared(kind)
+        return kind(*parts, **dict(zip(names, map(values.__getitem__, names), strict=True)))
+
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):
-        kind = ADVERSARIES[adversary]
-        adversary = kind(**_choose(kind, values))
-    setting = Setting(
-        model,
-        adversary,
-        DpSgdFields(**_choose(DpSgdFields, values)),
-        ScheduleFields(**_choose(ScheduleFields, values)),
-        **_choose(Setting, values),
-    )
+        adversary = fill(ADVERSARIES[adversary])
+    setting: Setting = fill(Setting, model, adversary, fill(DpSgdFields), fill(ScheduleFields))
     require_fields(setting)
     return setting
 
@@ -212,26 +190,6 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
         require_type(field.name, value, field.kind)
         field.require(value)
     return values
-
-
-def _choose(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of the fields that a class declares, from those of all fields by name."""
-    chosen = {}
-    for name in declared(kind):
-        chosen[name] = values[name]
-    return chosen
-
-
-def _canonical_insert(insert: str, periodicity: int) -> str:
-    """Returns the canonical name of the step that inserts in each period of `periodicity` steps.
-
-    It is "last" for the last step of a period, "first" for the first unless that is also the last, and else
-    the step's number. So settings that mean the same have the same identity in the store.
-    """
-    number = "1" if insert == FIRST else insert
-    if number == str(periodicity):
-        return LAST
-    return FIRST if number == "1" else number
 
 
 def changed(setting: Setting, **given: Any) -> Setting:
@@ -327,12 +285,10 @@ class Audits(NamedTuple):
 
     def left_out(self) -> list[str]:
         """Returns lines for people: one on folders of other results, and one for each unreadable folder."""
-        lines = []
+        lines = [f"left out: {message}" for message in self.refused.values()]
         if self.others:
-            folders = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
-            lines.append(f"skipped: {folders} other results than audits")
-        for message in self.refused.values():
-            lines.append(f"left out: {message}")
+            folders = counted(self.others, "folder holds", "folders hold")
+            lines.insert(0, f"skipped: {folders} other results than audits")
         return lines
 
 
@@ -351,7 +307,6 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
         if config["experiment"] != "audit":
             return None
         setting = from_identity(config)
-        require_types(setting)
         validate(setting)
     except OutdatedError:
         raise
@@ -369,8 +324,8 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
 def audits(root: Path) -> Audits:
     """Finds the audits under the root of stores, and counts the folders with scores of other kinds.
 
-    Folders whose config can't be read are in the result with the reason. Raises InputError where the root
-    can't be read.
+    Folders whose config can't be read are in the result with the reason. Raises InputError if the root can't
+    be read.
     """
     folders = []
     others = 0
@@ -388,19 +343,6 @@ def audits(root: Path) -> Audits:
             else:
                 folders.append(folder)
     return Audits(folders, others, refused)
-
-
-def federated(root: Path) -> list[Path]:
-    """Finds the folders of federated runs under a store's root, those with the newest scores first.
-
-    A folder whose config can't be read is skipped. `audits`, which goes through the same folders, reports it.
-    """
-    folders = []
-    for folder in index.settings(root):
-        with contextlib.suppress(InputError):
-            if Store.at(folder).config().get("experiment") == "federated":
-                folders.append(folder)
-    return folders
 
 
 def open_store(
@@ -435,7 +377,9 @@ def find_store(
 ) -> Store | None:
     """Finds the store that `open_store` would open; returns None where there is none, and makes nothing."""
     config = _make_config(setting, dataset, experiment, model)
-    return Store(out, config) if Store.exists(out, config) else None
+    if not Store.exists(out, config):
+        return None
+    return Store(out, config)
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
@@ -465,14 +409,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
 def _make_config(
     setting: Setting, dataset: Dataset, experiment: str, model: str | None
 ) -> dict[str, Any]:
-    """Returns the content of a store's config: the setting's identity, and the checksums of data and model.
-
-    Args:
-      setting: the setting.
-      dataset: the data that models are trained on.
-      experiment: the name of what is computed for the setting.
-      model: the checksum of a caller's own model; None for the repository's models, whose name is enough.
-    """
+    """Returns the content of a store's config: the setting's identity, and the checksums."""
     config = {**identity(setting, experiment), _DATA: dataset.checksum}
     if model is not None:
         config[_MODEL] = model

@@ -114,7 +114,9 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         # An epoch of a single batch would leave nothing to sample.
         if batches < 2 or name == KNOWN:
             raise wrong
-        number = repr(1 / batches) if name == POISSON else str(batches)
+        number = str(batches)
+        if name == POISSON:
+            number = repr(1 / batches)
     if name == POISSON:
         try:
             rate = float(plain_digits(number))
@@ -289,7 +291,9 @@ def flat(setting: Setting) -> dict[str, Any]:
     values = {"model": setting.model, "adversary": setting.adversary.name}
     for part in (setting.adversary, setting.mechanism, setting.schedule):
         values |= dataclasses.asdict(part)
-    return values | {name: getattr(setting, name) for name in declared(Setting)}
+    for name in declared(Setting):
+        values[name] = getattr(setting, name)
+    return values
 
 
 def summary(setting: Setting, runs: int) -> str:
@@ -329,7 +333,8 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     require(
         steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}"
     )
-    _validate_sampler(setting, delta)
+    if setting.sampling.name != EVERY:
+        _validate_sampler(setting, delta)
     if runs is not None:
         _validate_runs(setting, runs)
 
@@ -362,8 +367,6 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 def _validate_sampler(setting: Setting, delta: float) -> None:
     """Raises InputError where the sampler does not go with the setting's steps and canaries."""
     sampling = setting.sampling
-    if sampling.name == EVERY:
-        return
     if sampling.name == POISSON:
         from audit.claims import accounting  # loads SciPy
 

@@ -251,10 +251,11 @@ def keep(finished: Finished, files: Sequence[str] = (), **more: Any) -> None:
     store = finished.store
     results.keep_result(store, finished.conclusion, **finished.circumstances(), **more)
     if FIGURE in files:
-        from audit.report import audit_panels  # loads Matplotlib
+        from audit.report import audit_panels, style  # loads Matplotlib
 
         title = summary(finished.request.setting, finished.request.runs)
-        store.write_bytes(FIGURE, audit_panels.audit_figure(finished.conclusion, title))
+        figure = audit_panels.audit_figure(finished.conclusion, title)
+        store.write_bytes(FIGURE, style.png(figure))
     if PAGE in files:
         from audit.report import audit_page, subjects
 

@@ -72,7 +72,7 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> Record:
     tightest = conclusion.tightest
     return {
         **audit.values,
-        "runs": conclusion.count_runs(),
+        "runs": conclusion.runs,
         "epsilon": conclusion.epsilon,
         "upper_bound": None if tightest is None else finite(tightest.epsilon),
         "delta": conclusion.delta,

@@ -23,7 +23,7 @@ from audit.claims.accounting import epsilon_upper_bound
 from audit.conclusions import concluded
 from audit.errors import InputError
 from audit.mechanism import ensemble
-from audit.report import audit_panels
+from audit.report import audit_panels, style
 from audit.settings.make import setting_of
 from audit.training import build, game
 from experiments.examples import own_adversary
@@ -65,7 +65,8 @@ class Net(nn.Module):
 @pytest.fixture
 def plain(monkeypatch):
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: {"scores": b"<svg/>"})
-    monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion, audited: b"")
+    monkeypatch.setattr(style, "png", lambda figure: b"")
+    monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion, audited: None)
 
 
 def rows(dataset, **changes):
@@ -344,11 +345,11 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     found = audit.bounds(list(IN), list(OUT), name="<mine>")
     told = found.to_dict()
     assert told["auc"] == found.auc.value > 0.9
-    assert told["true_positive_rates"]["0.01"] == found.true_positive_rate(0.01)
+    assert told["attack"]["found_at_1_percent"]["value"] == found.true_positive_rate(0.01)
     assert {row["method"] for row in told["bounds"]} > set(found.bounds)
     path = found.report(tmp_path / "page.html")
     assert "&lt;mine&gt;" in path.read_text() and "<mine>" not in path.read_text()
-    assert len(found.figure().axes) == 4
+    assert len(found.figure().axes) == 3
 
 
 def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():

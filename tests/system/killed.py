@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from audit.conclusions.concluded import conclude_setting
-from audit.conclusions.results import bounds_json
+from audit.conclusions.results import result_json
 from audit.settings.make import from_identity
 from audit.storage.store import Store
 
@@ -118,7 +118,7 @@ def conclusion(out, runs):
     (folder,) = (path for path in out.iterdir() if path.is_dir())
     config = json.loads((folder / "config.json").read_text())
     loaded = Store(out, config).load(runs)
-    return bounds_json(conclude_setting(loaded, from_identity(config)))
+    return result_json(conclude_setting(loaded, from_identity(config)))
 
 
 def log(out):

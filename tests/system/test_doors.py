@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 
 import audit
-from audit.claims.accounting import Composition
 from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude, conclude_each_run
 from audit.conclusions.finish import finish
 from audit.conclusions.results import keep_result
 from audit.evidence.ranks import rank_among
 from audit.report.bounds_table import bounds_table
-from audit.report.federated_table import RESULT, FederatedAudit, federated_json
-from audit.report.subjects import RequestedLevels, describe_federated_folder, describe_setting
-from audit.settings.federated import FederatedSetting, federated_identity
+from audit.report.subjects import RequestedLevels, describe_setting
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
@@ -133,18 +130,6 @@ def test_a_result_says_the_same_in_every_way(form):
     }
 
 
-def store_federated(root):
-    """Returns the folder of a federated run, of which every iterate's cosines are seen."""
-    setting = FederatedSetting("linear", canaries=ONE_RUN_BITS.size, observe="all")
-    store = Store(root, federated_identity(setting, "0" * 64), "federated-linear")
-    store.save(Scores(0, ONE_RUN_COINS, ONE_RUN_BITS))
-    runs = conclude_each_run(store.load(1), DIMENSION, law_holds=False)
-    audited = FederatedAudit(runs, Composition(4.0, 1), Composition(4.0, 5), [])
-    about = {"setting": {"model": "linear", "canaries": 300, "observe": "all"}, "data": "made up"}
-    store.write_text(RESULT, federated_json(audited, about))
-    return store.path
-
-
 WORLDS = np.concatenate([SCORES_IN, SCORES_OUT])[:, None]
 IS_IN = (np.arange(len(WORLDS)) < len(SCORES_IN))[:, None]
 # form -> the scores, who was in, the dimension, the draws, and the fields of a setting that gives such scores
@@ -199,9 +184,10 @@ def test_a_stored_audit_gives_the_same_table(form, tmp_path):
     assert show_without_claim(kept) == bounds_table(conclude_ours(form))
 
 
-def test_a_federated_audit_gives_the_same_table(tmp_path):
-    kept = describe_federated_folder(store_federated(tmp_path), RequestedLevels()).conclusion
-    assert show_without_claim(kept) == bounds_table(conclude_ours("cosines of one run by coins"))
+def test_a_federated_run_gives_the_same_table():
+    scores = Scores(0, ONE_RUN_COINS, ONE_RUN_BITS)
+    (kept,) = conclude_each_run(scores, DIMENSION, law_holds=False)
+    assert bounds_table(kept) == bounds_table(conclude_ours("cosines of one run by coins"))
 
 
 def show_without_claim(kept):

@@ -37,7 +37,7 @@ sys.argv = ["hidden-state-audit", "compare", *sys.argv[1:]]
 main.main()
 """
 CIRCUMSTANCES_OF_PAGES = (
-    r"audit \d\S+, python .*|\d{4}-\d\d-\d\dT[\d:+]+|(?<=Date of this page\n)\d{4}-\d\d-\d\d"
+    r"audit \d\S+, python .*|\d{4}-\d\d-\d\dT[\d:+]+|\b\d{4}-\d\d-\d\d\b"
 )
 CIRCUMSTANCES = {"provenance", "seconds", "time", "out", "data", "age", "folder"}  # fields of JSON
 

@@ -25,7 +25,7 @@ from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.hidden_state import figures
-from experiments.sweeps import estimates, points
+from experiments.sweeps import points
 from experiments.sweeps.sweep import Sweep
 
 LEVELS = (1e-5, 0.95)
@@ -96,13 +96,13 @@ def test_it_is_in_json_and_audit_json(record, concluded, tmp_path):
     store = Store(tmp_path, {"a": 1})
     results.keep_result(store, concluded)
     kept = json.loads((store.path / "audit.json").read_text())
-    for found in (json.loads(results.bounds_json(concluded)), kept):
+    for found in (json.loads(results.result_json(concluded)), kept):
         (row,) = [row for row in found["bounds"] if row["method"] == record.name]
         assert row["assumes"] == record.assumes.text
 
 
 def test_it_is_in_the_figure(record, concluded):
-    axis = audit_panels.audit_drawing(concluded).axes[2]
+    axis = audit_panels.audit_figure(concluded).axes[2]
     labels = [label.get_text() for label in (*axis.get_xticklabels(), *axis.get_yticklabels())]
     word = f" {NO_BOUND}" if record is ESTIMATE else ""
     assert record.label + word in [" ".join(label.split()[:-1]) for label in labels]

@@ -7,7 +7,6 @@ import pytest
 
 from audit import one_run
 from audit.laws import conversions, cosine_law
-from tests.cases import draw_null_cosines
 
 D = 10_000
 

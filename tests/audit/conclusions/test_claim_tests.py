@@ -1,14 +1,11 @@
 """The test of a claim by every kind of evidence: its level, what it refutes, and where there is none."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import stats
 
 import audit
 from audit.conclusions.concluded import conclude
-from audit.errors import InputError
 from audit.evidence import given
 from audit.report import bounds_table
 from tests.cases import mostly_slow
@@ -16,13 +13,6 @@ from tests.cases import mostly_slow
 DIMENSION = 100_000
 CLAIM = audit.DpSgd(noise_multiplier=4, insertions=250)  # mu 3.953
 SAMPLED = audit.DpSgd(noise_multiplier=1, insertions=100, sampling_rate=0.05)
-
-
-def test_a_claim_with_other_insertions_is_made_from_another():
-    assert dataclasses.replace(CLAIM, insertions=100) == audit.DpSgd(4, 100)
-    assert audit.DpSgd(4, 250, insert=1) == audit.DpSgd(4, 250, insert="first") == CLAIM
-    with pytest.raises(InputError, match="go with `lipschitz`"):
-        dataclasses.replace(CLAIM, k=5, insert="last")
 
 
 ERROR = 0.05

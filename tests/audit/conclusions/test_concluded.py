@@ -11,7 +11,6 @@ from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import concluded
 from audit.conclusions.concluded import conclude, conclude_setting
 from audit.errors import InputError
-from audit.evidence.canaries import single
 from audit.settings.make import setting_of
 from audit.storage.store import Scores
 
@@ -23,7 +22,7 @@ def scores(draw):
     return Scores(0, draw(size=(2000, 1)) + 2.0 * RUNS, RUNS)
 
 
-NORMAL, LAPLACE = scores(np.random.default_rng(0).normal), scores(np.random.default_rng(0).laplace)
+NORMAL = scores(np.random.default_rng(0).normal)
 
 
 def test_a_setting_brings_its_mechanism_and_its_reason():
@@ -34,25 +33,12 @@ def test_a_setting_brings_its_mechanism_and_its_reason():
     assert with_reason.bounds == without.bounds == conclude(concluded.read_coins(NORMAL)).bounds
 
 
-def test_the_curve_is_tested_whoever_concludes():
-    setting = setting_of("convnet", adversary="gc_r")
-    for refuted, one in ((False, NORMAL), (True, LAPLACE)):
-        kept, of_caller = (
-            conclude_setting(one, setting),
-            conclude(single(*concluded.split_worlds(one))),
-        )
-        assert kept.refutes_gaussian == of_caller.refutes_gaussian == refuted
-        assert kept.curve == of_caller.curve
-
-
 @pytest.mark.parametrize(
     ("canaries", "n_in", "law_holds", "is_enough"),
     [
         (39, 20, True, False),
-        (40, 9, True, False),
         (40, 31, False, False),
         (40, 31, True, True),
-        (40, 30, False, True),
     ],
 )
 def test_each_run_is_concluded_alone_if_it_has_enough_canaries(

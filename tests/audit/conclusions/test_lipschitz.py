@@ -43,12 +43,9 @@ def last(setting, **more):
         ({"k": 1}, 3.952847, 23.9954),
         ({}, 1.781853, 8.6792),
         ({"insert": "first"}, 1.767767, 8.5959),
-        ({"insert": 3}, 1.770122, 8.6098),
         ({"weight_decay": 0.02}, 0.735049, 3.0756),
-        ({"weight_decay": 0.1, "model": "ridge"}, 0.735049, 3.0756),
         ({"sampler": "poisson:0.5"}, 1.781853, 8.6792),
         ({"unknown_initialisation": True, "canaries": 9}, 1.781853, 8.6792),
-        ({"adversary": "loss"}, 1.781853, 8.6792),
         ({"noise_multiplier": 0.0}, np.inf, np.inf),
     ],
 )
@@ -65,11 +62,8 @@ def test_a_convex_models_bound_is_the_accountants(fields, mu, epsilon):
     ("fields", "reached", "attained"),
     [
         ({"insert": "first"}, 1.767767, True),
-        ({"insert": "first", "weight_decay": 0.02}, 0.6912, True),
         ({"k": 1, "weight_decay": 0.02}, 3.2515, True),
         ({"weight_decay": 0.02}, 0.7196, False),
-        ({"k": 25, "weight_decay": 0.02}, 0.1587, False),
-        ({"k": 25}, 0.7906, False),
     ],
 )
 def test_where_a_constant_direction_falls_short_a_crafted_landscape_is_named(
@@ -100,7 +94,6 @@ def test_steps_that_are_no_whole_period_are_counted_as_they_are():
             "the clipped gradient of a softmax of many classes is not that of a convex loss",
         ),
         ({"optimizer": "momentum"}, "a step of momentum depends on more than the last model"),
-        ({"optimizer": "adam"}, "a step of adam depends on more than the last model"),
         ({"precision": "tf32"}, "products are rounded to tf32"),
         (
             {"adversary": "one_shot", "canaries": 9, "observe": "all"},
@@ -122,8 +115,10 @@ def test_what_is_not_covered_says_why(fields, said):
         assert concluded.tightest.epsilon == concluded.upper_bound
 
 
-@pytest.mark.parametrize(("model", "curvature"), [("logistic", 0.25), ("ridge", 1.0)])
-@pytest.mark.parametrize(("rate", "decay"), [(0.5, 0.0), (0.5, 0.2), (60.0, 0.0), (300.0, 0.004)])
+@pytest.mark.parametrize(
+    ("model", "curvature", "rate", "decay"),
+    [("logistic", 0.25, 0.5, 0.2), ("ridge", 1.0, 60.0, 0.0), ("logistic", 0.25, 300.0, 0.004)],
+)
 def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay):
     """Of the mechanism itself, clipping included; at large rates batches differ."""
     setting = of(model, k=1, steps=8, batch_size=5, learning_rate=rate, weight_decay=decay)
@@ -137,9 +132,8 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
     moments = [ROWS[batch].astype(float).T @ ROWS[batch] / 5 for batch in batches]
     smoothness = curvature * np.array([np.linalg.eigvalsh(moment)[-1] for moment in moments])
     expected = np.maximum(abs(1 - rate * decay), np.abs(1 - rate * (decay + smoothness)))
-    assert expected.max() <= lipschitz._compute_constant_of_convex(setting, row.convex) * (
-        1 + 1e-12
-    )
+    largest = lipschitz._find_constant(setting, 0.0, curvature * row.convex.norm**2)
+    assert expected.max() <= largest * (1 + 1e-12)
 
     def after(theta, t):
         now = game.schedule._replace(batches=game.schedule.batches[t][None], mask=jnp.zeros(1))
@@ -167,10 +161,10 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
 
 def test_a_damaged_file_of_constants_is_one_line(tmp_path):
     store = Store(tmp_path, {"a": 1})
-    assert lipschitz.kept(store) is None
+    assert lipschitz.find_current(store) is None
     (store.path / "lipschitz.json").write_text("{")
     with pytest.raises(InputError, match="lipschitz.json is damaged: move it away"):
-        lipschitz.kept(store)
+        lipschitz.find_current(store)
 
 
 def loss(params, labelled):

@@ -14,7 +14,7 @@ from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
-from audit.conclusions.results import bounds_json
+from audit.conclusions.results import result_json
 from audit.errors import InputError
 from audit.report.bounds_table import bounds_table
 from audit.settings.make import setting_of
@@ -29,13 +29,8 @@ SCORES = Scores(0, np.random.default_rng(1).normal(size=(40, 1)), np.arange(40)[
     ("constant", "at_5", "at_25"),
     [
         (1, 8.68, 3.52),
-        (1.002, 8.72, 3.61),
-        (1.005, 8.78, 3.74),
-        (1.02, 9.09, 4.44),
         (1.05, 9.70, 5.86),
-        (1.1, 10.7, 8.02),
         (1.2, 12.5, 11.2),
-        (1.5, 16.5, 16.3),
         (2, 19.8, 19.8),
     ],
 )
@@ -59,8 +54,9 @@ def test_measured_constants_have_margins_and_a_word():
     assert 8.68 < state.bound.epsilon < twice.epsilon < ten_times.epsilon < 23
     table = bounds_table(conclusion)
     (row,) = [line for line in table.splitlines() if line.startswith("hidden state, measured ")]
-    assert row.endswith("if steps expand ten times as much)") and len(row) <= 80
-    last_model = json.loads(bounds_json(conclusion))["last_model"]
+    assert row.endswith(" measured") and len(row) <= 80
+    assert "if steps expand ten times as much" in " ".join(table.split())
+    last_model = json.loads(result_json(conclusion))["last_model"]
     assert last_model["assumes"] == "measured"
     assert last_model["margins"]["10"] == pytest.approx(ten_times.epsilon)
 
@@ -69,14 +65,19 @@ def test_kinks_leave_an_estimate_and_no_bound():
     conclusion = concluded("steps have kinks")
     assert conclusion.hidden_state is None
     assert conclusion.tightest.epsilon == conclusion.upper_bound
-    assert "an estimate" in json.loads(bounds_json(conclusion))["last_model"]["why_not"]
+    assert "an estimate" in json.loads(result_json(conclusion))["last_model"]["why_not"]
 
 
 def test_what_is_measured_of_uncovered_steps_is_refused():
     with pytest.raises(InputError, match="depends on more than the last model"):
-        lipschitz.require_measurable(setting_of("tanh_fcnn", optimizer="adam"))
+        lipschitz.count_rehearsals(setting_of("tanh_fcnn", optimizer="adam"), "measured")
     with pytest.raises(InputError, match="give measured"):
         audit.audit("tanh_fcnn", runs=4, lipschitz="guessed")
+    setting = setting_of("tanh_fcnn", k=5, insertions=4)
+    with pytest.raises(InputError, match="give at least 2"):
+        lipschitz.count_rehearsals(setting, "measured", 1)
+    with pytest.raises(InputError, match="goes with `lipschitz=measured`"):
+        lipschitz.count_rehearsals(setting, None, 4)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,6 @@ def test_what_is_measured_of_uncovered_steps_is_refused():
         ("two_layer_tanh", {"clipping_norm": 0.5}, 1 + 0.1 * (0.25 + 0.7699 / 8)),
         ("two_layer_tanh", {"weight_decay": 0.2}, 1 + 0.1 * (0.7699 / 8 - 0.2)),
         ("mobilenet_softmax_head", {}, 1.0),
-        ("mobilenet_softmax_head", {"learning_rate": 8.0}, 1.0),
         ("mobilenet_softmax_head", {"learning_rate": 12.0}, 2.0),
     ],
 )
@@ -132,44 +132,6 @@ def test_no_hessian_is_beyond_the_proven_curvature(make, name, classes):
     assert largest[1] > 0.5 * curved.largest_positive and largest[2] > 0.6 * curved.largest_gradient
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("make", "name", "classes"), HESSIANS)
-def test_no_search_finds_a_hessian_beyond_the_proven_curvature(make, name, classes):
-    """400 points climb 25 steps each along the gradient of what is bounded: 10,000 adversarial points."""
-    curved = catalogue.TASKS[name].curved
-    model = make(3)
-    extremes = extremes_of(model)
-    rng = np.random.default_rng(1)
-    begun = []
-    largest = []
-    for index in range(3):
-
-        @jax.jit
-        @jax.vmap
-        def climb(theta, x, label, index=index):
-            def bounded(point):
-                return extremes(point[0], (point[1], label))[index]
-
-            def step(point, now):
-                value, uphill = jax.value_and_grad(bounded)(point)
-                size = jnp.sqrt(sum(jnp.sum(part**2) for part in uphill)) + 1e-12
-                moved = jax.tree.map(lambda at, up: at + 0.3 * up / size, point, uphill)
-                return moved, jnp.where(jnp.isfinite(value), value, 0.0)
-
-            _, values = jax.lax.scan(step, (theta, x), None, 25)
-            return values
-
-        theta = jnp.asarray(rng.normal(size=(400, model.n_parameters)), jnp.float32)
-        x = jnp.asarray(rng.normal(size=(400, 3)), jnp.float32)
-        labels = jnp.asarray(rng.integers(0, classes, 400), jnp.int32)
-        values = np.asarray(climb(theta, x, labels))
-        begun.append(values[:, 0].max())
-        largest.append(values.max())
-    limits = np.array([curved.largest_negative, curved.largest_positive, curved.largest_gradient])
-    assert (np.array(largest) <= limits + 1e-5).all()
-    assert largest[1] > begun[1] or largest[0] > begun[0]  # the search climbs
-
-
 def make_store(tmp_path) -> Store:
     return Store(tmp_path, {"a": 1})
 
@@ -190,22 +152,18 @@ def test_steps_are_measured_again_along_more_runs_or_by_another_version(
     store = make_store(tmp_path)
     assert lipschitz.find_measured(store, requested) is None
     lipschitz.keep(store, kept)
-    assert lipschitz.kept(store) == kept
     assert (lipschitz.find_measured(store, requested) is None) == is_measured_again
     is_of_another_version = kept.runs > 0 and kept.version != lipschitz.MEASUREMENT
-    assert (lipschitz.find_current(store) is None) == is_of_another_version
+    assert lipschitz.find_current(store) == (None if is_of_another_version else kept)
 
 
 @pytest.mark.parametrize(
     ("model", "fields", "request_", "runs"),
     [
         ("tanh_fcnn", {"k": 5}, {}, lipschitz.USUAL),
-        ("tanh_fcnn", {"k": 5}, {"requested": "none"}, None),
-        ("tanh_fcnn", {"k": 5, "optimizer": "adam"}, {}, None),
         ("tanh_fcnn", {"k": 1}, {}, None),
         ("tanh_fcnn", {"k": 1}, {"requested": "measured", "rehearsals": 6}, 6),
         ("fcnn", {"k": 5}, {}, None),
-        ("fcnn", {"k": 5}, {"requested": "measured"}, lipschitz.USUAL),
         ("two_layer_tanh", {"k": 5}, {"requested": "measured"}, None),
     ],
 )
@@ -214,24 +172,6 @@ def test_smooth_models_of_which_nothing_is_proven_are_measured_by_default(
 ):
     setting = setting_of(model, insertions=4, **fields)
     assert lipschitz.count_rehearsals(setting, **request_) == runs
-
-
-def test_rehearsals_are_two_at_least_and_need_a_measurement():
-    setting = setting_of("tanh_fcnn", k=5, insertions=4)
-    with pytest.raises(InputError, match="give at least 2"):
-        lipschitz.count_rehearsals(setting, "measured", 1)
-    with pytest.raises(InputError, match="goes with `lipschitz=measured`"):
-        lipschitz.count_rehearsals(setting, None, 4)
-
-
-@pytest.mark.parametrize("model", ["two_layer_tanh", "mobilenet_softmax_head", "logistic"])
-def test_every_bound_on_the_last_model_has_its_margins(model):
-    setting = setting_of(model, k=5, insertions=250)
-    fields = json.loads(bounds_json(conclude_setting(SCORES, setting)))["last_model"]
-    assert fields["assumes"] == "Lipschitz"
-    assert fields["epsilon"] <= fields["margins"]["2"] <= fields["margins"]["10"]
-    if model != "two_layer_tanh":
-        assert fields["margins"]["10"] == fields["epsilon"]
 
 
 FEATURES = np.random.default_rng(2).normal(size=(64, 3)).astype(np.float32)

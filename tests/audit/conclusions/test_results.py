@@ -1,4 +1,4 @@
-"""audit.json as it was written, in numbers that JSON has; a schedule of looks that was begun stays."""
+"""audit.json as it was written, in numbers that JSON has."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_what_is_infinite_without_noise_is_null_in_json():
 
 
 def test_every_row_has_the_same_keys():
-    estimate, *bounds = json.loads(results.bounds_json(conclusion()))["bounds"]
+    estimate, *bounds = json.loads(results.result_json(conclusion()))["bounds"]
     assert list(estimate) == KEYS
     assert estimate["assumes"] == "in-sample: not a confidence bound"
     assert [list(bound) for bound in bounds] == [[*KEYS, "holds"]] * 2

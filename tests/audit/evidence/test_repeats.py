@@ -310,14 +310,6 @@ def test_claims_are_refuted_only_if_both_readings_refute_them():
     assert pasted.to_dict()["notes"] == ["960 rows repeat earlier rows; the bound counts them once"]
 
 
-def test_declared_looks_count_all_rows_and_bound_by_each_once():
-    rng = np.random.default_rng(12)
-    scores_in, scores_out = rng.normal(2, 1, 100), rng.normal(0, 1, 100)
-    pasted = audit.bounds(np.tile(scores_in, 2), np.tile(scores_out, 2), looks=[200, 400])
-    assert pasted.epsilon < audit.bounds(scores_in, scores_out).epsilon
-    assert pasted.conclusion.looks.taken[0].runs == 400
-
-
 def test_many_scores_take_seconds(rows=300_000):
     rng = np.random.default_rng(13)
     scores = rng.integers(0, 1000, rows).astype(float)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.written import round_confidence, show_level
+from audit.written import Level, show_level, show_percent, show_risk
 
 
 @pytest.mark.parametrize("value", [0.95, 1e-5, 0.9999999, 1 - 2**-53, 1.234567e-7, 5e-324])
@@ -10,9 +10,9 @@ def test_a_shown_level_reads_back_as_the_same_number(value):
     assert float(show_level(value)) == value
 
 
-def test_a_computed_confidence_is_rounded_down_and_never_to_1():
-    assert round_confidence(1 - 0.05 / 2) == 0.975
-    assert round_confidence(1 - 0.05 / 3) == 0.983333
-    for confidence in (1 - 1e-7 / 3, 1 - 0.3 / 7, 0.5, 1 - 1e-15):
-        rounded = round_confidence(confidence)
-        assert confidence - 1e-4 * (1 - confidence) <= rounded <= confidence + 1e-16 < 1
+def test_levels_are_short_where_they_can_be():
+    assert str(Level()) == "delta 1e-05, confidence 0.95"
+    assert str(Level(1e-6, 0.9999999)) == "delta 1e-06, confidence 0.9999999"
+    assert [show_percent(value) for value in (0.95, 0.9, 0.07)] == ["95%", "90%", "7%"]
+    assert show_percent(0.9999999999999) == "99.99999999999%"
+    assert [show_risk(value) for value in (0.95, 0.9999999)] == ["5%", "0.00001%"]

@@ -11,6 +11,8 @@ from audit.evidence.canaries import single
 from audit.laws import cosine_law
 from audit.report import audit_page, audit_panels, subjects
 
+pytestmark = pytest.mark.usefixtures("powerful")
+
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(2, 60))
 COINS = RNG.random((40, 8)) < 0.5
@@ -39,7 +41,6 @@ WORDS = (
     "upper bound says",
     "An estimate takes",
     "One run proves little",
-    "counts the rounds",
 )
 
 
@@ -65,8 +66,3 @@ def test_only_what_is_on_the_page_is_explained(name):
 
 def test_an_upper_bound_is_explained_where_there_is_one():
     assert "upper bound says" in explained(describe(SINGLE, EpsilonDelta(3.0, 1e-5)))
-
-
-def test_a_page_of_several_audits_explains_what_one_of_them_shows():
-    audits = [describe(EVIDENCE[name]) for name in ("in order", "single", "one run")]
-    assert explained(*audits) == EXPLAINED["single"]

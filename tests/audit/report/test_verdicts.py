@@ -9,21 +9,17 @@ import pytest
 
 import audit
 from audit.claims.accounting import Composition
-from audit.claims.claim import DpSgd, RandomAllocation
+from audit.claims.claim import DpSgd
 from audit.claims.hidden_state import HiddenState, Periods, bound_periods
-from audit.conclusions import results, verdicts
+from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude
-from audit.conclusions.conclusion import are_reversed
-from audit.conclusions.finish import finish
+from audit.conclusions.finish import are_reversed, finish
 from audit.evidence import given
 from audit.evidence.canaries import single
 from audit.methods import curves
 from audit.methods.estimate import Bound, Estimate
 from audit.methods.method import GAUSSIAN_CURVE, NOTHING
-from audit.report import audit_page
 from audit.report.bounds_table import bounds_table
-from audit.report.subjects import Subject
-from tests.cases import mostly_slow
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts.json").read_text())
 
@@ -85,13 +81,6 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
             "at most 8.68",
         ),
         (
-            2.0,
-            2.5,
-            "Epsilon is between 2.5 and 8.68; composition says 24.",
-            "at most 8.68, and composition 24.",
-        ),
-        (0.0, 0.0, "No leakage is proven.", "at most 8.68, and composition 24."),
-        (
             9.0,
             8.9,
             "violated: epsilon is at least 8.9, the hidden-state bound allows 8.68.",
@@ -101,7 +90,7 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
             9.0,
             5.0,
             "violated if the trade-off curve is Gaussian.",
-            "more than the 8.68 that the hidden-state bound",
+            "more than the 8.68 of the hidden-state bound",
         ),
         (
             30.0,
@@ -128,21 +117,13 @@ def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
     assert bracket.tightest.hidden and bracket.tightest_mu == state.bound.mu
 
 
-def test_a_bound_that_assumes_a_curve_never_stands_without_it():
-    verdict = conclusion(2.0, 0.0, 3.0).verdict
-    assert (
-        "if Gaussian" in verdict.word and "if its trade-off curve is Gaussian" in verdict.headline
-    )
-    unsure, sure = (conclusion(4.0, free, 3.0).verdict for free in (2.0, 3.5))
-    assert "if" in unsure.headline.split() and "if" not in sure.headline.split()
-
-
 @pytest.mark.parametrize("value", [0.0, 0.0009, 1 / 3, 22.7349999, 1234.56789])
 def test_rounding_claims_less(value):
     assert float(verdicts.at_least(value)) <= value <= float(verdicts.at_most(value))
     assert float(verdicts.at_most(value)) - float(verdicts.at_least(value)) <= 0.001 + 1e-9
 
 
+@pytest.mark.usefixtures("powerful")
 def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not():
     rng = np.random.default_rng(0)
     worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
@@ -153,6 +134,7 @@ def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not(
         assert conclude(single(*worlds), DpSgd(sigma, 4)).verdict.kind == kind
 
 
+@pytest.mark.usefixtures("powerful")
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_verdicts_are_worded_as_before(name):
     golden = GOLDEN[name]
@@ -183,6 +165,9 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
         and "refute a Gaussian" in verdict.sentence
     )
     assert verdicts.at_least(concluded.bound("if_gaussian").epsilon) not in verdict.sentence
+    text = bounds_table(concluded)
+    assert " (p < 1e-06): ignore these rows, only assumption_free holds\n" in text
+    assert [line.split()[-1] for line in text.splitlines()[3:5]] == ["nothing", "REFUTED"]
     weak = dataclasses.replace(concluded.bound("assumption_free"), epsilon=0.0)
     bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
     verdict = finish(concluded._replace(bounds=bounds)).verdict
@@ -197,56 +182,21 @@ def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
     assert loose.verdict.kind == "leaks"
 
 
-def test_a_curve_that_is_not_refuted_is_not_called_gaussian():
-    rng = np.random.default_rng(2)
-    concluded = _conclude(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
-    assert concluded.curve.status == "confirmed"
-    sentence = concluded.verdict.sentence
-    assert "no evidence against a Gaussian curve (p = " in sentence and "no proof" in sentence
-    assert "curve is Gaussian (" not in sentence
-
-
 def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     rng = np.random.default_rng(4)
     concluded = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
     epsilons = [concluded.bound(method).epsilon for method in ("assumption_free", "if_gaussian")]
     assert concluded.curve.is_doubted and epsilons == sorted(epsilons)
     free, gaussian = map(verdicts.at_least, epsilons)
-    for reason in ("", "it has one"):
-        verdict = finish(concluded._replace(reason=reason)).verdict
-        sentence = verdict.sentence
-        assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
-        assert "not confirmed by so few runs (p = " in sentence
-        assert verdict.headline == f"Proven: epsilon is at least {free}; accounting allows 23.996."
+    sentence = concluded.verdict.sentence
+    assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
+    assert "not confirmed by so few runs (p = " in sentence
+    headline = f"Proven: epsilon is at least {free}; accounting allows 23.996."
+    assert concluded.verdict.headline == headline
+    assert "): too few runs to tell\n" in bounds_table(concluded)
 
 
-@pytest.mark.slow
-def test_table_and_json_say_what_the_test_found():
-    rng = np.random.default_rng(0)
-    refuted = _conclude(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
-    passed = _conclude(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
-    few = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-    for concluded, status, words in (
-        (few, "not confirmed", "): too few runs to tell\n"),
-        (refuted, "refuted", " (p < 1e-06): ignore these rows, only assumption_free holds\n"),
-        (passed, "confirmed", ", power 100%): no evidence against it\n"),
-    ):
-        lines = bounds_table(concluded).splitlines()
-        assert max(map(len, lines)) <= 80
-        assert words in bounds_table(concluded)
-        fields = json.loads(results.bounds_json(concluded))
-        assert fields["gaussian_curve"]["status"] == status
-        holds = {row["method"]: row["holds"] for row in fields["bounds"] if "holds" in row}
-        assert holds == {"if_gaussian": status != "refuted", "assumption_free": True}
-        assert fields["epsilon"] == concluded.epsilon
-        last = {line.split()[0]: line.split()[-1] for line in lines[3:5]}
-        assert list(last) == ["assumption_free", "if_gaussian"]
-        assert last["if_gaussian"] == ("REFUTED" if status == "refuted" else "Gaussian")
-        subject = Subject("a", "an audit", {}, [], concluded, {})
-        page = audit_page.summary(subject).unescape()
-        assert ("refute (p < 1e-06): it does not hold" in page) == (status == "refuted")
-
-
+@pytest.mark.usefixtures("powerful")
 def test_reversed_scores_test_no_claim_whatever_their_shape():
     rng = np.random.default_rng(5)
     presence = rng.random((1, 400)) < 0.5
@@ -281,45 +231,7 @@ def test_scores_that_leak_nothing_are_not_called_reversed():
     assert accused <= 6
 
 
-@pytest.mark.parametrize("upper", mostly_slow([3.0, None, np.inf]))
-def test_scores_of_the_wrong_sign_have_a_verdict_of_their_own(upper):
-    rng = np.random.default_rng(5)
-    concluded = _conclude(rng.normal(-2, 1, 300), rng.normal(0, 1, 300))
-    concluded = finish(concluded._replace(upper_bound=upper))
-    verdict = concluded.verdict
-    assert (verdict.kind, verdict.word) == (verdicts.NOTHING, "reversed scores")
-    assert verdict.headline == "Scores are lower with the canary."
-    assert "give minus the score" in verdict.sentence and "leaks" not in verdict.sentence
-    assert "did you mean minus the score?" in bounds_table(concluded)
-    turned = _conclude(-concluded.scores_in, -concluded.scores_out, None).verdict
-    assert turned.kind == verdicts.LEAKS
-    same = _conclude(rng.normal(0, 1, 300), rng.normal(0, 1, 300)).verdict
-    assert same.word == "nothing proven"  # chance alone is no wrong sign
-
-
-def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper_bound():
-    rng = np.random.default_rng(6)
-    concluded = _conclude(rng.normal(1, 1, 60), rng.normal(0, 1, 60))
-    most = verdicts.at_most(concluded.most_provable)
-    perfect = _conclude(np.ones(60), np.zeros(60))
-    assert perfect.epsilon == pytest.approx(concluded.most_provable, abs=1e-6)
-    below = concluded.most_provable / 2
-    for upper, is_shown in ((4.0, True), (below, False), (None, False), (np.inf, False)):
-        text = bounds_table(finish(concluded._replace(upper_bound=upper)))
-        assert ("none could contradict" in text) == is_shown
-        assert (f"prove at most {most} " in text) == is_shown
-    many = finish(
-        concluded._replace(
-            worlds=(np.tile(concluded.scores_in, 5000), concluded.scores_out),
-            upper_bound=12345.6789,
-            mu_upper_bound=None,
-        )
-    )
-    lines = bounds_table(many).splitlines()
-    assert any(line.startswith("300,060 runs prove at most") for line in lines)
-    assert max(map(len, lines)) <= 80
-
-
+@pytest.mark.usefixtures("powerful")
 def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
     """(epsilon, delta)-DP says nothing below its delta, however much noise there is."""
     scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 300))
@@ -330,6 +242,7 @@ def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
     assert "noise" not in sentence
 
 
+@pytest.mark.usefixtures("powerful")
 def test_a_sampled_composition_below_the_hidden_state_bound_is_exceeded_too():
     sampled = DpSgd(noise_multiplier=2.0, insertions=10, sampling_rate=0.01, lipschitz=1.0, k=2)
     noise = np.random.default_rng(0).normal(size=4000)
@@ -337,11 +250,3 @@ def test_a_sampled_composition_below_the_hidden_state_bound_is_exceeded_too():
     assert found.hidden_state.bound.epsilon > found.upper_bound
     sentence = found.verdict.sentence
     assert "Composition, which allows 0.066, is exceeded too." in sentence
-
-
-def test_random_allocation_s_bound_is_accounted_and_no_claim():
-    noise = np.random.default_rng(0).normal(size=400)
-    found = conclude(single(noise[:200] + 1, noise[200:]), RandomAllocation(1.0, 20, 3))
-    text = f"{found.verdict}"
-    assert "ccounting" in text
-    assert "claim is" not in text

@@ -10,7 +10,6 @@ import pytest
 
 from audit.adversaries import biased
 from audit.errors import InputError
-from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
 from audit.tasks.task import Dataset
@@ -26,19 +25,6 @@ def dataset():
     return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 
 
-def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeypatch):
-    setting = changed(SETTING, canaries=69)
-    with pytest.raises(InputError, match="`canaries=69`"):
-        build.build(setting, dataset)
-
-    def broken(*arguments):
-        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
-
-    monkeypatch.setattr(game, "play", broken)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        game.train(build.build(SETTING, dataset), make.open_store(tmp_path, SETTING, dataset), 4, 4)
-
-
 def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):
     alone = biased.random_biased_dimension()
     monkeypatch.setattr(ADVERSARIES["gc_r"], "make", lambda fields, knowledge: alone)
@@ -47,12 +33,6 @@ def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monk
         InputError, match="`canaries=4`: the adversary gc_r has 1: pass Knowledge.canaries on"
     ):
         build.build(changed(SETTING, canaries=4), dataset)
-
-
-def test_insertions_take_the_place_of_steps():
-    assert changed(SETTING, insertions=5, k=2).schedule.steps == 10
-    with pytest.raises(InputError, match="`steps=3` and `insertions=5` say the same: drop one"):
-        setting_of("fcnn", steps=3, insertions=5)
 
 
 @pytest.mark.slow

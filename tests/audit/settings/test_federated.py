@@ -14,7 +14,7 @@ from audit.mechanism import cohorts
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
 from audit.storage.store import Store
-from audit.tasks.task import Dataset, Sources, federated_task
+from audit.tasks.task import Dataset
 from audit.training import build_federated, game
 from models.data.clients import dirichlet
 
@@ -137,16 +137,3 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
         for key in played.run_keys("own", np.arange(2))
     )
     assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
-
-
-def test_zero_clients_of_images_is_one_for_each(tmp_path):
-    rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (40, 28, 28)).astype(np.uint8), np.arange(40) % 10
-    train, test = (
-        {f"{part}_images": images, f"{part}_labels": labels} for part in ("train", "test")
-    )
-    np.savez(tmp_path / "images.npz", **train, **test)
-    task = federated_task("linear")
-    dealt = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients
-    assert dealt.number == 40 and (dealt.counts == 1).all()
-    np.testing.assert_array_equal(dealt.labels, np.arange(40) % 10)

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from audit.errors import InputError
 from audit.settings import make
 from audit.settings import make as settings
 from audit.settings.adversaries import ADVERSARIES
-from audit.settings.make import changed, fields, from_identity, setting_of
+from audit.settings.make import changed, from_identity, setting_of
 from audit.settings.setting import flat, identity, validate
 from audit.storage.store import Scores, Store
 from audit.tasks.task import Dataset
@@ -27,17 +29,13 @@ NAMES = {  # of the recorded settings on data of checksum 0
     **{"cots": "854903f2db3595fc", "loss": "9a36da5d01b1a4a2"},
     "convnet": "128bcaa2364c1b21",
 }
-TF32 = {"precision": "tf32"}
 DATA = Dataset(np.zeros((1, 8), np.float32), np.zeros(1, np.int32), "made up", "0" * 64)
 CHUNK = Scores(0, np.arange(4.0)[:, None], np.array([[0], [1], [0], [1]], bool))
 
 
-@pytest.mark.parametrize(
-    ("name", "fields", "expected"),
-    [(name, {}, path) for name, path in NAMES.items()],
-)
-def test_names_are_the_golden_ones(name, fields, expected, tmp_path):
-    recorded = RECORDED["settings"][name]["fields"] | fields
+@pytest.mark.parametrize(("name", "expected"), NAMES.items())
+def test_names_are_the_golden_ones(name, expected, tmp_path):
+    recorded = dict(RECORDED["settings"][name]["fields"])
     usual = settings.Usual(*(recorded[field] for field in settings.Usual._fields))
     setting = settings.make_setting(recorded.pop("model"), usual, recorded)
     assert (
@@ -50,17 +48,6 @@ def test_what_decides_nothing_is_no_part_of_a_name():
     nothing = {"fresh": 8, "gc_s": "noisy_per_step", "precision": "float32"}
     for field, value in nothing.items():
         assert identity(setting_of("fcnn", adversary="gc_r", **{field: value})) == name
-    # As a part with one more field would be written.
-    part = setting_of("fcnn").mechanism
-    further = dataclasses.make_dataclass(
-        "Further", [("more", int, 3)], bases=(type(part),), frozen=True
-    )
-    old, new = (
-        dataclasses.replace(setting_of("fcnn"), mechanism=m) for m in (part, further(**vars(part)))
-    )
-    assert identity(new) == identity(old)
-    more = dataclasses.replace(new, mechanism=further(**{**vars(part), "more": 4}))
-    assert identity(more)["mechanism"]["more"] == 4
     numbers = {
         "learning_rate": 0.1,
         "clipping_norm": 1.0,
@@ -96,51 +83,45 @@ def test_a_step_of_a_period_has_one_name():
             at(wrong)
 
 
-CHANGES = {
-    **{
-        "model": "convnet",
-        "adversary": "gc_r",
-        "gc_s": "noisy_per_step",
-    },
-    **{"cots_score": "weights", "first_direction": 500, "end_direction": 700, "poison_scale": 2.0},
-    **{"poison_mean": False, "loss_score": "excess", "learning_rate": 0.2},
-    **{"clipping_norm": 2.0, "noise_multiplier": 1.0, "batch_size": 3},
-    **{
-        "optimizer": "adam",
-        "precision": "tf32",
-        "steps": 7,
-        "periodicity": 2,
-        "seed": 1,
-        "canaries": 8,
-    },
-    **{
-        "weight_decay": 0.01,
-        "insert": "first",
-        "unknown_initialisation": True,
-        "sampler": "shuffled:5",
-        "observe": "all",
-        "coins": True,
-    },
-    **{"afresh": True, "all_in": True, "fresh": 1000},
+CHANGES = {  # a field's owner, and a value that is not its default
+    "model": ("", "convnet"),
+    "adversary": ("", "gc_r"),
+    "gc_s": ("gc_s", "noisy_per_step"),
+    "cots_score": ("cots", "weights"),
+    "first_direction": ("poisoned", 500),
+    "end_direction": ("poisoned", 700),
+    "poison_scale": ("poisoned", 2.0),
+    "poison_mean": ("poisoned", False),
+    "loss_score": ("poisoned", "excess"),
+    "learning_rate": ("", 0.2),
+    "clipping_norm": ("", 2.0),
+    "noise_multiplier": ("", 1.0),
+    "batch_size": ("", 3),
+    "optimizer": ("", "adam"),
+    "precision": ("", "tf32"),
+    "steps": ("", 7),
+    "periodicity": ("", 2),
+    "seed": ("", 1),
+    "canaries": ("", 8),
+    "weight_decay": ("", 0.01),
+    "insert": ("", "first"),
+    "unknown_initialisation": ("", True),
+    "sampler": ("", "shuffled:5"),
+    "observe": ("one_shot", "all"),
+    "coins": ("sphere", True),
+    "afresh": ("gc_r", True),
+    "all_in": ("one_shot", True),
+    "fresh": ("examples", 1000),
 }
 
 
 @pytest.mark.parametrize("field", CHANGES)
 def test_every_field_that_decides_is_part_of_it(field):
-    poison = ("first_direction", "end_direction", "poison_scale", "poison_mean", "loss_score")
-    whose = {
-        "cots_score": "cots",
-        "observe": "one_shot",
-        "coins": "sphere",
-        "afresh": "gc_r",
-        "all_in": "one_shot",
-        "fresh": "examples",
-    }
-    whose |= {"coins": "sphere", **dict.fromkeys(poison, "poisoned")}
-    base = {"adversary": whose[field]} if field in whose else {}
-    base |= {"periodicity": 5} if field == "insert" else {}
-    after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})
-    assert identity(after) != identity(setting_of("fcnn", **base))
+    owner, value = CHANGES[field]
+    base = {"model": "fcnn", "k": 5} if field == "insert" else {"model": "fcnn"}
+    if owner:
+        base["adversary"] = owner
+    assert identity(setting_of(**{**base, field: value})) != identity(setting_of(**base))
 
 
 def test_every_field_is_tried_above():
@@ -176,15 +157,7 @@ def test_a_sampler_has_one_text_and_the_name_that_stores_have(given, sampler, na
     assert changed(setting, sampler="poisson:0.5").sampler == "poisson:0.5"
 
 
-def test_none_changes_nothing_of_a_setting():
-    given = {"steps": 10, "periodicity": 2, "noise_multiplier": 2.0, "sampler": "poisson:0.5"}
-    setting = setting_of("fcnn", adversary="gc_r", learning_rate=0.3, seed=4, **given)
-    assert all(changed(setting, **{name: None}) == setting for name in fields())
-
-
-@pytest.mark.parametrize(
-    "text", ["", "random", "every:2", "poisson:0", "poisson:2", "poisson:nan", "poisson:x", "known"]
-)
+@pytest.mark.parametrize("text", ["", "every:2", "poisson:2", "poisson:nan", "known"])
 def test_a_text_that_describes_no_sampler_is_refused(text):
     with pytest.raises(InputError, match="^`sampler="):
         setting_of("fcnn", sampler=text)
@@ -215,17 +188,14 @@ def test_a_setting_comes_back_from_its_identity(adversary):
 @pytest.mark.parametrize(
     ("fields", "experiment", "words"),
     [
-        ({"model": "fcnn"}, "audit", "fcnn-gc_s"),
         (
             {"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3},
             "audit",
             "fcnn-gc_r-k5-seed3",
         ),
         ({"model": "fcnn", "k": 5, "insert": "first"}, "audit", "fcnn-gc_s-k5first"),
-        ({"model": "fcnn"}, "norms", "norms-fcnn-gc_s"),
         ({"model": "../My CNN, on its images!"}, "audit", "my_cnn_on_its_images-gc_s"),
         ({"model": "m" * 300}, "audit", f"{'m' * 24}-gc_s"),
-        ({"model": "/"}, "audit", "model-gc_s"),
     ],
 )
 def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(
@@ -252,36 +222,32 @@ AUDIT = identity(setting_of("fcnn"))
 SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
 
 
+NUMBERS = st.integers() | st.floats() | st.booleans() | st.none()
+JUNK = NUMBERS | st.text(max_size=5) | st.lists(NUMBERS, max_size=1) | st.just({"more": 1})
+
+
+@given(st.data())
+def test_a_config_with_a_foreign_value_is_no_audit_or_a_valid_one(data):
+    part = data.draw(st.sampled_from(("", "schedule", "mechanism", "adversary")))
+    config = json.loads(json.dumps(AUDIT))
+    changed_part = config[part] if part else config
+    more = ("sampler", "sampling_rate", "repetitions", "data_sha256", "unknown_initialisation")
+    name = data.draw(st.sampled_from([*changed_part, *more]))
+    changed_part[name] = data.draw(JUNK)
+    found = make.parse_config(config)
+    if found is not None:
+        validate(found.setting)
+        assert from_identity(json.loads(json.dumps(identity(found.setting)))) == found.setting
+
+
 @pytest.mark.parametrize(
     "foreign",
     [
-        *({"schedule": SCHEDULE | {"periodicity": k}} for k in (0, -1, 1.5, "1", None, True, 251)),
-        *(
-            {"mechanism": MECHANISM | {"noise_multiplier": s}}
-            for s in ("4", -1, float("nan"), None, [])
-        ),
-        *({"mechanism": MECHANISM | {"name": "dp_sgd", "optimizer": o}} for o in ("magic", 3)),
-        *({"mechanism": mechanism} for mechanism in (None, 3, {"name": "dp_sgd", "magic": 1})),
-        *(
-            {"schedule": schedule}
-            for schedule in ({}, [], None, {"steps": 250}, SCHEDULE | {"steps": "4"})
-        ),
-        *(
-            {"adversary": adversary}
-            for adversary in ({}, "gc_s", {"name": []}, {"name": "gc_s", "p": 1})
-        ),
-        *(
-            {"model": 3},
-            {"seed": -1},
-            {"seed": "0"},
-            {"unknown_initialisation": 1},
-            {"data_sha256": []},
-        ),
-        *({"experiment": []}, {"experiment": None}, {"schedule": SCHEDULE | {"more": 1}}),
-        {"adversary": {"name": "gc_s", "simulations": 10**9}},
-        *({"sampling_rate": rate} for rate in (0, 2, "x", None, True)),
-        *({"repetitions": times} for times in (-1, "x", 1.5, [])),
-        *({"sampler": sampler} for sampler in (3, None, "x", "shuffled:7")),
+        {"schedule": SCHEDULE | {"periodicity": 251}},
+        {"schedule": {"steps": 250}},
+        {"mechanism": {"name": "dp_sgd", "magic": 1}},
+        {"experiment": None},
+        {"sampler": "shuffled:7"},
     ],
 )
 def test_a_foreign_config_is_no_audit(foreign):

@@ -63,6 +63,6 @@ def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monk
     printed = capsys.readouterr().out
     assert "if_gaussian" in printed and "accounting guarantees epsilon <= 4.3" in printed
     assert "Proven: epsilon is at least" in names["result"]._repr_html_()
-    assert len(names["figure"].axes) == 4 and (tmp_path / "results" / "own.html").exists()
+    assert len(names["figure"].axes) == 3 and (tmp_path / "results" / "own.html").exists()
     cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells)
