@@ -155,7 +155,7 @@ def test_columns_of_other_names_count_alone(tmp_path):
 
 def test_an_empty_standard_input_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" \n")))
-    with pytest.raises(InputError, match="standard input is empty"):
+    with pytest.raises(InputError, match="standard input: it is empty"):
         read(tables.STDIN, columns={"score": "loss", "in": "member"})
 
 
