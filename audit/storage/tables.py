@@ -162,14 +162,12 @@ def _read_text_table(path: Path, wanted: Wanted) -> Columns:
     return pick_columns(list(columns), columns.__getitem__, wanted)
 
 
-# CSV and Excel: rows of cells, below a row of names
-
-
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
     """Returns the wanted columns of a CSV.
 
     Tabs, semicolons, commas, bars or spaces separate the columns: the first by which a line has the wanted
-    names. Comments, which begin with #, and a title may be above that line.
+    names. Comments, which begin with #, and a title may be above that line. Empty rows and comments below it
+    are left out. Raises InputError if a row has more or fewer cells than there are names.
     """
     arrays.require_size("the scores", text.count("\n") - _MAX_LINES_ABOVE)
     file = io.StringIO(text, newline="")  # the csv module splits lines
@@ -183,10 +181,23 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     plain = _read_plain(body, separator, len(names), places)
     if plain is not None:
         return plain
-    rest = itertools.chain(top[line + 1 :], file)
-    reader = csv.reader(rest, delimiter=separator, skipinitialspace=True)
-    rows = ((line + 1 + reader.line_num, row) for row in reader)
-    return _arrange(len(names), places, rows)
+    reader = csv.reader(
+        itertools.chain(top[line + 1 :], file), delimiter=separator, skipinitialspace=True
+    )
+    columns: Columns = {ours: [] for ours in places}
+    for row in reader:
+        count = len(row)
+        while count and is_blank(row[count - 1]):
+            count -= 1
+        if not count or row[0].startswith("#"):
+            continue
+        if not count <= len(names) <= len(row):
+            fix = f"write {len(names)} as there are names above"
+            place = f"line {line + 1 + reader.line_num}"
+            raise InputError(f"{place}: the row has {counted(count, 'cell')}: {fix}")
+        for ours, index in places.items():
+            columns[ours].append(row[index])
+    return columns
 
 
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
@@ -246,53 +257,9 @@ def _split(line: str, separator: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
-def _read_excel(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted columns of the first sheet of an Excel file; a title may be above their names."""
-    import pandas  # loads slowly
-
-    sheet = pandas.read_excel(path, header=None, dtype=object, na_filter=False)
-    rows = sheet.to_numpy(object).tolist()
-    named = [[str(cell).strip() for cell in row] for row in rows[: _MAX_LINES_ABOVE + 1]]
-    header = next((i for i, names in enumerate(named) if wanted.find(names) is not None), 0)
-    names = named[header] if named else []
-    below = enumerate(rows[header + 1 :], header + 2)
-    return _arrange(len(names), wanted.require(names), below)
-
-
-def _arrange(
-    width: int, places: Mapping[str, int], rows: Iterable[tuple[int, list[Any]]]
-) -> Columns:
-    """Returns the wanted columns of rows of cells; empty rows and comments are left out.
-
-    Args:
-      width: the number of columns.
-      places: {our name: index} of the wanted columns.
-      rows: (line in the file, cells) of each row below the names.
-
-    Raises:
-      InputError: a row has more or fewer cells than there are names.
-    """
-    columns: Columns = {ours: [] for ours in places}
-    for line, row in rows:
-        count = len(row)
-        while count and is_blank(row[count - 1]):
-            count -= 1
-        if not count or str(row[0]).startswith("#"):
-            continue
-        if not count <= width <= len(row):
-            fix = f"write {width} as there are names above"
-            raise InputError(f"line {line}: the row has {counted(count, 'cell')}: {fix}")
-        for ours, index in places.items():
-            columns[ours].append(row[index])
-    return columns
-
-
 def is_blank(cell: Any) -> bool:
     """Returns whether a cell is empty."""
     return cell is None or not str(cell).strip()
-
-
-# JSON and Parquet: columns with names
 
 
 def read_json_columns(path: Path) -> Columns:
@@ -333,11 +300,14 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _read_parquet(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted columns of a Parquet file."""
+def _read_frame(path: Path, wanted: Wanted) -> Columns:
+    """Returns the wanted columns of a Parquet file, or of the first sheet of an Excel file."""
     import pandas  # loads slowly
 
-    frame = pandas.read_parquet(path)
+    if path.suffix.lower() == ".parquet":
+        frame = pandas.read_parquet(path)
+    else:
+        frame = pandas.read_excel(path, dtype=object, na_filter=False)
     return pick_columns(list(frame.columns), frame.__getitem__, wanted)
 
 
@@ -373,6 +343,5 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
 
 _READERS: dict[str, Callable[[Path, Wanted], Columns]] = {
     **dict.fromkeys(("-", ".csv", ".tsv", ".json"), _read_text_table),
-    ".xlsx": _read_excel,
-    ".parquet": _read_parquet,
+    **dict.fromkeys((".xlsx", ".parquet"), _read_frame),
 }

@@ -83,13 +83,13 @@ def test_at_most_one_in_so_many_seconds(folder, now):
 
 
 def test_slow_writing_makes_checkpoints_rare(folder, now, monkeypatch):
-    write = store._write
+    write = np.savez
 
     def slow(*arguments):
         now[0] += 10
         write(*arguments)
 
-    monkeypatch.setattr(store, "_write", slow)
+    monkeypatch.setattr(store.np, "savez", slow)
     stored = Checkpoints(folder, 30)
     spent = 0.0
     for segment in range(1, 201):

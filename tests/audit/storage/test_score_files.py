@@ -132,7 +132,7 @@ def test_plain_tables_are_read_as_cell_by_cell(data, tmp_path_factory):
 
 def test_a_plain_table_is_read_fast(tmp_path, monkeypatch):
     (tmp_path / "s.csv").write_text(lines("score,in"))
-    monkeypatch.setattr(tables, "_arrange", None)
+    monkeypatch.setattr(tables, "is_blank", None)
     assert_read(read(tmp_path / "s.csv"))
 
 
@@ -362,13 +362,6 @@ def test_cells_that_can_be_read_in_two_ways_are_refused(tmp_path, case):
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         read(tmp_path / "s.csv")
     assert "s.csv" in str(caught.value)
-
-
-def test_a_title_above_the_columns_of_a_spreadsheet_is_no_row(tmp_path):
-    rows = [["Attack of March"], [], ["", "Score", "In"], *(["", x, bool(y)] for x, y in LABELLED)]
-    rows = [(row + [None] * 3)[:3] for row in rows]
-    pandas.DataFrame(rows).to_excel(tmp_path / "s.xlsx", index=False, header=False)
-    assert_read(read(tmp_path / "s.xlsx"))
 
 
 def test_booleans_are_no_scores_in_python():
