@@ -235,7 +235,9 @@ def audited(
             reason = reason or _why_adversary_uncovered(adversary, own.model.n_parameters)
         require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
 
-    trained = functools.cache(partial(_make_trainee, own))  # made only if there is something to train
+    trained = functools.cache(
+        partial(_make_trainee, own)
+    )  # made only if there is something to train
 
     def make(dataset: Dataset) -> Any:
         """Returns the game of the setting."""

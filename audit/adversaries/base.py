@@ -124,16 +124,6 @@ class Adversary(NamedTuple):
         """Returns the state that craft and score get in a run, from the common state and the run's key."""
         return state if self.draw is None else self.draw(state, key)
 
-    def craft_for_run(self, state: Tree, key: Array, step: Array, theta: Array) -> Tree:
-        """Returns the canaries of a step in the run with this own key."""
-        return self.craft(self.draw_for_run(state, key), step, theta)
-
-    def score_for_run(
-        self, state: Tree, key: Array, seen: Tree, theta_t: Array, theta_0: Array
-    ) -> Array:
-        """Returns the scores (K,) of the run with this own key."""
-        return self.score(self.draw_for_run(state, key), seen, theta_t, theta_0)
-
 
 class Shapes(NamedTuple):
     """The shapes of what an observer remembers (() without one), of a run's state, and of its canaries."""

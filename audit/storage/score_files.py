@@ -254,9 +254,7 @@ def _rank(found: Columns) -> Fresh:
     return given.ranks(found[scores], found[fresh], found.get("presence"), seed=seed)
 
 
-def _read_scores(
-    columns: Columns, names: Sequence[str], signs: Mapping[str, int]
-) -> list[Array]:
+def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
     """Returns columns of scores, negated by `signs`; raises InputError for a cell that is no number.
 
     Columns of texts may end in empty cells, which are dropped. They are read as one: a comma means the

@@ -152,14 +152,14 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, thet
     def bind(v, presence, key):
         return base.Canaries(lambda step, theta: v[None], presence)
 
-    train = ensemble.compile_segment(counted, bind, ensemble.Placement.local())
+    train = ensemble.map_segment(counted, bind, ensemble.Placement.local())
     keys = jax.random.split(KEY, 2)
 
     def run(hyper=HYPER, mask=schedule.mask, crafted=1.0, presence=(0.0, 1.0)):
         states = jax.vmap(lambda key: counted.start(theta))(keys)
         hyper, presence = jax.tree.map(jnp.float32, hyper), jnp.float32(presence)[:, None]
         now, crafted = base.Schedule(schedule.batches, mask), jnp.full_like(theta, crafted)
-        return np.asarray(train(hyper, states, data, now, crafted, presence, keys, keys).theta)
+        return np.asarray(train(hyper, states, data, now, crafted, (presence, keys, keys)).theta)
 
     first = run()
     once = len(traced)

@@ -24,13 +24,13 @@ def _train(mechanism, theta, data, schedule, runs):
     def bind(canary, presence, key):
         return base.Canaries(lambda step, theta: canary, presence)
 
-    train = ensemble.compile_segment(mechanism, bind, placement)
+    train = ensemble.map_segment(mechanism, bind, placement)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.asarray(runs))
     states = jax.vmap(lambda key: mechanism.start(theta))(keys)
     presence = jnp.asarray([[run % 2] for run in runs], jnp.float32)
     canary = jnp.ones((1, theta.size))
     return np.asarray(
-        train(HYPER, states, data, schedule, canary, presence, keys, keys).theta
+        train(HYPER, states, data, schedule, canary, (presence, keys, keys)).theta
     ), keys
 
 

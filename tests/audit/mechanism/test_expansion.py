@@ -10,7 +10,7 @@ import pytest
 from audit.mechanism import expansion
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import per_example
-from audit.mechanism.expansion import Line, SecantSearch
+from audit.mechanism.expansion import Line
 from audit.training.build import CLIPPING
 from models.dense import fcnn, tanh_fcnn, wide_fcnn
 from tests.cases import mostly_slow
@@ -91,21 +91,6 @@ def test_a_gradient_of_zero_has_a_derivative():
     assert found.constant == pytest.approx(1 - RATE, rel=1e-6)
 
 
-@pytest.mark.slow
-def test_secants_of_a_smooth_network_are_what_its_derivative_says():
-    model = tanh_fcnn()
-    step = expansion.make_step_map(CLIPPING["book_keeping"](model), HYPER)
-    theta = model.init(jax.random.key(1))
-    derivative = expansion.largest_expansion(step, theta, batch())
-    for scale in (1, 3, 30):
-        length = scale * RATE / BATCH
-        secant = expansion.largest_secant(
-            step, theta, batch(), SecantSearch(length), derivative.direction[None]
-        )
-        excess = derivative.constant - 1
-        assert secant.constant - 1 == pytest.approx(excess, rel=0.1, abs=1e-4)
-
-
 LENGTH = 0.8 * RATE / BATCH  # of displacements: how far the coupled processes are apart
 
 
@@ -125,23 +110,6 @@ def folded():
         return inner(theta, (x, labels), norm) - BATCH / RATE * LENGTH * share * normal
 
     return expansion.make_step_map(clipped_sum, HYPER)
-
-
-@pytest.mark.slow
-def test_secants_find_folds_beside_a_model_that_derivatives_do_not_see(folded):
-    x, labels = batch()
-    for seed in range(20):
-        theta = tanh_fcnn().init(jax.random.key(seed))
-        normal = np.random.default_rng(seed).normal(size=theta.size)
-        normal = jnp.asarray(normal / np.linalg.norm(normal), jnp.float32)
-        labelled = ((x, (theta, normal, jnp.float32(0.1 * LENGTH))), labels)
-        derivative = expansion.largest_expansion(folded, theta, labelled)
-        directions = derivative.direction[None]
-        secant = expansion.largest_secant(
-            folded, theta, labelled, SecantSearch(LENGTH, seed=seed), directions
-        )
-        assert derivative.constant < 1.1
-        assert secant.constant > 1.5
 
 
 @pytest.mark.slow
@@ -186,16 +154,3 @@ def test_what_bends_a_step_beside_a_model_is_no_jump():
         line = Line(LENGTH, 10, derivative=1.0, most=most)
         stretch = expansion.worst_on_lines(step, jnp.zeros(3), batch(), np.eye(3), line)
         assert (expansion.compute_excess(*stretch) <= 0) == is_smooth
-
-
-@pytest.mark.slow
-def test_secants_miss_a_fold_that_no_random_start_comes_near(folded):
-    theta = tanh_fcnn().init(jax.random.key(0))
-    normal = jnp.zeros(theta.size).at[5].set(1.0)
-    x, labels = batch()
-    labelled = ((x, (theta, normal, jnp.float32(0.85 * LENGTH))), labels)
-    missed = expansion.largest_secant(folded, theta, labelled, SecantSearch(LENGTH))
-    assert missed.constant < 1.1
-    towards = np.asarray(normal)[None]
-    found = expansion.largest_secant(folded, theta, labelled, SecantSearch(LENGTH), towards)
-    assert found.constant > 1.5
