@@ -89,19 +89,10 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
     """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns the loss of `model` for each example of a batch of B examples, (B,).
-
-        Args:
-          parameters: the tree of the module's parameters.
-          batch: (features (B, ...), labels (B, ...)).
-        """
+        """Returns the loss of each of a batch's B examples, (B,)."""
         features, labels = batch
-
-        def apply(features: Array) -> Any:
-            """Returns the logits of a single example."""
-            return model.module.apply({"params": parameters}, features)
-
-        logits = jax.vmap(apply)(features)
+        variables = {"params": parameters}
+        logits = jax.vmap(lambda example: model.module.apply(variables, example))(features)
         return jax.vmap(model.criterion)(logits, labels)
 
     return losses
