@@ -148,14 +148,13 @@ def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
       program: the program to compile.
     """
 
-    def describe(leaf: Array) -> jax.ShapeDtypeStruct:
-        """Returns the properties of an array on which a compiled program depends."""
-        weak = jax.typeof(leaf).weak_type
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
-
     leaves, structure = jax.tree.flatten(arguments)
-    shapes = tuple(map(describe, leaves))
-    return _compile(program, structure, shapes)  # type: ignore[arg-type]
+    shapes = []
+    for leaf in leaves:
+        weak = jax.typeof(leaf).weak_type
+        properties = {"sharding": leaf.sharding, "weak_type": weak}
+        shapes.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, **properties))
+    return _compile(program, structure, tuple(shapes))
 
 
 @functools.lru_cache(MOST_PROGRAMS)

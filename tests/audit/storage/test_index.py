@@ -51,14 +51,12 @@ def test_what_is_not_there_is_none_and_stays_so(store, tmp_path):
 def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_object_holds_nothing(
     tmp_path,
 ):
-    objects = [
-        hashlib.sha256(text.encode()).hexdigest()[:16] for text in ("[1]", "null", "[" * 100_000)
-    ]
-    texts = ["torn", "[]", '{"adversary": "gc_r", "steps": 250}', "[1]", "null", "[" * 100_000]
-    for name, text in zip(["a", "b", "c", *objects], texts, strict=True):
+    named = hashlib.sha256(b"[1]").hexdigest()[:16]
+    texts = {"a": "torn", "b": '{"adversary": "gc_r", "steps": 250}', named: "[1]"}
+    for name, text in texts.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
-    assert index.holdings(tmp_path).stores == {} and len(list(tmp_path.iterdir())) == 6
+    assert index.holdings(tmp_path).stores == {} and len(list(tmp_path.iterdir())) == 3
 
 
 def test_one_setting_on_two_data_sets_is_refused(store, tmp_path):
@@ -79,15 +77,6 @@ def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
         index.settings(tmp_path) == [later.path, store.path]
         and index.settings(tmp_path / "nowhere") == []
     )
-
-
-def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "a.html").write_text("")
-    (tmp_path / "loop").symlink_to("loop")
-    assert index.settings(tmp_path) == [store.path]
-    (stores,) = index.holdings(tmp_path).stores.values()
-    assert [held.path for held in stores] == [store.path]
 
 
 @pytest.mark.parametrize("find", [index.settings, index.holdings])
@@ -114,7 +103,7 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "{", '{"bounds": 3}'])
+@pytest.mark.parametrize("text", ["{", '{"bounds": 3}'])
 def test_what_no_audit_wrote_is_one_line(tmp_path, text):
     store = Store(tmp_path, {})
     store.write_text("audit.json", text)

@@ -3,12 +3,10 @@
 import contextlib
 import errno
 import hashlib
-import io
 import os
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -97,23 +95,11 @@ def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
     store = Store(tmp_path, SETTING, "fcnn-gc_r")
     assert store.path.name == f"fcnn-gc_r-{plain.path.name}" == f"fcnn-gc_r-{hash_of(store.path)}"
     turned = dict(reversed(SETTING.items()))
-    for again in (
-        Store(tmp_path, turned),
-        Store(tmp_path, SETTING, "other-words"),
-        Store.at(store.path),
-    ):
+    for again in (Store(tmp_path, turned), Store.at(store.path)):
         assert again.path == store.path and again.text == store.text
     assert Store.exists(tmp_path, SETTING) and len(list(tmp_path.iterdir())) == 2
     moved = store.path.rename(tmp_path / f"mine-{hash_of(store.path)}")
     assert Store(tmp_path, SETTING, "fcnn-gc_r").path == moved
-
-
-def test_a_folder_that_a_kill_left_without_a_config_is_filled(tmp_path):
-    store = Store(tmp_path, SETTING, "fcnn")
-    (store.path / "config.json").unlink()
-    assert (
-        not Store.exists(tmp_path, SETTING) and Store(tmp_path, SETTING, "fcnn").path == store.path
-    )
 
 
 @pytest.mark.parametrize("changed", [{"steps": 251}, {"learning_rate": 0.1000001}, {"new": None}])
@@ -135,17 +121,10 @@ def _as_npy(path):
         np.save(file, np.arange(3.0))
 
 
-def _claims_400_gigabytes(path):
-    header, shape = io.BytesIO(), {"descr": "<f8", "fortran_order": False, "shape": (5 * 10**10, 1)}
-    np.lib.format.write_array_header_1_0(header, shape)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("scores.npy", header.getvalue())
-
-
 DAMAGES = {
     "torn": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    **{which: _altered(which) for which in ("scores", "presence")},
-    **{damage.__name__: damage for damage in (_as_npy, _claims_400_gigabytes)},
+    "altered": _altered("scores"),
+    "another format": _as_npy,
 }
 
 
@@ -216,7 +195,7 @@ def test_any_altered_byte(store, path, capsys):
             np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe{"])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe{"])
 def test_a_changed_or_damaged_setting_under_an_old_name(store, tmp_path, content):
     config = store.path / "config.json"
     altered = config.read_bytes().replace(b"250", b"251")
@@ -242,7 +221,6 @@ def test_a_store_is_opened_by_its_folder(store, path, monkeypatch):
     ("folder", "says"),
     [
         ("nowhere", "has no config.json: name another `setting`"),
-        ("empty", "has no config.json: name another `setting`"),
         ("config.json", "cannot read .*Not a directory"),
         ("../moved", "is not the setting that its folder is named after"),
     ],
@@ -258,7 +236,7 @@ def test_a_folder_without_a_setting_is_reported_and_nothing_is_made(store, folde
     assert everything(store) == before
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "{", "[" * 100_000])
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000])
 def test_a_foreign_setting_under_its_own_name_is_reported(tmp_path, text):
     folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
     folder.mkdir()
@@ -273,16 +251,6 @@ def _failing(error):
         raise error
 
     return fail
-
-
-def test_a_kill_between_write_and_rename(store, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", _failing(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            store.save(_chunk(0, 6))
-    assert _visible(store) == ["config.json"] and store.missing(6) == [(0, 6)]
-    store.save(_chunk(0, 6))
-    assert store.missing(6) == [] and capsys.readouterr().err == ""
 
 
 def test_a_full_disk_leaves_nothing_and_what_was_there(store, monkeypatch):
