@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 
 import audit
 from audit import audit_model, own
@@ -35,18 +34,7 @@ USUAL = setting_of("fcnn")
 WORK = [  # what a second call has no reason for
     *[(game, "train"), (build, "build"), (own, "_find_strategy"), (ensemble, "compiled_for")],
 ]
-HEAVY = {
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "orbax",
-    "tensorflow",
-    "numpy",
-    "scipy",
-    "matplotlib",
-    "torch",
-}
+HEAVY = {"jax", "flax", "optax", "tensorflow", "numpy", "scipy", "matplotlib", "torch"}
 CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 
 
@@ -104,26 +92,6 @@ def test_what_is_kept_is_not_trained_again_and_another_model_is_another_folder(
         second = audit(Net())
     assert second.folder == first.folder and str(second) == str(first)
     assert audit(Net(factor=2.0)).folder != first.folder
-
-
-def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset):
-    table = np.arange(8, dtype=np.float32)
-
-    class Scaled(nn.Module):
-        table: tuple
-        start: nn.initializers.Initializer = nn.initializers.lecun_normal()
-
-        @nn.compact
-        def __call__(self, x):
-            return nn.Dense(2, kernel_init=self.start)(x * jnp.asarray(np.array(self.table)))
-
-    def of(module):
-        return own.wrap_module(module, CROSS_ENTROPY, dataset.features, dataset.labels).computes
-
-    modules = [Net(), FCNN(), *(Scaled(tuple(one)) for one in (table, table[::-1]))]
-    modules.append(Scaled(tuple(table), nn.initializers.zeros_init()))
-    prints = [of(module) for module in modules]
-    assert len(set(prints)) == 5 and prints == [of(module) for module in modules]
 
 
 class Mixed(nn.Module):
@@ -270,39 +238,35 @@ print(*sys.modules, sep="\\n")"""
     assert {"jax", "flax", "matplotlib", "audit.commands.cli"}.isdisjoint(after)
 
 
-def test_bounds_are_those_of_the_command():
-    found = audit.bounds(IN, OUT, audit.DpSgd(noise_multiplier=1.0, insertions=4), name="<mine>")
-    assert found.upper_bound == epsilon_upper_bound(1.0, 4, 1e-5)
-    assert 0 < found.bounds["assumption_free"].epsilon < found.bounds["if_gaussian"].epsilon
-    assert set(found.estimates) == {"in_sample"} and "in_sample" not in found.bounds
-    assert "if_gaussian" in str(found)
-    assert "Proven: epsilon is at least" in found._repr_html_() and "<table" in found._repr_html_()
-    assert audit.bounds(IN, OUT, delta=1e-3, confidence=0.9).conclusion.confidence == 0.9
-
-
 def test_a_result_says_what_is_proven_at_any_number_of_canaries():
     rng = np.random.default_rng(8)
-    for canaries, methods in (
-        (1, ["assumption_free", "if_gaussian"]),
-        (4, ["lifted", "lifted_gaussian"]),
-    ):
+    for canaries, method in ((1, "assumption_free"), (4, "lifted")):
         ins, outs = rng.normal(2, 1, (60, canaries)), rng.normal(0, 1, (60, canaries))
         found = audit.bounds(ins, outs, claim=audit.EpsilonDelta(9.0, 1e-5))
         assert list(found.bounds)[:2] == ["assumption_free", "if_gaussian"]
-        for always, method in zip(("assumption_free", "if_gaussian"), methods, strict=True):
-            assert (
-                found.bounds[always] == found.bounds[method]
-                and found.bounds[always].method == method
-            )
+        assert found.bounds["assumption_free"].method == method
         told = found.to_dict()
         assert 0 < found.epsilon == found.bounds["assumption_free"].epsilon == told["epsilon"]
         assert found.verdict == told["verdict"] == "leaks"
         assert (told["most_provable"] is None) == (canaries > 1)
-        assert (
-            audit.bounds(-ins, -outs, claim=audit.EpsilonDelta(9.0, 1e-5)).verdict
-            == "reversed scores"
-        )
-        assert audit.bounds(ins, outs, claim=audit.EpsilonDelta(0.1, 1e-5)).verdict == "violated"
+    assert audit.bounds(ins, outs, claim=audit.EpsilonDelta(0.1, 1e-5)).verdict == "violated"
+
+
+def test_a_fingerprint_tells_constants_and_initialisations_apart():
+    class Scaled(nn.Module):
+        table: tuple
+        start: nn.initializers.Initializer = nn.initializers.lecun_normal()
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(2, kernel_init=self.start)(x * jnp.asarray(np.array(self.table)))
+
+    modules = [Scaled((0.0, 1.0, 2.0)), Scaled((2.0, 1.0, 0.0))]
+    modules.append(Scaled((0.0, 1.0, 2.0), nn.initializers.zeros_init()))
+    first, again = (
+        [own.wrap_module(module, CROSS_ENTROPY, X, Y).computes for module in modules] for _ in "12"
+    )
+    assert len(set(first)) == 3 and first == again
 
 
 def test_a_refuted_bound_does_not_hold():
@@ -389,20 +353,6 @@ def test_a_loss_that_does_not_fit_is_one_line(tmp_path, loss, params, more, says
     with pytest.raises(InputError, match=says) as caught:
         audit.audit_loss(loss, params, X, Y, out=tmp_path, **{**SMALL, **more})
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_an_nnx_module_is_audited(tmp_path):
-    graph, params, rest = nnx.split(
-        nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0))), nnx.Param, ...
-    )
-
-    def loss(params, example):
-        return -jax.nn.log_softmax(nnx.merge(graph, params, rest)(example[0]))[example[1]]
-
-    found = audit.audit_loss(loss, params, X, Y, out=tmp_path, **SMALL)
-    assert list(found.bounds)[0] == "assumption_free" and len(found.bounds) == 2
-    assert len(found.conclusion.scores_in) == 10
 
 
 @pytest.mark.slow

@@ -149,20 +149,6 @@ def images(side=28, channels=()):
     return Dataset(pixels, rng.integers(0, 10, 60, np.int32), "made up", "0" * 64)
 
 
-@pytest.mark.slow
-def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
-    dataset = images()
-    setting = setting_of("linear", adversary="poisoned", canaries=3, batch_size=10, steps=2)
-    played = build.build(setting, dataset)
-    theta = played.init(jax.random.key(0))
-    features, labels = played.adversary.init(jax.random.key(1), theta, NORM).examples
-    assert features.shape == (3, 784) and labels.tolist() == [5] * 3
-    scaled = (dataset.features.reshape(60, -1) / 255 - 0.2860406) / 0.35302424
-    np.testing.assert_allclose(
-        np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1), 1.0, rtol=1e-4
-    )
-
-
 @pytest.mark.parametrize(
     ("model", "fields", "message"),
     [

@@ -20,15 +20,6 @@ def conclude_runs(mu, runs, claim):
     return conclude(Fresh(cosines, np.ones(cosines.shape, bool), DIMENSION), claim)
 
 
-def test_training_stops_at_the_run_that_refutes_the_claim():
-    enough = driver.until_refuted(conclude_runs(4.6, 20, CLAIM))
-    assert 1 < enough < 20
-    assert driver.until_refuted(conclude_runs(4.6, enough, CLAIM)) == enough
-    assert driver.until_refuted(conclude_runs(4.6, enough - 1, CLAIM)) is None
-    assert driver.until_refuted(conclude_runs(3.9, 20, CLAIM)) is None
-    assert driver.until_refuted(conclude_runs(3.9, 20, None)) is None
-
-
 @pytest.mark.parametrize(
     "rule",
     [driver.until_epsilon(12.0), driver.until_multiple(0.9), driver.until_refuted],
