@@ -94,7 +94,7 @@ class Draws(NamedTuple):
       reference: the model (p,) with which all runs' final models are compared.
     """
 
-    examples: Examples | None
+    examples: Examples
     fresh: Array
     ties: Array
     reference: Array
@@ -126,7 +126,8 @@ def fresh_examples(
     draw = _DrawExamples(generate, canaries)
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        return draw(Draws(None, key, key, refer(theta_0)), key)
+        placeholder = mechanism.Examples(key, key)  # `draw` reads only the reference
+        return draw(Draws(placeholder, key, key, refer(theta_0)), key)
 
     return Adversary(
         init,

@@ -96,7 +96,7 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        # Such steps have no bound, whatever secants show: lines are walked along at a single step of each run.
+        # Such steps have no bound, whatever secants show: each run has lines at a single step.
         effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (

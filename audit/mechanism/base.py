@@ -6,6 +6,7 @@ configuration and canaries to insert; it refers to no adversary by name.
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -109,9 +110,7 @@ def _count_written(jaxpr: Jaxpr) -> int:
         if inner:
             total += equation.params.get("length", 1) * sum(map(_count_written, inner))
         else:
-            total += sum(
-                result.aval.size * result.aval.dtype.itemsize for result in equation.outvars
-            )
+            total += sum(map(_count_bytes, equation.outvars))
     return total
 
 
@@ -131,15 +130,23 @@ def _count_held(jaxpr: Jaxpr) -> int:
     most = 0
     for i, equation in enumerate(jaxpr.eqns):
         programs = _inner_programs(equation)
-        programs += [branch.jaxpr for branch in equation.params.get("branches", ())]
+        for branch in equation.params.get("branches", ()):
+            programs.append(branch.jaxpr)
         # Not the sum: programs run one after the other, and of branches only one runs.
         held_inside = max(map(_count_held, programs), default=0)
         for result in equation.outvars:
-            live[id(result)] = result.aval.size * result.aval.dtype.itemsize
+            live[id(result)] = _count_bytes(result)
         most = max(most, sum(live.values()) + held_inside)
         # A result that is never used is dropped at once.
-        live = {key: size for key, size in live.items() if last_use.get(key, -1) > i}
+        for variable in [*live]:
+            if last_use.get(variable, -1) <= i:
+                del live[variable]
     return most
+
+
+def _count_bytes(variable: Any) -> int:
+    """Returns the bytes of the array that a program's variable stands for."""
+    return int(variable.aval.size * variable.aval.dtype.itemsize)
 
 
 def _inner_programs(equation: Any) -> list[Jaxpr]:
@@ -147,9 +154,12 @@ def _inner_programs(equation: Any) -> list[Jaxpr]:
 
     The branches of a `lax.cond` are not among them: that parameter is a tuple, which is passed over.
     """
-    values = equation.params.values()
-    programs = [getattr(value, "jaxpr", value) for value in values]  # of a ClosedJaxpr, its Jaxpr
-    return [program for program in programs if hasattr(program, "eqns")]
+    programs = []
+    for value in equation.params.values():
+        program = getattr(value, "jaxpr", value)  # of a ClosedJaxpr, its Jaxpr
+        if hasattr(program, "eqns"):
+            programs.append(program)
+    return programs
 
 
 class Hyperparameters(NamedTuple):
@@ -330,7 +340,7 @@ def sum_canaries(
             # the mask decides which are drawn: runs that are trained at once, by `vmap`, share the mask but
             # not the presence, and so they share the draws.
             def weighted_direction(weight: Array, k: Array) -> Array:
-                """Draws canary k's unit direction (p,), multiplied by its mask (`weight`) and its presence."""
+                """Draws canary k's unit direction (p,), times its mask (`weight`) and its presence."""
                 weight_in = weight * canaries.presence[k]
                 return weight_in * draw_unit_direction(crafted.keys[k], theta)
 
@@ -458,21 +468,6 @@ def make_inserter(
     return insert
 
 
-def observe_release(canaries: Canaries, state: State, step: Array) -> State:
-    """Returns the state in which the adversary has seen the iterate state.theta.
-
-    What it remembers goes into `seen`. An adversary that does not observe leaves the state as it is.
-
-    Args:
-      canaries: the adversary's part in the run.
-      state: the run after a step.
-      step: the number of that step, from 0.
-    """
-    if canaries.observe is None:
-        return state
-    return state._replace(seen=canaries.observe(state.seen, step, state.theta))
-
-
 def no_canaries() -> Canaries:
     """Returns K = 0 canaries, for a run into which nothing is inserted."""
 
@@ -497,10 +492,8 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
     per_epoch = n_examples // batch_size
     epochs = -(-steps // per_epoch)  # rounded up
 
-    def shuffle(epoch: Array) -> Array:
-        return jax.random.permutation(jax.random.fold_in(key, epoch), n_examples)
-
-    shuffles = jax.vmap(shuffle)(jnp.arange(epochs))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(epochs))
+    shuffles = jax.vmap(partial(jax.random.permutation, x=n_examples))(keys)
     whole_batches = shuffles[:, : per_epoch * batch_size]
     return whole_batches.reshape(epochs * per_epoch, batch_size)[:steps].astype(jnp.int32)
 

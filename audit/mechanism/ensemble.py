@@ -154,7 +154,7 @@ def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
         weak = jax.typeof(leaf).weak_type
         properties = {"sharding": leaf.sharding, "weak_type": weak}
         shapes.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, **properties))
-    return _compile(program, structure, tuple(shapes))
+    return _compile(program, structure, tuple(shapes))  # type: ignore[arg-type]
 
 
 @functools.lru_cache(MOST_PROGRAMS)

@@ -102,7 +102,7 @@ def bar(
     count: int,
     describe: Callable[[], str] = lambda: "training",
     unit: str = "runs",
-    has_stopped: Callable[[], bool] = lambda: False,
+    has_stopped: Callable[[], bool] | None = None,
 ) -> Iterator[Progress]:
     """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
 
@@ -133,5 +133,5 @@ def bar(
 
         yield progress
         line.set_description_str(describe(), refresh=False)
-        if not has_stopped():
+        if has_stopped is None or not has_stopped():
             line.update(count - line.n)  # parts of runs may not add up to all of them

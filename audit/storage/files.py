@@ -58,26 +58,40 @@ def read(path: Path) -> bytes | None:
 
     Raises InputError if it can't be read, or is a folder, a device or a pipe.
     """
-    with _reading(path):
-        try:
-            return regular(path, "move it away").read_bytes()
-        except FileNotFoundError:
-            return None
+    try:
+        require(
+            stat.S_ISREG(path.stat().st_mode), f"cannot read {path}: it is no file; move it away"
+        )
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _refuse(path, error) from None
+
+
+def _refuse(path: Path, error: OSError) -> InputError:
+    """Returns the error that a path can't be read."""
+    fix = f"fix that, or {_OTHER_FOLDER}"
+    return InputError(f"cannot read {path} ({error.strerror}): {fix}")
 
 
 def compute_sha256(path: Path) -> str:
     """Returns the SHA-256 of a file's content, in hex; raises InputError if it can't be read."""
-    with _reading(path), open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _refuse(path, error) from None
 
 
 def list_folder(folder: Path) -> list[Path]:
     """Returns the paths in a folder, sorted; none if there is no folder. Raises InputError on failure."""
-    with _reading(folder):
-        try:
-            return sorted(folder.iterdir())
-        except FileNotFoundError:
-            return []
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _refuse(folder, error) from None
 
 
 def regular(path: Path, fix: str = "copy it into one") -> Path:
@@ -159,13 +173,3 @@ def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
         yield
     except OSError as error:
         raise CannotWriteError(f"cannot write {path} ({error.strerror}): {fix}") from None
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns an OSError that is raised in the block into an InputError."""
-    try:
-        yield
-    except OSError as error:
-        fix = f"fix that, or {_OTHER_FOLDER}"
-        raise InputError(f"cannot read {path} ({error.strerror}): {fix}") from None

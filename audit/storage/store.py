@@ -104,8 +104,10 @@ class Store:
           InputError: the folder can't be written, or its config is another setting's.
         """
         text, name, folder = _find_folder(root, setting)
+        self.text = text
         # A folder that exists is taken, whatever words are in its name.
-        self._set(folder or root / (f"{words}-{name}" if words else name), text)
+        self.path = folder or root / (f"{words}-{name}" if words else name)
+        self.checkpoints = self.path / "checkpoints"
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             files.remove_abandoned(self.path)
@@ -133,14 +135,10 @@ class Store:
         # `resolve`, because "." or a link to the folder has another name than the folder.
         require(_hash(text) == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
         store = cls.__new__(cls)  # without __init__, which makes the folder
-        store._set(folder, text)
+        store.text = text
+        store.path = folder
+        store.checkpoints = folder / "checkpoints"
         return store
-
-    def _set(self, path: Path, text: str) -> None:
-        """Sets the folder and the content of its config."""
-        self.path = path
-        self.text = text
-        self.checkpoints = path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
         """Returns the setting that the config holds; raises InputError if it is no JSON object."""
@@ -193,28 +191,29 @@ class Store:
 
     def load(self, runs: int) -> Scores:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
-        chunks = self._read_chunks()
-        for first, stop in gaps(_ranges(chunks), runs):
+        chunks, ranges = self._read_chunks()
+        for first, stop in gaps(ranges, runs):
             raise InputError(f"{self.path} lacks runs {first} to {stop - 1}: train them")
         if not chunks:  # and none are missing: `runs` is 0
             return Scores(0, np.empty((runs, 1)), np.empty((runs, 1), bool))
-        numbers = np.concatenate([np.arange(*held) for held in _ranges(chunks)])
-        rows = np.unique(numbers, return_index=True)[1][:runs]  # chunks may overlap
-        scores = np.concatenate([chunk.scores for chunk in chunks])
-        presence = np.concatenate([chunk.presence for chunk in chunks])
-        return chunks[0]._replace(first=0, scores=scores[rows], presence=presence[rows])
+        shape = (runs, chunks[0].scores.shape[1])
+        whole = chunks[0]._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
+        for chunk, (first, stop) in zip(chunks, ranges, strict=True):
+            whole.scores[first:stop] = chunk.scores[: max(runs - first, 0)]
+            whole.presence[first:stop] = chunk.presence[: max(runs - first, 0)]
+        return whole
 
     def missing(self, runs: int) -> list[Range]:
         """Returns the ranges [start, stop) of the runs 0 .. runs - 1 that no intact file holds.
 
-        Damaged files are set aside, with a line on stderr. Raises InputError if a file can't be read, or files
-        differ in the number of canaries a run.
+        Damaged files are set aside, with a line on stderr. Raises InputError if a file can't be read, or if
+        files differ in the number of canaries a run.
         """
-        return gaps(_ranges(self._read_chunks()), runs)
+        return gaps(self._read_chunks()[1], runs)
 
     def runs_held(self) -> int:
         """Returns n if runs 0 .. n - 1 are stored and run n is missing."""
-        held = _ranges(self._read_chunks())
+        held = self._read_chunks()[1]
         return gaps(held, sum(stop for _, stop in held) + 1)[0][0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
@@ -243,29 +242,27 @@ class Store:
         return arrays
 
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays by name and the setting's hash to an .npz file, whole or not at all; returns its path.
+        """Writes arrays and the setting's hash to an .npz file, whole or not at all, and returns its path.
 
         Equal arrays give equal bytes.
         """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _SETTING: np.array(_hash(self.text))}
         np.savez(buffer, **marked)
-        return self.write_bytes(name, buffer.getvalue())
+        return files.write_whole(self.path / name, buffer.getvalue())
 
     def write_text(self, name: str, text: str) -> Path:
         """Writes a file in UTF-8, whole or not at all, and returns its path; raises InputError on failure."""
         return files.write_whole(self.path / name, text.encode())
 
-    def write_bytes(self, name: str, content: bytes) -> Path:
-        """Writes a file, whole or not at all, and returns its path; raises InputError on failure."""
-        return files.write_whole(self.path / name, content)
-
-    def _read_chunks(self) -> list[Scores]:
-        """Returns the scores of every intact file, in the order of the files' names.
+    def _read_chunks(self) -> tuple[list[Scores], list[Range]]:
+        """Returns the scores of every intact file, in the order of the files' names, and their runs.
 
         Raises InputError if files differ in the number of canaries a run.
         """
         chunks = []
+        ranges = []
+        counts = set()
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
             arrays = self.read_arrays(path.name, _AGAIN) if match else None
@@ -276,18 +273,16 @@ class Store:
             if scores.ndim != 2 or scores.shape != presence.shape:
                 files.set_aside(path, _AGAIN)
                 continue
-            numbers = {name: int(arrays.get(name, 0)) for name in ("dimension", "draws")}
-            chunks.append(Scores(int(match[1]), scores, presence, **numbers))
-        counts = sorted({chunk.scores.shape[1] for chunk in chunks})
-        mixed = " and ".join(map(str, counts))
+            first = int(match[1])
+            dimension = int(arrays.get("dimension", 0))
+            draws = int(arrays.get("draws", 0))
+            chunks.append(Scores(first, scores, presence, dimension, draws))
+            ranges.append((first, first + len(scores)))
+            counts.add(scores.shape[1])
+        mixed = " and ".join(map(str, sorted(counts)))
         message = f"{self.path} mixes scores of {mixed} canaries a run: move it away"
         require(len(counts) <= 1, message)
-        return chunks
-
-
-def _ranges(chunks: Iterable[Scores]) -> list[Range]:
-    """Returns the runs [first, stop) of each chunk."""
-    return [(chunk.first, chunk.first + len(chunk.scores)) for chunk in chunks]
+        return chunks, ranges
 
 
 def gaps(held: Iterable[Range], runs: int) -> list[Range]:
@@ -313,7 +308,10 @@ def cut(ranges: Iterable[Range], size: int) -> list[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the number of runs in all ranges together."""
-    return sum(stop - start for start, stop in ranges)
+    total = 0
+    for start, stop in ranges:
+        total += stop - start
+    return total
 
 
 def hash_of(folder: Path) -> str:
@@ -404,13 +402,13 @@ class Checkpoints:
         """
         import jax  # imported here: those that only read a store have no JAX
 
-        first, structure = jax.tree.flatten(states)
-        expected = [(leaf.shape, leaf.dtype) for leaf in first]
+        expected, structure = jax.tree.flatten(states)
         for done, path in self._find(chunk):
             with contextlib.suppress(Exception):  # NumPy raises almost anything for damaged bytes
                 with np.load(path, allow_pickle=False) as file:
                     leaves = list(file.values())
-                if [(leaf.shape, leaf.dtype) for leaf in leaves] == expected:
+                types = [(leaf.shape, leaf.dtype) for leaf in leaves]
+                if types == [(leaf.shape, leaf.dtype) for leaf in expected]:
                     stored = jax.tree.unflatten(structure, leaves)
                     if fits(done, stored):
                         return done, stored

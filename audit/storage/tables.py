@@ -25,7 +25,7 @@ from audit.evidence import arrays
 from audit.storage.files import regular
 from audit.written import counted
 
-# {our name: cells}: an array or lists of numbers, (rows,) or (rows, canaries), or a list of numbers and texts.
+# {our name: cells}: numbers (rows,) or (rows, canaries), or a list of numbers and texts.
 Columns = dict[str, Any]
 
 STDIN = Path("-")
@@ -285,10 +285,11 @@ def parse_json(text: str) -> Columns:
         raise InputError(f"it is no JSON object of lists: {fix}") from None
     alike = all(set(column) == set(by_row[0]) for column in by_row)
     require(alike, "it has columns with other rows: give each column all rows")
+    columns: Columns = dict(loaded)
     for name, column in loaded.items():
         if isinstance(column, dict):
-            loaded[name] = [column[row] for row in by_row[0]]
-    return loaded
+            columns[name] = [column[row] for row in by_row[0]]
+    return columns
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

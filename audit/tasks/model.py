@@ -34,7 +34,7 @@ class Model(NamedTuple):
     unravel: Callable[[Array], Any]
     loss: Callable[[Array, tuple[Array, Array]], Array]
     module: Any = None
-    criterion: Any = None
+    criterion: Callable[[Any, Array], Array] = None  # type: ignore[assignment]
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.errors import InputError
+from audit.errors import require
 
 if TYPE_CHECKING:
     from audit.tasks.model import Model
@@ -283,7 +283,9 @@ def task(model: str) -> Task:
     Raises InputError for an unknown name, for a model that trains only on clients, and if `models/` can't be
     used.
     """
-    row: Task = _require_zoo(model).task(model)
+    zoo = _find_zoo()
+    require(not isinstance(zoo, str), f"`model={model}` is a model of the repository: {zoo}")
+    row: Task = zoo.task(model)
     return row
 
 
@@ -292,16 +294,10 @@ def federated_task(model: str) -> FederatedTask:
 
     Raises InputError for an unknown name, and if `models/` can't be used.
     """
-    row: FederatedTask = _require_zoo(model).federated_task(model)
-    return row
-
-
-def _require_zoo(model: str) -> Any:
-    """Returns the module `models.catalogue`; raises InputError, with the model's name, if it can't be used."""
     zoo = _find_zoo()
-    if isinstance(zoo, str):
-        raise InputError(f"`model={model}` is a model of the repository: {zoo}")
-    return zoo
+    require(not isinstance(zoo, str), f"`model={model}` is a model of the repository: {zoo}")
+    row: FederatedTask = zoo.federated_task(model)
+    return row
 
 
 @cache

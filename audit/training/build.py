@@ -21,7 +21,7 @@ from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.mechanism.ensemble import MOST_PROGRAMS
-from audit.settings.setting import POISSON, SHUFFLED, Sampling, Setting
+from audit.settings.setting import POISSON, SHUFFLED, Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, task
 from audit.training import game
@@ -40,8 +40,8 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 }
 
 
-# (model) -> the function (theta, batch, C) -> the sum of the batch's clipped gradients; the fastest first: for
-# narrow networks of dense layers, for more kinds of layers such as convolutions, and for any model.
+# (model) -> the function (theta, batch, C) -> the clipped sum of a batch, the fastest first: for
+# narrow networks of dense layers, for more kinds of layers, and for any model.
 CLIPPING: dict[str, Callable[[Model], ClippedSum]] = {
     "book_keeping": lru_cache(MOST_PROGRAMS)(
         lambda model: book_keeping(model.module, model.unravel, model.criterion)
@@ -158,6 +158,18 @@ def build(
     is_same = adversary.canaries == setting.canaries
     require(is_same, f"{mismatch} {adversary.canaries}: {fix}")
 
+    # Poisson sampling tosses a coin for each canary and step. Samplers with epochs draw a step of each epoch:
+    # by shuffling, which deals the canaries evenly to the steps, or for each canary by itself. Otherwise the
+    # schedule fixes which steps take canaries.
+    sampler = setting.sampling
+    join: base.Join | None = None
+    if sampler.name == POISSON:
+        join = joining.draw_by_coins
+    elif sampler.name == SHUFFLED:
+        join = joining.draw_by_shuffling(sampler.batches)
+    elif sampler.batches:
+        join = joining.draw_by_dice(sampler.batches)
+
     # A training step computes the canaries too, and in the same precision.
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
@@ -169,25 +181,9 @@ def build(
         schedule=schedule,
         seed=setting.seed,
         unknown_initialisation=setting.unknown_initialisation,
-        join=_make_join(setting.sampling),
+        join=join,
         sampling_rate=setting.sampling.rate,
     )
-
-
-def _make_join(sampler: Sampling) -> base.Join | None:
-    """Returns the function by which a sampler draws which canaries join a step; None where nothing is drawn.
-
-    Poisson sampling draws by a coin for each canary and step. Samplers with epochs draw a step of each epoch
-    of `sampler.batches` steps: by shuffling, which deals the canaries evenly to the steps, or for each canary
-    on its own. Otherwise the schedule fixes which steps take canaries.
-    """
-    if sampler.name == POISSON:
-        return joining.draw_by_coins
-    if sampler.name == SHUFFLED:
-        return joining.draw_by_shuffling(sampler.batches)
-    if sampler.batches:
-        return joining.draw_by_dice(sampler.batches)
-    return None
 
 
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
@@ -251,11 +247,13 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
 
     They do not decide the distribution of the scores, but may explain differences in their last bits.
     """
-    libraries = ("jax", "flax", "optax", "numpy")
     return {
         "data": dataset.source,
         "audit": __version__,
-        **{library: metadata.version(library) for library in libraries},
+        "jax": metadata.version("jax"),
+        "flax": metadata.version("flax"),
+        "optax": metadata.version("optax"),
+        "numpy": metadata.version("numpy"),
         "python": platform.python_version(),
         "device": jax.local_devices()[0].device_kind,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

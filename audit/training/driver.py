@@ -22,6 +22,7 @@ from audit.runtime import machine
 from audit.runtime.machine import Progress
 from audit.settings import make
 from audit.settings.setting import Setting, flat, identity, summary
+from audit.storage import files
 from audit.storage.store import FIGURE, Scores, Store, count_runs
 from audit.tasks.task import Dataset
 from audit.training import build, game
@@ -237,12 +238,12 @@ def audit(
     return Finished(request, store, scores, conclusion, provenance, trained)
 
 
-def keep(finished: Finished, files: Sequence[str] = (), **more: Any) -> None:
+def keep(finished: Finished, pictures: Sequence[str] = (), **more: Any) -> None:
     """Writes a conclusion to its store.
 
     Args:
       finished: the audit.
-      files: what is written next to audit.json: FIGURE and PAGE, or one of them.
+      pictures: what is written next to audit.json: FIGURE and PAGE, or one of them.
       **more: further entries of audit.json.
 
     Raises:
@@ -250,16 +251,17 @@ def keep(finished: Finished, files: Sequence[str] = (), **more: Any) -> None:
     """
     store = finished.store
     results.keep_result(store, finished.conclusion, **finished.circumstances(), **more)
-    if FIGURE in files:
+    if FIGURE in pictures:
         from audit.report import audit_panels  # loads Matplotlib
 
         title = summary(finished.request.setting, finished.request.runs)
-        store.write_bytes(FIGURE, audit_panels.audit_figure(finished.conclusion, title))
-    if PAGE in files:
+        figure = audit_panels.audit_figure(finished.conclusion, title)
+        files.write_whole(store.path / FIGURE, figure)
+    if PAGE in pictures:
         from audit.report import audit_page, subjects
 
         subject = subjects.describe_setting(store.path, subjects.RequestedLevels())
-        store.write_bytes(PAGE, audit_page.make_audits_page([subject]))
+        files.write_whole(store.path / PAGE, audit_page.make_audits_page([subject]))
 
 
 def until_epsilon(epsilon: float) -> Until:

@@ -215,7 +215,7 @@ def play(
     for first, stop in cut(ranges, chunk):
         yield player.play(first, stop - first, progress, checkpoints, watch)
         if checkpoints is not None:
-            checkpoints.drop(player.checkpoint_name(first))
+            checkpoints.drop(player.chunk)
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
@@ -246,7 +246,12 @@ class Player:
     """Plays a game's chunks; it holds the compiled programs, and the arrays that runs share, on the devices.
 
     Chunks are padded with further runs to one width: the same programs serve all of them.
+
+    Attributes:
+      chunk: the name of the checkpoints of the chunk that was played last.
     """
+
+    chunk = ""
 
     def __init__(self, game: Game, chunk: int) -> None:
         """Puts shared arrays on the devices, and compiles the segments' programs for chunks of `chunk` runs.
@@ -301,7 +306,8 @@ class Player:
         Raises:
           InputError: a model diverged.
         """
-        name = self.checkpoint_name(first)
+        # By its first run, the padded width and the number of segments.
+        self.chunk = f"{first:07d}_{self._width}_{len(self._segments)}"
         states, drawn = self._draw(np.arange(first, first + self._width))
         own_keys = drawn[-1]
 
@@ -318,7 +324,7 @@ class Player:
 
         done = 0  # segments, those before the checkpoint included
         if checkpoints is not None:
-            done, states = checkpoints.resume(name, states, self._fits)
+            done, states = checkpoints.resume(self.chunk, states, self._fits)
             # A checkpoint is read into memory: its runs are spread over the devices again.
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
@@ -339,12 +345,8 @@ class Player:
                 )
             # After the last segment scores are stored instead of a checkpoint.
             if checkpoints is not None and number < len(self._segments):
-                checkpoints.offer(name, number, states)
+                checkpoints.offer(self.chunk, number, states)
         return self._game.describe_scores(first, score(states))
-
-    def checkpoint_name(self, first: int) -> str:
-        """Returns a checkpoint's name: the chunk's first run, the padded width, the number of segments."""
-        return f"{first:07d}_{self._width}_{len(self._segments)}"
 
     def _fits(self, done: int, checkpoint: State) -> bool:
         """Returns whether a checkpoint's runs have taken the steps of `done` segments, and some are left."""

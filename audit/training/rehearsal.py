@@ -122,7 +122,7 @@ def rehearse(
     with_lines = _choose_steps_with_lines(distances, effort)
     values: dict[int, float] = {}  # by step, the largest stretch by its derivative
     # By run, what its last measured step stretched most.
-    directions: list[NDArray[np.float64] | None] = [None] * runs
+    directions: dict[int, NDArray[np.float64]] = {}
     secants: list[Stretch] = []
 
     def measure(step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
@@ -143,7 +143,7 @@ def rehearse(
         for run, theta in enumerate(models):
             # The search begins with the direction at the last measured step, which is close.
             largest = expansion.largest_expansion(
-                step_map, jnp.asarray(theta), batch, directions[run], (step, run)
+                step_map, jnp.asarray(theta), batch, directions.get(run), (step, run)
             )
             directions[run] = largest.direction
             constants.append(largest.constant)

@@ -140,17 +140,6 @@ def test_the_fastest_strategy_that_clips_rightly_is_chosen(
     assert ("slower" in capsys.readouterr().err) == (expected == "per_example")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("adversary", ["loss", "poisoned", "clip_bkd"])
-def test_adversaries_that_choose_a_label_take_a_callers_classes(adversary, tmp_path, plain):
-    tail = {"first_direction": 1, "end_direction": 3}
-    fields = {"steps": 2, "batch_size": 20, **(tail if adversary == "poisoned" else {})}
-    fields |= {"adversary": adversary, "runs": 20, "out": tmp_path}
-    assert audit_model(Net(), CROSS_ENTROPY, X, Y, **fields).conclusion.scores_in.size
-    with pytest.raises(InputError, match="labels are no classes"):
-        audit_model(Net(), lambda output, label: output[0] * label, X, Y - 0.5, **fields)
-
-
 def test_images_stay_bytes_and_other_numbers_become_32_bits():
     found = own._dataset(np.zeros((3, 2), np.uint8), np.zeros(3))
     assert found.features.dtype == np.uint8 and found.labels.dtype == np.float32
@@ -267,27 +256,6 @@ def test_a_fingerprint_tells_constants_and_initialisations_apart():
         [own.wrap_module(module, CROSS_ENTROPY, X, Y).computes for module in modules] for _ in "12"
     )
     assert len(set(first)) == 3 and first == again
-
-
-def test_a_refuted_bound_does_not_hold():
-    rng = np.random.default_rng(0)
-    found = audit.bounds(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
-    assert {name: bound.holds for name, bound in found.bounds.items()} == {
-        "assumption_free": True,
-        "if_gaussian": False,
-    }
-    assert "which the scores refute" in str(found.bounds["if_gaussian"]) and "REFUTED" in str(found)
-
-
-def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
-    found = audit.bounds(list(IN), list(OUT), name="<mine>")
-    told = found.to_dict()
-    assert told["auc"] == found.auc.value > 0.9
-    assert told["true_positive_rates"]["0.01"] == found.true_positive_rate(0.01)
-    assert {row["method"] for row in told["bounds"]} > set(found.bounds)
-    path = found.report(tmp_path / "page.html")
-    assert "&lt;mine&gt;" in path.read_text() and "<mine>" not in path.read_text()
-    assert len(found.figure().axes) == 4
 
 
 def test_the_door_is_what_it_lists():

@@ -55,20 +55,6 @@ def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, mome
         np.testing.assert_allclose(found, expected[:, t], rtol=0, atol=2e-5)
 
 
-def test_final_cosines_are_with_the_displacement_or_the_weights(path):
-    first, last = path[0][0], path[0][-1]
-    for origin, vector in (
-        (directions.initial_model, first - last),
-        (directions.zero_model, -last),
-    ):
-        adversary = directions.final_cosines(CANARIES, origin)
-        state = adversary.init(jax.random.key(1), first, jnp.float32(2))
-        found = adversary.score(state, (), last, first)
-        np.testing.assert_allclose(
-            found, _cosines(_directions(state), vector[None])[:, 0], rtol=0, atol=1e-5
-        )
-
-
 def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
     for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))

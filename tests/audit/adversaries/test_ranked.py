@@ -130,15 +130,6 @@ def test_random_examples_leak_and_have_the_law_where_noise_hides_them(dataset):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{}, {"adversary": "gc_r", "afresh": True}])
-def test_a_run_draws_its_own_whatever_chunk_it_is_in(dataset, fields):
-    _, table = make(dataset, **fields)
-    together = play(table, 4).scores
-    np.testing.assert_array_equal(play(table, 2, first=2).scores, together[2:])
-    assert len(np.unique(together, axis=0)) == 4
-
-
-@pytest.mark.slow
 def test_coordinates_are_ranked_among_all_others(dataset):
     setting, table = make(dataset, adversary="gc_r", afresh=True, noise_multiplier=0.5)
     parameters = table.init(jax.random.key(0)).size
@@ -164,14 +155,6 @@ def test_more_coordinates_than_float32_counts_are_refused():
         gc_r.make(knowledge)
     model.n_parameters -= 1
     assert gc_r.make(knowledge).null.draws == 2**24
-
-
-@pytest.mark.parametrize("largest", [2**31 - 1, 255])
-def test_whole_numbers_up_to_the_largest_are_drawn(largest):
-    generator = ranked.random_examples(jnp.full((2, 4000), largest), jnp.arange(2), 2)
-    features = np.asarray(generator(jax.random.key(0), 1).features)
-    assert features.dtype == np.int32 and features.min() >= 0
-    assert largest * 0.99 <= features.max() <= largest
 
 
 @pytest.mark.parametrize(

@@ -77,14 +77,6 @@ def test_what_can_not_be_written_is_one_line(tmp_path, monkeypatch, name):
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "loop"] and not os.listdir("folder")
 
 
-def test_a_checksum_is_of_the_content_and_a_missing_file_ends_in_a_line(tmp_path):
-    path = tmp_path / "a.py"
-    path.write_bytes(b"abc")
-    assert files.compute_sha256(path).startswith("ba7816bf8f01cfea")
-    with pytest.raises(InputError, match="b.py"):
-        files.compute_sha256(tmp_path / "b.py")
-
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path

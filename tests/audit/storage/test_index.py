@@ -36,18 +36,6 @@ def test_scores_are_found_without_the_data(store, tmp_path):
     assert held.holds(SETTING, "config.json") and not held.holds(SETTING, "audit.json")
 
 
-def test_what_is_not_there_is_none_and_stays_so(store, tmp_path):
-    other = SETTING | {"steps": 251}
-    held = index.holdings(tmp_path)
-    assert (held.open(other), held.scores(other, 4), held.holds(other, "config.json")) == (
-        None,
-        None,
-        False,
-    )
-    assert index.holdings(tmp_path / "nowhere").open(SETTING) is None
-    assert list(tmp_path.iterdir()) == [store.path]
-
-
 def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_object_holds_nothing(
     tmp_path,
 ):
@@ -77,16 +65,6 @@ def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
         index.settings(tmp_path) == [later.path, store.path]
         and index.settings(tmp_path / "nowhere") == []
     )
-
-
-@pytest.mark.parametrize("find", [index.settings, index.holdings])
-def test_a_root_that_can_not_be_read_is_one_line(tmp_path, find):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        InputError, match=f"^cannot read {tmp_path}/file .Not a directory.: "
-    ) as caught:
-        find(tmp_path / "file")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("sigma", [4.0, 0.0])

@@ -127,7 +127,6 @@ def test_columns_of_other_names_count_alone(tmp_path):
     for wrong, message in (
         ({"scored": "loss"}, "`columns=scored:loss`: name score, in, presence, scores, out,"),
         ({"out": "loss", "score": "in"}, "has columns in, loss, member: give score,in or"),
-        ({"score": "los", "in": "member"}, "has columns in, loss, member: give score"),
         ({"score": "loss", "in": "-member"}, "`columns=in:-member`: only scores can be negated"),
         ({"out": "loss"}, "the columns in,out,score can"),
     ):
@@ -166,18 +165,6 @@ def test_json_standard_input_and_tables_give_the_scores(tmp_path, monkeypatch, n
     assert_read(audit.bounds(Frame(named)).conclusion.evidence)
 
 
-def test_json_with_other_rows_in_a_column_or_a_name_twice_is_refused(tmp_path):
-    path = tmp_path / "s.json"
-    path.write_text('{"score": {"0": 1.5, "1": 0.5}, "in": {"1": 1, "2": 0}}')
-    with pytest.raises(InputError, match="columns with other rows"):
-        read(path)
-    path.write_text('{"score": {"0": 1.5, "1": 0.5}, "in": {"1": 1, "0": 0}}')
-    assert read(path).pooled()[0].tolist() == [0.5]
-    path.write_text('{"observed": [0.1, 0.2], "observed": [0.1]}')
-    with pytest.raises(InputError, match="has the name 'observed' twice"):
-        score_files.read_cosines(path, 100)
-
-
 def column(values):
     return np.array(values)[:, None]
 
@@ -213,12 +200,6 @@ def test_two_files_have_a_world_each_unless_a_comma_is_in_a_name(tmp_path):
     assert read(*files, columns={"score": "-Value"}).pooled()[1].tolist() == [-x for x in OUT]
     with pytest.raises(InputError, match="has columns Wall time, Step, Value: give score"):
         read(*files)
-
-
-def test_a_run_that_failed_ranks_below_all_others(tmp_path):
-    (tmp_path / "s.csv").write_text("score,in\nnan,1\n0,0\n")
-    found = read(tmp_path / "s.csv")
-    assert found.failed == 1 and found.pooled()[0] < found.pooled()[1]
 
 
 def test_more_scores_than_are_taken_are_refused(tmp_path, monkeypatch):
@@ -264,16 +245,6 @@ def test_every_format_gives_the_scores_under_names_of_its_own(tmp_path, name):
     path = write(tmp_path, name, pandas.DataFrame({"score": [True, False], "in": [1, 0]}))
     with pytest.raises(InputError, match="score 'True' is not a number|score are booleans"):
         read(path)
-
-
-@pytest.mark.parametrize("shape", [(16, 200), (200, 16)])
-def test_matrices_are_read_only_if_the_user_tells_their_orientation(tmp_path, shape):
-    rng = np.random.default_rng(0)
-    keep = rng.random(shape) < 0.5
-    np.savez(tmp_path / "lira.npz", scores=rng.normal(2.0 * keep, 1), keep=keep)
-    with pytest.raises(InputError, match="a row is a run and, in matrices, a column a canary"):
-        read(tmp_path / "lira.npz")
-    assert read(tmp_path / "lira.npz", columns={"presence": "keep"}).scores.shape == shape
 
 
 REFUSED = {

@@ -1,9 +1,6 @@
 """What is stored comes back, what is missing is noticed, and what is damaged is never believed."""
 
 import contextlib
-import errno
-import hashlib
-import os
 import subprocess
 import sys
 import threading
@@ -15,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from audit.errors import InputError
-from audit.storage import files
 from audit.storage.store import Store, hash_of, hold
 from audit.training.game import Scores
 
@@ -102,11 +98,6 @@ def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
     assert Store(tmp_path, SETTING, "fcnn-gc_r").path == moved
 
 
-@pytest.mark.parametrize("changed", [{"steps": 251}, {"learning_rate": 0.1000001}, {"new": None}])
-def test_another_setting_has_another_folder(store, tmp_path, changed):
-    assert Store(tmp_path / "results", SETTING | changed).path != store.path
-
-
 def _altered(which):
     def alter(path):
         content = bytearray(path.read_bytes())
@@ -184,17 +175,6 @@ def test_a_second_process_waits_for_the_lock_of_one_that_dies(store, capfd):
     assert capfd.readouterr().err == f"another process works in {store.path}: waiting for it\n"
 
 
-@pytest.mark.slow
-def test_any_altered_byte(store, path, capsys):
-    whole = path.read_bytes()
-    for i in range(len(whole)):
-        path.write_bytes(whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :])
-        if store.missing(6):
-            assert "is damaged" in capsys.readouterr().err
-        else:  # a byte that says nothing of the scores
-            np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
-
-
 @pytest.mark.parametrize("content", [None, b"\xff\xfe{"])
 def test_a_changed_or_damaged_setting_under_an_old_name(store, tmp_path, content):
     config = store.path / "config.json"
@@ -234,32 +214,3 @@ def test_a_folder_without_a_setting_is_reported_and_nothing_is_made(store, folde
     with refused(says):
         Store.at(store.path / folder)
     assert everything(store) == before
-
-
-@pytest.mark.parametrize("text", ["[]", "[" * 100_000])
-def test_a_foreign_setting_under_its_own_name_is_reported(tmp_path, text):
-    folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder.mkdir()
-    (folder / "config.json").write_text(text)
-    with pytest.raises(InputError, match=f"^{folder}/config.json holds no setting: move it away$"):
-        Store.at(folder).config()
-
-
-def _failing(error):
-    def fail(*arguments, **options):
-        assert not arguments[1:] or os.path.getsize(arguments[0]) > 0
-        raise error
-
-    return fail
-
-
-def test_a_full_disk_leaves_nothing_and_what_was_there(store, monkeypatch):
-    monkeypatch.setattr(
-        files.os, "replace", _failing(OSError(errno.ENOSPC, "No space left on device"))
-    )
-    with refused("No space left on device"):
-        store.save(_chunk(0, 6))
-    (config,) = store.path.iterdir()
-    with refused("No space left on device"):
-        files.write_whole(config, config.read_bytes()[:20])
-    assert Store.at(store.path).config() == SETTING

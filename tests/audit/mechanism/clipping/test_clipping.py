@@ -28,12 +28,6 @@ class MLP(nn.Module):
         return nn.Dense(2)(x)
 
 
-class Skip(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(2)(x + nn.Dense(8)(x) * nn.sigmoid(nn.Dense(8)(x)))
-
-
 class Nested(nn.Module):
     """Layers inside submodules, whose names sort otherwise than they are called."""
 
@@ -65,7 +59,6 @@ MODULES = {
     "one dense": nn.Dense(2),
     "at the unrolling limit": MLP((4, 8), "tanh"),
     "gelu, three layers, wide": MLP((40, 33, 3), "gelu"),
-    "skip": Skip(),
     "nested": Nested(),
     "inputs by name": ByName(),
 }

@@ -158,11 +158,6 @@ def test_derivatives_of_the_clipped_sum_by_the_parameters(module):
     np.testing.assert_allclose(measured, expected, atol=1e-4 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("block_bytes", [1, 40_000], ids=["single", "uneven"])
-def test_blocks_of_any_size(block_bytes):
-    check(of(ChannelsFirst(2)), pictures(), (0.3,), block_bytes)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [ResNet((4, 8)), ConvNet()], ids=["resnet", "convnet"])
 def test_networks_of_every_layer(module):
