@@ -140,8 +140,8 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
         kind = getattr(leaf, "dtype", type(leaf))
         is_array = isinstance(leaf, Array | np.ndarray | np.generic)
         is_float = jnp.issubdtype(kind, jnp.floating) if is_array else kind is float
-        name = getattr(kind, "__name__", kind)
-        require(is_float, f"params hold a leaf of type {name}: {fix}")
+        shown_kind = getattr(kind, "__name__", kind)
+        require(is_float, f"params hold a leaf of type {shown_kind}: {fix}")
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
     theta_0 = np.asarray(start)
 
@@ -346,7 +346,8 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     except Exception as error:  # whatever an outsider's functions raise
         message = f"`adversary={label}` fails on a model of {parameters} parameters"
         raise InputError(f"{message}: {shown(str(error))}") from error
-    shared = _share(_Computed(computes, anew._replace(init=None)))
+    without_init = anew._replace(init=None)  # type: ignore[arg-type]
+    shared = _share(_Computed(computes, without_init))
     functions = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, computes), functions
 
@@ -363,7 +364,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     state = jax.eval_shape(adversary.init, *initial)
     seen, state_of_run, _ = shapes(adversary, state, parameters)
 
-    calls = [(adversary.init, initial)]
+    calls: list[tuple[Callable[..., Any], Any]] = [(adversary.init, initial)]
     if adversary.draw is not None:
         calls.append((adversary.draw, (state, _key())))
     calls.append((adversary.craft, (state_of_run, step, theta)))

@@ -30,6 +30,8 @@ Columns = dict[str, Any]
 
 STDIN = Path("-")
 _MAX_LINES_ABOVE = 100  # comments and titles above the line that names the columns
+_TEXTS = ("-", ".csv", ".tsv", ".json")
+_FRAMES = (".xlsx", ".parquet")  # which pandas reads
 _SEPARATORS = "\t;,| "
 _PLAIN = b"0123456789+-.eEnaif\n" + _SEPARATORS.encode()  # characters of a plain table of numbers
 _MAX_TOP = 1 << 12  # characters of a table of numbers that show how they are written
@@ -89,7 +91,7 @@ def name_file(path: Path) -> str:
 
 def is_table(path: Path) -> bool:
     """Returns whether a file's suffix is one of a table's; true for STDIN."""
-    return _find_format(path) in _READERS
+    return _find_format(path) in (*_TEXTS, *_FRAMES)
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
@@ -98,7 +100,13 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
     Raises InputError if the file can't be read, lacks the columns, or has more rows than MOST_SCORES.
     """
     with reading(path):
-        return _READERS[_find_format(path)](path, wanted)
+        if _find_format(path) in _FRAMES:
+            return _read_frame(path, wanted)
+        text = _read_text(path)
+        if not text.lstrip().startswith(("{", "[")):
+            return _parse_csv(text, wanted)
+        columns = _parse_json(text)
+        return pick_columns(list(columns), columns.__getitem__, wanted)
 
 
 def _find_format(path: Path) -> str:
@@ -151,15 +159,6 @@ def _read_text(path: Path) -> str:
         content = path.read_bytes()
     is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if is_utf_16 else "utf-8-sig")
-
-
-def _read_text_table(path: Path, wanted: Wanted) -> Columns:
-    """Returns a table from text, which is JSON if it begins with a bracket, else CSV."""
-    text = _read_text(path)
-    if not text.lstrip().startswith(("{", "[")):
-        return _parse_csv(text, wanted)
-    columns = parse_json(text)
-    return pick_columns(list(columns), columns.__getitem__, wanted)
 
 
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
@@ -263,12 +262,12 @@ def is_blank(cell: Any) -> bool:
 
 
 def read_json_columns(path: Path) -> Columns:
-    """Returns the columns of a JSON file by name; see `parse_json`."""
+    """Returns the columns of a JSON file by name; see `_parse_json`."""
     with reading(path):
-        return parse_json(_read_text(path))
+        return _parse_json(_read_text(path))
 
 
-def parse_json(text: str) -> Columns:
+def _parse_json(text: str) -> Columns:
     """Returns the columns of a JSON text by name: an object of lists or of objects by row, or records.
 
     Raises InputError for a text that is no JSON, or JSON of another form.
@@ -340,9 +339,3 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         fix = "give score,in (1 or 0) in a row for each run"
         raise InputError(f"{padded[0]} ends in NaN, of {reason}: {fix}")
     return columns
-
-
-_READERS: dict[str, Callable[[Path, Wanted], Columns]] = {
-    **dict.fromkeys(("-", ".csv", ".tsv", ".json"), _read_text_table),
-    **dict.fromkeys((".xlsx", ".parquet"), _read_frame),
-}
