@@ -110,7 +110,9 @@ def _count_written(jaxpr: Jaxpr) -> int:
         if inner:
             total += equation.params.get("length", 1) * sum(map(_count_written, inner))
         else:
-            total += sum(map(_count_bytes, equation.outvars))
+            for result in equation.outvars:
+                aval: Any = result.aval
+                total += aval.size * aval.dtype.itemsize
     return total
 
 
@@ -135,18 +137,14 @@ def _count_held(jaxpr: Jaxpr) -> int:
         # Not the sum: programs run one after the other, and of branches only one runs.
         held_inside = max(map(_count_held, programs), default=0)
         for result in equation.outvars:
-            live[id(result)] = _count_bytes(result)
+            aval: Any = result.aval
+            live[id(result)] = aval.size * aval.dtype.itemsize
         most = max(most, sum(live.values()) + held_inside)
         # A result that is never used is dropped at once.
         for variable in [*live]:
             if last_use.get(variable, -1) <= i:
                 del live[variable]
     return most
-
-
-def _count_bytes(variable: Any) -> int:
-    """Returns the bytes of the array that a program's variable stands for."""
-    return int(variable.aval.size * variable.aval.dtype.itemsize)
 
 
 def _inner_programs(equation: Any) -> list[Jaxpr]:

@@ -100,7 +100,7 @@ SegmentProgress = Callable[[int, int], object]
 @contextlib.contextmanager
 def bar(
     count: int,
-    describe: Callable[[], str] = lambda: "training",
+    describe: Callable[[], str] | None = None,
     unit: str = "runs",
     has_stopped: Callable[[], bool] | None = None,
 ) -> Iterator[Progress]:
@@ -111,7 +111,7 @@ def bar(
 
     Args:
       count: the number of runs to train.
-      describe: a function that gives the words before the bar, once all is compiled.
+      describe: a function that gives the words before the bar, once all is compiled; by default "training".
       unit: the word for what is counted.
       has_stopped: a function that is asked at the end whether fewer runs were trained. The bar then stays
         where it is; otherwise it is filled.
@@ -128,10 +128,10 @@ def bar(
 
         def progress(runs: float) -> None:
             """Advances the bar by a number of runs, but not beyond its end."""
-            line.set_description_str(describe(), refresh=False)
+            line.set_description_str(describe() if describe else "training", refresh=False)
             line.update(min(runs, count - line.n))  # `line.n` is how far it is
 
         yield progress
-        line.set_description_str(describe(), refresh=False)
+        line.set_description_str(describe() if describe else "training", refresh=False)
         if has_stopped is None or not has_stopped():
             line.update(count - line.n)  # parts of runs may not add up to all of them

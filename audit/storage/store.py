@@ -34,6 +34,7 @@ CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
+_DIGITS = 16  # of a hash
 _SETTING = "setting"  # the name under which a file's arrays include the setting's hash
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 _AGAIN = "its runs are trained again"
@@ -89,6 +90,7 @@ class Store:
     Attributes:
       path: the folder.
       text: the content of its config.json, the setting's canonical JSON.
+      hash: the first hex digits of the text's SHA-256, in which the folder's name ends.
       checkpoints: the folder in which the states of a chunk in progress are kept.
     """
 
@@ -105,6 +107,7 @@ class Store:
         """
         text, name, folder = _find_folder(root, setting)
         self.text = text
+        self.hash = name
         # A folder that exists is taken, whatever words are in its name.
         self.path = folder or root / (f"{words}-{name}" if words else name)
         self.checkpoints = self.path / "checkpoints"
@@ -132,10 +135,11 @@ class Store:
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}: name another `setting`")
         text = content.decode(errors="replace")
-        # `resolve`, because "." or a link to the folder has another name than the folder.
-        require(_hash(text) == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
         store = cls.__new__(cls)  # without __init__, which makes the folder
         store.text = text
+        store.hash = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+        # `resolve`, because "." or a link to the folder has another name than the folder.
+        require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
         store.path = folder
         store.checkpoints = folder / "checkpoints"
         return store
@@ -235,8 +239,7 @@ class Store:
         except Exception:  # NumPy raises almost anything for damaged bytes
             files.set_aside(path, fix)
             return None
-        own_hash = _hash(self.text)
-        if str(arrays.pop(_SETTING, own_hash)) != own_hash:
+        if str(arrays.pop(_SETTING, self.hash)) != self.hash:
             files.set_aside(path, fix, "is of another setting")
             return None
         return arrays
@@ -247,7 +250,7 @@ class Store:
         Equal arrays give equal bytes.
         """
         buffer = io.BytesIO()
-        marked: dict[str, Any] = {**arrays, _SETTING: np.array(_hash(self.text))}
+        marked: dict[str, Any] = {**arrays, _SETTING: np.array(self.hash)}
         np.savez(buffer, **marked)
         return files.write_whole(self.path / name, buffer.getvalue())
 
@@ -325,15 +328,10 @@ def newest_scores(folder: Path) -> int | None:
     return max((path.stat().st_mtime_ns for path in chunks), default=None)
 
 
-def _hash(text: str) -> str:
-    """Returns the first 16 hex digits of a config's SHA-256, in which its folder's name ends."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _find_folder(root: Path, setting: dict[str, Any]) -> tuple[str, str, Path | None]:
     """Returns (the setting's canonical JSON, its hash, its folder with a config or None)."""
     text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
-    name = _hash(text)
+    name = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if (folder / CONFIG).exists():
             return text, name, folder

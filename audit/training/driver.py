@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from audit.conclusions import lipschitz, measuring, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
@@ -23,7 +25,7 @@ from audit.runtime.machine import Progress
 from audit.settings import make
 from audit.settings.setting import Setting, flat, identity, summary
 from audit.storage import files
-from audit.storage.store import FIGURE, Scores, Store, count_runs
+from audit.storage.store import FIGURE, Scores, Store
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from audit.training.game import Game, Trained
@@ -69,17 +71,6 @@ class Trainer(Protocol):
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training, to be stored with the scores."""
-
-
-# (recipe, data) -> a trainer; raises InputError if recipe and data don't fit.
-MakeTrainer = Callable[[GameRecipe, Dataset], Trainer]
-
-
-class HasTrainer(Protocol):
-    """What trains, on this machine or elsewhere."""
-
-    @property
-    def trainer(self) -> MakeTrainer: ...
 
 
 class LocalTrainer:
@@ -198,7 +189,7 @@ def make_recipe(setting: Setting, dataset: Dataset) -> GameRecipe:
 def audit(
     request: Request,
     out: Path,
-    engines: AbstractContextManager[HasTrainer] | None = None,
+    engines: AbstractContextManager[Any] | None = None,
     report: Progress | None = None,
 ) -> Finished:
     """Trains the runs that the store lacks, and concludes.
@@ -208,8 +199,8 @@ def audit(
     Args:
       request: what is audited.
       out: the folder of all stores.
-      engines: a context that yields the engine that trains; by default that of this process. It is entered
-        only if there is something to train.
+      engines: a context that yields the engine that trains, whose `trainer` maps (recipe, data) to a
+        `Trainer`; by default that of this process. It is entered only if there is something to train.
       report: called with the number of runs trained since the last call; by default a progress bar shows it.
 
     Raises:
@@ -319,7 +310,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     are those of the first number of runs that proves enough: they do not depend on the size of stages.
     """
     most = request.runs
-    missing = count_runs(store.missing(most))
+    missing = int(np.diff(store.missing(most)).sum())
     if request.until is None:
         with nullcontext(report) if report else machine.bar(missing) as advance:
             return trainer.train(store, most, most, advance)
