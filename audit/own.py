@@ -258,11 +258,14 @@ def audited(
         """
         if is_measured:
             clipped_sum = build.choices(setting, trained()).clipped_sum
-            count = lipschitz.USUAL if rehearsed is None else rehearsed
+            count = rehearsed or lipschitz.USUAL
             return measuring.measure(store, setting, make(own.dataset), clipped_sum, count)
-        steps = vouched if constants is not None else lipschitz.find_current(store)
-        if constants is None and steps is not None and not steps.runs:
-            steps = None
+        steps = None
+        stored = lipschitz.find_current(store)
+        if constants is not None:
+            steps = vouched
+        elif stored is not None and stored.runs:
+            steps = stored
         lipschitz.keep(store, steps)
         return steps
 
@@ -278,13 +281,14 @@ def audited(
 def _make_trainee(own: OwnModel) -> Trainee:
     """Returns a caller's model with its number of classes and its fastest right clipping strategy."""
     labels = own.dataset.labels
+    classes = 0
     # Classes are whole numbers from 0, and at least two.
-    are_classes = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0
-    classes = int(labels.max()) + 1 if are_classes else 0
+    if labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() >= 1:
+        classes = int(labels.max()) + 1
     clipping = "per_example"  # for a loss, which has no layers to see
     if own.draws:  # a module
         clipping = _find_strategy(own.model, own.dataset)
-    return Trainee(own.model, classes if classes > 1 else 0, clipping)
+    return Trainee(own.model, classes, clipping)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
@@ -373,7 +377,9 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
         calls.append((adversary.observer.observe, (state_of_run, seen, step, theta)))
     # The models are the final and the initial one.
     calls.append((adversary.score, (state_of_run, seen, theta, theta)))
-    facts = ["crafts_constant=True"] if adversary.crafts_constant else []
+    facts = []
+    if adversary.crafts_constant:
+        facts.append("crafts_constant=True")
     for name, value in adversary.null._asdict().items():
         if value != NullLaw._field_defaults[name]:
             facts.append(f"{name}={value}")
@@ -403,7 +409,9 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     state = jax.eval_shape(adversary.init, _key(), _vector(parameters), norm)
     crafted = shapes(adversary, state, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
-    return lipschitz.OTHER_CANARIES if adversary.canaries > 1 and reads_theta else ""
+    if adversary.canaries > 1 and reads_theta:
+        return lipschitz.OTHER_CANARIES
+    return ""
 
 
 def _key() -> Array:

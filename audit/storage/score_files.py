@@ -146,9 +146,12 @@ def read_cosines(
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # of a single run
             cosines = cosines[None]
-            presence = None if presence is None else np.atleast_2d(presence)
+            if presence is not None:
+                presence = np.atleast_2d(presence)
         is_paired = name == "observed" and len(cosines) == 1 and not leave_one_out
-        unobserved = found.pop("unobserved", None) if is_paired else None
+        unobserved = None
+        if is_paired:
+            unobserved = found.pop("unobserved", None)
         # An array that would not be used is refused: the user expects it to count.
         extra = ", ".join(sorted(found))
         require(not extra, f"drop {extra}, or save scores= and presence= if some canaries are out")
@@ -202,7 +205,9 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
     """Returns (n, 1) as (n,), and other arrays as they are."""
-    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.ndim == 2 and values.shape[1] == 1:
+        return values[:, 0]
+    return values
 
 
 def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) -> Evidence:
@@ -291,7 +296,8 @@ def _convert(cell: Any, has_commas: bool = False) -> float | None:
     """Returns a cell as a number; None for a boolean, for an underscore and for digits that are not ASCII."""
     if isinstance(cell, str):
         is_plain = cell.isascii() and "_" not in cell
-        cell = cell.replace(",", ".") if has_commas else cell
+        if has_commas:
+            cell = cell.replace(",", ".")
     else:
         is_plain = isinstance(cell, int | float | np.number) and not isinstance(cell, bool)
     try:

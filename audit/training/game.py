@@ -433,7 +433,9 @@ def _map_programs(
     def bind(state: Tree, presence: Array, own_key: Array) -> Canaries:
         """Returns the canaries of a run with this presence (K,) and this own key."""
         state = adversary.draw_for_run(state, own_key)
-        observe = None if observer is None else partial(observer.observe, state)
+        observe = None
+        if observer is not None:
+            observe = partial(observer.observe, state)
         craft = partial(adversary.craft, state)
         return Canaries(craft, presence, observe, adversary.crafts_constant, join)
 
