@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from audit.errors import require
 from audit.result import Result
 from audit.runtime import installed
+from audit.runtime.installed import TRAIN
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Adversary
     from audit.claims.claim import Claim
     from audit.evidence.given import Evidence
-    from audit.own import OwnModel
     from audit.training.driver import Finished
     from audit.written import Level
 
@@ -122,9 +122,8 @@ def audit(
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
     """
-    installed.require_training_libraries("audit", installed.ZOO)
-    import jax
-
+    settings |= {"delta": delta, "confidence": confidence}
+    request = _read_request("audit", runs, out, settings, installed.ZOO)
     from audit.conclusions.lipschitz import count_rehearsals
     from audit.errors import path
     from audit.settings import make
@@ -133,7 +132,6 @@ def audit(
     from audit.tasks.task import Sources
     from audit.training import driver
 
-    request = _read_request(runs, out, delta, confidence, settings)
     # These two are no fields of the setting.
     lipschitz = settings.pop("lipschitz", None)  # "measured", "none" or None
     rehearsed = settings.pop("rehearsals", None)
@@ -149,12 +147,15 @@ def audit(
     rehearsed = count_rehearsals(setting, lipschitz, rehearsed)
 
     dataset = task.task(model).data.load(sources)
-    # As the command does; by default, some devices take matrix products in less than float32.
-    with jax.default_matmul_precision("float32"):
-        requested = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
-        finished = driver.audit(requested, request.out)
-    driver.keep(finished)
-    return _make_result(finished, request)
+    asked = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
+
+    def train() -> "Finished":
+        """Trains the missing runs, and keeps the conclusion."""
+        finished = driver.audit(asked, request.out)
+        driver.keep(finished)
+        return finished
+
+    return _make_result(train, request)
 
 
 def audit_model(
@@ -202,13 +203,12 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
-    installed.require_training_libraries("audit_model")
+    request = _read_request("audit_model", runs, out, settings)
     from audit import own
 
-    level = settings.pop("delta", 1e-5), settings.pop("confidence", 0.95)
-    request = _read_request(runs, out, *level, settings)
     model = own.wrap_module(module, criterion, features, labels)
-    return _audit_own(model, request, {**settings, "adversary": adversary})
+    fields = {**settings, "adversary": adversary}
+    return _make_result(partial(own.audited, model, fields, *request), request)
 
 
 def audit_loss(
@@ -247,13 +247,12 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
-    installed.require_training_libraries("audit_loss")
+    request = _read_request("audit_loss", runs, out, settings)
     from audit import own
 
-    level = settings.pop("delta", 1e-5), settings.pop("confidence", 0.95)
-    request = _read_request(runs, out, *level, settings)
     model = own.wrap_loss(loss, params, features, labels)
-    return _audit_own(model, request, {**settings, "adversary": adversary})
+    fields = {**settings, "adversary": adversary}
+    return _make_result(partial(own.audited, model, fields, *request), request)
 
 
 def require_claim(claim: Any) -> None:
@@ -313,16 +312,18 @@ class _Request(NamedTuple):
 
 
 def _read_request(
-    runs: int, out: str | Path, delta: float, confidence: float, settings: dict[str, Any]
+    function: str, runs: int, out: str | Path, settings: dict[str, Any], extras: str = TRAIN
 ) -> _Request:
     """Returns the checked request of an audit that trains, and checks `rehearsals` among its settings.
 
-    Raises InputError for values out of range.
+    It takes `delta` and `confidence` out of the settings. Raises InputError for values out of range, and if
+    a library that `function` needs to train is not installed.
     """
+    installed.require_training_libraries(function, extras)
     from audit.errors import number, path
     from audit.laws import conversions
 
-    level = _read_level(delta, confidence)
+    level = _read_level(settings.pop("delta", 1e-5), settings.pop("confidence", 0.95))
     conversions.require_levels(*level)
     if settings.get("rehearsals") is not None:
         settings["rehearsals"] = number("rehearsals", settings["rehearsals"], int)
@@ -337,25 +338,18 @@ def _read_level(delta: float, confidence: float) -> "Level":
     return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 
-def _audit_own(model: "OwnModel", request: _Request, fields: dict[str, Any]) -> Result:
-    """Trains and audits a caller's own model, with matrix products in float32 whatever JAX is set to."""
+def _make_result(audit: "Callable[[], Finished]", request: _Request) -> Result:
+    """Returns the result of an audit, whose page is made from its store when it is asked for.
+
+    It computes matrix products in float32, as the command does; by default, some devices take less.
+    """
     import jax
 
-    from audit import own
-
-    with jax.default_matmul_precision("float32"):
-        finished = own.audited(model, fields, *request)
-    return _make_result(finished, request)
-
-
-def _make_result(finished: "Finished", request: _Request) -> Result:
-    """Returns the result of an audit, whose page is made from its store when it is asked for."""
     from audit.report import subjects
 
+    with jax.default_matmul_precision("float32"):
+        finished = audit()
     folder = finished.store.path
     levels = subjects.RequestedLevels(*request.level)
-    return Result(
-        finished.conclusion,
-        partial(subjects.describe_setting, folder, levels, request.runs),
-        folder,
-    )
+    subject = partial(subjects.describe_setting, folder, levels, request.runs)
+    return Result(finished.conclusion, subject, folder)

@@ -124,16 +124,6 @@ class Adversary(NamedTuple):
         """Returns the state that craft and score get in a run, from the common state and the run's key."""
         return state if self.draw is None else self.draw(state, key)
 
-    def craft_for_run(self, state: Tree, key: Array, step: Array, theta: Array) -> Tree:
-        """Returns the canaries of a step in the run with this own key."""
-        return self.craft(self.draw_for_run(state, key), step, theta)
-
-    def score_for_run(
-        self, state: Tree, key: Array, seen: Tree, theta_t: Array, theta_0: Array
-    ) -> Array:
-        """Returns the scores (K,) of the run with this own key."""
-        return self.score(self.draw_for_run(state, key), seen, theta_t, theta_0)
-
 
 class Shapes(NamedTuple):
     """The shapes of what an observer remembers (() without one), of a run's state, and of its canaries."""
@@ -167,24 +157,22 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     state = jax.eval_shape(adversary.draw_for_run, state, key)
 
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
-    array = f"an array (canaries, parameters) = {(canaries, parameters)}"
+    scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
+    rows = f"an array (canaries, parameters) = {(canaries, parameters)}"
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
         number = len(jax.tree.leaves(crafted)[0].shape) and jax.tree.leaves(crafted)[0].shape[0]
         given = f"{type(crafted).__name__} of {number} canaries: give {canaries}, or"
-        require(number == canaries, f"the adversary's craft gives {given} {array}")
+        require(number == canaries, f"the adversary's craft gives {given} {rows}")
+        crafted_shape: Any = (canaries, parameters)
     else:
-        _require_shape("craft", crafted, (canaries, parameters), array)
-
-    scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
-    _require_shape("score", scores, (canaries,), f"a score a canary, (canaries,) = {(canaries,)}")
+        # What is no array, such as a tuple of arrays, has no shape: the message has its type.
+        crafted_shape = getattr(crafted, "shape", type(crafted).__name__)
+    message = f"the adversary's craft gives shape {crafted_shape}: give {rows}"
+    require(crafted_shape == (canaries, parameters), message)
+    scores_shape = getattr(scores, "shape", type(scores).__name__)
+    fix = f"give a score a canary, (canaries,) = {(canaries,)}"
+    require(scores_shape == (canaries,), f"the adversary's score gives shape {scores_shape}: {fix}")
     return Shapes(seen, state, crafted)
-
-
-def _require_shape(function: str, found: Any, shape: tuple[int, ...], expected: str) -> None:
-    """Raises InputError unless what a function of an adversary returned is an array of a shape."""
-    # What is no array, such as a tuple of arrays, has no shape: the message has its type.
-    given = getattr(found, "shape", type(found).__name__)
-    require(given == shape, f"the adversary's {function} gives shape {given}: give {expected}")
 
 
 class Knowledge(NamedTuple):

@@ -40,24 +40,14 @@ _NOISY_SIMULATIONS = 4  # training runs by which GC-S ranks coordinates, where t
 _MOST_RANKED = 2**24  # float32, in which ranks are counted, is exact up to here
 
 
-class GcSVariant(NamedTuple):
-    """How GC-S finds the coordinate that moves least.
-
-    Attributes:
-      noisy: if True, simulations have the training run's noise and clipping; if False, neither.
-      per_step: if True, it adds up the movement of each step; if False, it looks at the final model only.
-    """
-
-    noisy: bool
-    per_step: bool
-
-
-GC_S_VARIANTS = {
-    "noiseless_per_step": GcSVariant(noisy=False, per_step=True),
-    "noisy_per_step": GcSVariant(noisy=True, per_step=True),
-    "noiseless_final_model": GcSVariant(noisy=False, per_step=False),
-    "noisy_final_model": GcSVariant(noisy=True, per_step=False),
-}
+# How GC-S finds the coordinate that moves least: in simulations with the training run's noise and clipping or
+# with neither, by the movement of each step or by the final model.
+GC_S_VARIANTS = (
+    "noiseless_per_step",
+    "noisy_per_step",
+    "noiseless_final_model",
+    "noisy_final_model",
+)
 
 
 def _choose_expect(knowledge: Knowledge) -> Expect | None:
@@ -83,22 +73,20 @@ class GcS(AdversaryFields):
     gc_s: str = described(
         "GC-S: {noiseless,noisy}_{per_step,final_model}.",
         default="noiseless_per_step",
-        choices=tuple(GC_S_VARIANTS),
+        choices=GC_S_VARIANTS,
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
         from audit.mechanism import dpsgd  # loads JAX
 
-        expect = _choose_expect(knowledge)
-        variant = GC_S_VARIANTS[self.gc_s]
-        hyper = dpsgd.without_privacy(knowledge.hyper)
-        simulations = 1  # without noise, all are the same
-        if variant.noisy:
-            hyper = knowledge.hyper
-            simulations = _NOISY_SIMULATIONS
-        simulate = partial(knowledge.simulate, hyper)
+        is_noisy = self.gc_s.startswith("noisy")
+        hyper = knowledge.hyper if is_noisy else dpsgd.without_privacy(knowledge.hyper)
         return simulated_biased_dimension(
-            simulate, simulations, variant.per_step, knowledge.canaries, expect
+            partial(knowledge.simulate, hyper),
+            simulations=_NOISY_SIMULATIONS if is_noisy else 1,  # without noise, all are the same
+            per_step=self.gc_s.endswith("per_step"),
+            canaries=knowledge.canaries,
+            expect=_choose_expect(knowledge),
         )
 
 
@@ -189,26 +177,21 @@ def simulated_biased_dimension(
         are measured; None for a single canary.
     """
 
-    def measure(index: int, key: Array, theta_0: Array) -> Array:
-        """Returns how far each coordinate moves in a simulated run, (p,)."""
-        run = simulate(jax.random.fold_in(key, index), theta_0)
-        return run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
-
-    def rank(key: Array, theta_0: Array) -> Array:
-        """Returns the movement of each coordinate, (p,), summed over the simulated runs."""
-        movements = [measure(index, key, theta_0) for index in range(simulations)]
-        total = jnp.sum(jnp.stack(movements), axis=0)
-        if isinstance(total, jax.core.Tracer):  # only the shapes of an audit are wanted
-            return total
-        infinite = int(jnp.sum(~jnp.isfinite(total)))
-        # Noiseless simulations do not clip either, and diverge sooner than the training run.
-        fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
-        place = f"{infinite} of {total.size} coordinates"
-        require(not infinite, f"`gc_s`: the simulated training diverges at {place}: {fix}")
-        return total
-
     def choose(key: Array, theta_0: Array) -> Array:
-        return jnp.argsort(rank(key, theta_0))[:canaries]
+        """Returns the K coordinates that move least, by their movement summed over the simulated runs."""
+        movements = []
+        for index in range(simulations):
+            run = simulate(jax.random.fold_in(key, index), theta_0)
+            moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
+            movements.append(moved)
+        total = jnp.sum(jnp.stack(movements), axis=0)
+        if not isinstance(total, jax.core.Tracer):  # else an audit only asks for shapes
+            infinite = int(jnp.sum(~jnp.isfinite(total)))
+            # Noiseless simulations do not clip either, and diverge sooner than the training run.
+            fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
+            place = f"{infinite} of {total.size} coordinates"
+            require(not infinite, f"`gc_s`: the simulated training diverges at {place}: {fix}")
+        return jnp.argsort(total)[:canaries]
 
     return at_coordinates(choose, canaries, expect)
 

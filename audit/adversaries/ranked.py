@@ -126,7 +126,8 @@ def fresh_examples(
     draw = _DrawExamples(generate, canaries)
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        return draw.from_key(key, refer(theta_0))
+        placeholder = mechanism.Examples(key, key)  # `draw` reads only the reference
+        return draw(Draws(placeholder, key, key, refer(theta_0)), key)
 
     return Adversary(
         init,
@@ -147,12 +148,9 @@ class _DrawExamples:
     canaries: int
 
     def __call__(self, state: Draws, key: Array) -> Draws:
-        return self.from_key(key, state.reference)
-
-    def from_key(self, key: Array, reference: Array) -> Draws:
-        """Returns a run's draws, for the model (p,) with which its final model is compared."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
-        return Draws(self.generate(canary_key, self.canaries), fresh_key, tie_key, reference)
+        canaries = self.generate(canary_key, self.canaries)
+        return Draws(canaries, fresh_key, tie_key, state.reference)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,16 +198,11 @@ class _RankExamples:
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
-    """Draws the distinct places (K,) of a run's canaries among all examples that are scored.
+    """Draws the distinct places (K,) of a run's canaries among all `total` examples that are scored.
 
     A compiled program may round an example's score by its place in a block. If canaries had places of their
-    own, such a difference could break a tie, so that canaries would not be exchangeable with fresh examples.
-    At random places they are, whatever the rounding.
-
-    Args:
-      fresh_key: the key of the run's fresh examples.
-      canaries: K.
-      total: the number of canaries and fresh examples.
+    own, such a difference could break a tie, and canaries would not be exchangeable with fresh examples. At
+    random places they are, whatever the rounding.
     """
     # Fresh examples use `fold_in` with the place at which a block begins, which is less than `total`.
     place_key = jax.random.fold_in(fresh_key, total)
@@ -267,14 +260,14 @@ def random_examples(features: Array, labels: Array, classes: int) -> Generator:
       labels: (N, ...) the data's labels.
       classes: the number of classes; 0 if labels are not classes.
     """
-    feature_law = _measure(features)
-    label_law = _measure(labels)
+    label_law = _fit_law(labels)
     if classes:
-        label_law = label_law._replace(largest=classes - 1)
-    return _Generate(feature_law, label_law)
+        label_law = dataclasses.replace(label_law, largest=classes - 1)
+    return _Generate(_fit_law(features), label_law)
 
 
-class _Law(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Law:
     """The law of the independent entries of an array.
 
     Attributes:
@@ -291,6 +284,17 @@ class _Law(NamedTuple):
     deviation: float = 0.0
     largest: int = 0
 
+    def draw(self, key: Array, number: int) -> Array:
+        """Draws `number` arrays with independent entries, (number, *shape)."""
+        shape = (number, *self.shape)
+        if jnp.issubdtype(self.dtype, jnp.integer):
+            # As uint32, the end of the range is a number even after the largest int32.
+            end = jnp.uint32(self.largest + 1)
+            integers: Array = jax.random.randint(key, shape, 0, end, jnp.uint32)
+            return integers.astype(self.dtype)
+        normal: Array = jax.random.normal(key, shape, self.dtype)
+        return self.mean + self.deviation * normal
+
 
 @dataclasses.dataclass(frozen=True)
 class _Generate:
@@ -301,13 +305,11 @@ class _Generate:
 
     def __call__(self, key: Array, number: int) -> Examples:
         feature_key, label_key = jax.random.split(key)
-        return mechanism.Examples(
-            _draw_alike(feature_key, number, self.features),
-            _draw_alike(label_key, number, self.labels),
-        )
+        features = self.features.draw(feature_key, number)
+        return mechanism.Examples(features, self.labels.draw(label_key, number))
 
 
-def _measure(values: Array) -> _Law:
+def _fit_law(values: Array) -> _Law:
     """Returns the law of a single entry, fitted to all entries of an array (N, ...).
 
     For whole numbers it is uniform from 0 to the largest entry; else normal with the entries' mean and
@@ -317,15 +319,3 @@ def _measure(values: Array) -> _Law:
     if jnp.issubdtype(values.dtype, jnp.integer):
         return _Law(shape, str(values.dtype), largest=max(0, int(values.max())))
     return _Law(shape, str(values.dtype), float(values.mean()), float(values.std()))
-
-
-def _draw_alike(key: Array, number: int, law: _Law) -> Array:
-    """Draws `number` arrays of a law's shape and dtype, with independent entries: (number, *law.shape)."""
-    shape = (number, *law.shape)
-    if jnp.issubdtype(law.dtype, jnp.integer):
-        # As uint32, the end of the range is a number even after the largest int32.
-        end = jnp.uint32(law.largest + 1)
-        integers: Array = jax.random.randint(key, shape, 0, end, jnp.uint32)
-        return integers.astype(law.dtype)
-    normal: Array = jax.random.normal(key, shape, law.dtype)
-    return law.mean + law.deviation * normal

@@ -119,8 +119,18 @@ class Sphere(NamedTuple):
         return self._replace(keys=_split_keys(key, len(self.keys), self.expected.size))
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (K,) of each canary's direction with u = expected - theta_T."""
-        return _plain_cosines(self.keys, self.expected - theta_t)
+        """Returns the cosine (K,) of each canary's direction with u = expected - theta_T; 0 if u is 0."""
+        u = self.expected - theta_t
+
+        def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> Tree:
+            """Adds a block to the directions' dot products with u (K,) and to their squared lengths (K,)."""
+            products, squares = total
+            return products + directions @ u_block, squares + jnp.sum(directions**2, axis=1)
+
+        zeros = jnp.zeros(len(self.keys))
+        products, squares = _fold_blocks(self.keys, u, (zeros, zeros), add)
+        lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
+        return jnp.asarray(products / jnp.maximum(lengths, _TINY))
 
     def score_leaving_one_out(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns the cosine (K,) of each canary's direction with u, off the other canaries' directions."""
@@ -235,23 +245,6 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     low = lower_root**2 * lower_factor / parameters
     high = upper_root**2 * upper_factor / parameters
     return low, high
-
-
-def _plain_cosines(keys: Array, u: Array) -> Array:
-    """Returns the cosine (K,) of each direction with u (p,); all cosines are 0 if u is 0.
-
-    The directions are drawn block by block from keys (K, blocks), and are never in memory as a whole.
-    """
-
-    def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
-        """Adds a block to the directions' dot products with u (K,) and to their squared lengths (K,)."""
-        products, squares = total
-        return products + directions @ u_block, squares + jnp.sum(directions**2, axis=1)
-
-    zeros = jnp.zeros(len(keys))
-    products, squares = _fold_blocks(keys, u, (zeros, zeros), add)
-    lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
-    return jnp.asarray(products / jnp.maximum(lengths, _TINY))
 
 
 def _leave_one_out_cosines(keys: Array, u: Array) -> Array:

@@ -96,9 +96,8 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        # Such steps have no bound, whatever secants show. So secants get the least effort: lines are walked
-        # along at a single step of each run, and worse secants are searched at about a single step.
-        effort = effort._replace(walked=1, searched=1)
+        # Such steps have no bound, whatever secants show: each run has lines at a single step.
+        effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (
         # By default some devices take matrix products in less than float32.
@@ -109,14 +108,10 @@ def measure_steps(
         # which are unknown as yet: the rehearsal takes the distance for constants of 1.
         distances_unstretched = lipschitz.coupling_distances(setting, 1.0)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
-        constants = measured.constants
-        # With the measured constants, the search for worse secants takes the distance that follows from them.
-        distances = lipschitz.coupling_distances(setting, constants)
-        searched_secants = rehearsal.search_secants(game, clipped_sum, measured, distances, effort)
+    constants = measured.constants
 
     # The worst secant is the one that is stretched most beyond what derivatives explain.
-    secants = [*measured.secants, *searched_secants]
-    worst = max(secants, key=lambda secant: expansion.compute_excess(*secant))
+    worst = max(measured.secants, key=lambda secant: expansion.compute_excess(*secant))
     kink = _describe_kink(worst, kinks)
     seconds = math.ceil(time.monotonic() - begun)
     grid = f"{count:,} of {setting.schedule.steps:,} steps"

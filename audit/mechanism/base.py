@@ -6,6 +6,7 @@ configuration and canaries to insert; it refers to no adversary by name.
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ Tree = Any  # a pytree of arrays, whose structure only its maker knows
 Data = tuple[Array, ...]
 
 # The most entries (K, p) of drawn directions that a segment holds in memory.
-_MAX_STORED_ENTRIES = 1 << 25
+_MAX_STORED = 1 << 25
 BLOCK = 1 << 12  # coordinates that each key gives, where a direction is drawn in blocks
 # The axis of devices over which a mechanism that `spreads` divides a run's step.
 PARTS = "parts"
@@ -89,14 +90,12 @@ def step_memory(
     _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
     # The step of several runs at once, which differ in theta only.
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *[None] * len(others)))
-
-    def written_by(runs: int) -> int:
-        """Counts the bytes that a step of this number of runs at once writes."""
+    written = []
+    for runs in (1, 2):
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
-        return _count_written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr)
-
+        written.append(_count_written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr))
     # What a second run adds leaves out the results that both runs share.
-    return StepMemory(written_by(2) - written_by(1), held=_count_held(program.jaxpr))
+    return StepMemory(written[1] - written[0], held=_count_held(program.jaxpr))
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
@@ -111,7 +110,9 @@ def _count_written(jaxpr: Jaxpr) -> int:
         if inner:
             total += equation.params.get("length", 1) * sum(map(_count_written, inner))
         else:
-            total += sum(map(_count_bytes, equation.outvars))
+            for result in equation.outvars:
+                aval: Any = result.aval
+                total += aval.size * aval.dtype.itemsize
     return total
 
 
@@ -136,7 +137,8 @@ def _count_held(jaxpr: Jaxpr) -> int:
         # Not the sum: programs run one after the other, and of branches only one runs.
         held_inside = max(map(_count_held, programs), default=0)
         for result in equation.outvars:
-            live[id(result)] = _count_bytes(result)
+            aval: Any = result.aval
+            live[id(result)] = aval.size * aval.dtype.itemsize
         most = max(most, sum(live.values()) + held_inside)
         # A result that is never used is dropped at once.
         for variable in [*live]:
@@ -152,16 +154,10 @@ def _inner_programs(equation: Any) -> list[Jaxpr]:
     """
     programs = []
     for value in equation.params.values():
-        if hasattr(value, "jaxpr"):  # a ClosedJaxpr
-            programs.append(value.jaxpr)
-        elif hasattr(value, "eqns"):  # a Jaxpr
-            programs.append(value)
+        program = getattr(value, "jaxpr", value)  # of a ClosedJaxpr, its Jaxpr
+        if hasattr(program, "eqns"):
+            programs.append(program)
     return programs
-
-
-def _count_bytes(variable: Any) -> int:
-    """Returns the bytes of the array that a program's variable stands for."""
-    return int(variable.aval.size * variable.aval.dtype.itemsize)
 
 
 class Hyperparameters(NamedTuple):
@@ -318,36 +314,8 @@ def sum_canaries(
       clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     crafted = canaries.craft(step, theta)
-    if isinstance(crafted, Directions) and jnp.ndim(mask):
-        # Where each canary has a mask of its own, few may join a step, and only their directions are drawn.
-        # The mask alone decides which are drawn, and a presence of 0 then drops some of them. Runs that are
-        # trained at once, by `vmap`, share the mask but not the presence: in this way they share the draws.
-        def weighted_direction(weight: Array, k: Array) -> Array:
-            """Draws canary k's unit direction (p,), multiplied by its mask (`weight`) and its presence."""
-            weight_in = weight * canaries.presence[k]
-            return weight_in * draw_unit_direction(crafted.keys[k], theta)
+    weights = canaries.presence * mask  # (K,), 0 for a canary that is not inserted
 
-        norm = jnp.minimum(crafted.norm, clipping_norm)
-        return norm * _sum_positive(mask, theta, weighted_direction)
-    return _weighted_sum(crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum)
-
-
-def _weighted_sum(
-    crafted: Crafted,
-    weights: Array,
-    theta: Array,
-    clipping_norm: Array,
-    clipped_sum: ClippedSum,
-) -> Array:
-    """Returns sum_k weights_k clip(v_k, C), (p,), for the canaries v_k of a single step.
-
-    Args:
-      crafted: the canaries v_k, as the adversary's craft gives them.
-      weights: (K,), 0 for a canary that is not inserted.
-      theta: the model (p,) before the step.
-      clipping_norm: C.
-      clipped_sum: sums clipped gradients of examples; used where canaries are examples.
-    """
     if isinstance(crafted, Examples):
 
         def weighted_gradient(weight: Array, k: Array) -> Array:
@@ -363,6 +331,18 @@ def _weighted_sum(
         return jnp.zeros_like(theta).at[crafted.indices].add(weights * clipped)
 
     if isinstance(crafted, Directions):
+        # All canaries have the same norm: clipping multiplies the sum.
+        norm = jnp.minimum(crafted.norm, clipping_norm)
+        if jnp.ndim(mask):
+            # If each canary has its own mask, few may join a step, and only their directions are drawn. Only
+            # the mask decides which are drawn: runs that are trained at once, by `vmap`, share the mask but
+            # not the presence, and so they share the draws.
+            def weighted_direction(weight: Array, k: Array) -> Array:
+                """Draws canary k's unit direction (p,), times its mask (`weight`) and its presence."""
+                weight_in = weight * canaries.presence[k]
+                return weight_in * draw_unit_direction(crafted.keys[k], theta)
+
+            return norm * _sum_positive(mask, theta, weighted_direction)
 
         def add_direction(total: Array, canary: tuple[Array, Array]) -> tuple[Array, None]:
             """Adds a canary's weighted unit direction to the total; only one direction is in memory."""
@@ -370,8 +350,7 @@ def _weighted_sum(
             return total + weight * draw_unit_direction(key, theta), None
 
         total, _ = jax.lax.scan(add_direction, jnp.zeros_like(theta), (crafted.keys, weights))
-        # All canaries have the same norm, so that clipping multiplies the sum.
-        return jnp.minimum(crafted.norm, clipping_norm) * total
+        return norm * total
 
     # The canaries are an array (K, p).
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
@@ -456,15 +435,20 @@ def make_inserter(
       clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     join = canaries.join
-    stored = total = None
-    if canaries.crafts_constant and join is not None:
-        stored = _draw_directions(canaries.craft(state.step, state.theta), state, clipping_norm)
-    elif canaries.crafts_constant:
+    stored = None
+    total = None
+    if canaries.crafts_constant and join is None:
         # The sum of all canaries that are in, with the mask 1; another mask () only multiplies it.
         everywhere = jnp.float32(1)
         total = sum_canaries(
             canaries, state.step, state.theta, clipping_norm, everywhere, clipped_sum
         )
+    elif canaries.crafts_constant:
+        crafted = canaries.craft(state.step, state.theta)
+        # The product is K p, the size of the result, if each direction has a single key; else it is larger.
+        if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MAX_STORED:
+            units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, state.theta)
+            stored = jnp.minimum(crafted.norm, clipping_norm) * units
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
@@ -472,41 +456,14 @@ def make_inserter(
             weights = mask * join(canaries.presence, run_key, step)
             if stored is not None:
                 return weights @ stored
-            crafted = canaries.craft(step, theta)
-            return _weighted_sum(crafted, weights, theta, clipping_norm, clipped_sum)
+            joining = canaries._replace(presence=weights)
+            return sum_canaries(joining, step, theta, clipping_norm, jnp.ones(()), clipped_sum)
         # A mask (K,) leaves out some canaries, which `total` has.
         if total is not None and not jnp.ndim(mask):
             return mask * total
         return sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
 
     return insert
-
-
-def _draw_directions(crafted: Crafted, state: State, clipping_norm: Array) -> Array | None:
-    """Returns the clipped directions (K, p) of canaries that are random directions and fit into memory."""
-    # The product is K p, the size of the result, where each direction has a single key. Where each has a key
-    # for every block of its coordinates, the product is larger: some that would fit are not stored.
-    if not isinstance(crafted, Directions):
-        return None
-    if crafted.keys.size * state.theta.size > _MAX_STORED_ENTRIES:
-        return None
-    units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, state.theta)
-    return jnp.minimum(crafted.norm, clipping_norm) * units
-
-
-def observe_release(canaries: Canaries, state: State, step: Array) -> State:
-    """Returns the state in which the adversary has seen the iterate state.theta.
-
-    What it remembers goes into `seen`. An adversary that does not observe leaves the state as it is.
-
-    Args:
-      canaries: the adversary's part in the run.
-      state: the run after a step.
-      step: the number of that step, from 0.
-    """
-    if canaries.observe is None:
-        return state
-    return state._replace(seen=canaries.observe(state.seen, step, state.theta))
 
 
 def no_canaries() -> Canaries:
@@ -533,10 +490,8 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
     per_epoch = n_examples // batch_size
     epochs = -(-steps // per_epoch)  # rounded up
 
-    def shuffle(epoch: Array) -> Array:
-        return jax.random.permutation(jax.random.fold_in(key, epoch), n_examples)
-
-    shuffles = jax.vmap(shuffle)(jnp.arange(epochs))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(epochs))
+    shuffles = jax.vmap(partial(jax.random.permutation, x=n_examples))(keys)
     whole_batches = shuffles[:, : per_epoch * batch_size]
     return whole_batches.reshape(epochs * per_epoch, batch_size)[:steps].astype(jnp.int32)
 

@@ -73,7 +73,9 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
             batch = (data[0][indices], data[1][indices])
             noise_key = jax.random.fold_in(run_key, state.step)
             after = step(choices, hyper, state, batch, extra, noise_key)
-            return base.observe_release(canaries, after, state.step), None
+            if canaries.observe is not None:
+                after = after._replace(seen=canaries.observe(after.seen, state.step, after.theta))
+            return after, None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
@@ -86,12 +88,12 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
             shape = (batch_size, *part.shape[1:])
             batch.append(jax.ShapeDtypeStruct(shape, part.dtype))
         clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
-        gradients = step_memory(
+        written, held = step_memory(
             choices.clipped_sum, jax.typeof(theta_0), tuple(batch), clipping_norm
         )
-        # Beside a single clipped sum, the bytes of the vectors (p,) of the run's state and updates.
+        # Next to a single clipped sum, the bytes of the vectors (p,) of the run's state and updates.
         vectors = _THETAS_IN_MEMORY * theta_0.nbytes
-        return gradients.times(1, vectors)
+        return StepMemory(written + vectors, held + vectors)
 
     return base.Mechanism(start, segment, memory)
 

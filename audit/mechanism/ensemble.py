@@ -9,7 +9,7 @@ import functools
 import math
 import resource
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -68,11 +68,6 @@ class Placement(NamedTuple):
         axes = ("runs", base.PARTS)
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
 
-    def round_up(self, runs: int) -> int:
-        """Returns the least number of runs that is at least `runs` and goes evenly over the devices."""
-        rows: int = self.mesh.shape["runs"]
-        return -(-runs // rows) * rows
-
     def by_run(self, tree: T) -> T:
         """Spreads arrays by their leading axis of runs, whose length the mesh's "runs" axis must divide."""
         spread: T = jax.device_put(tree, NamedSharding(self.mesh, _BY_RUN))
@@ -109,21 +104,16 @@ class Placement(NamedTuple):
         return jax.jit(mapped, donate_argnums=donated)
 
 
-class Bind(Protocol):
-    """(adversary's state, presence (K,), the run's own key) -> the canaries of a run; hashable, by value."""
-
-    def __call__(self, state: base.Tree, presence: Array, own_key: Array, /) -> base.Canaries: ...
+# (adversary's state, presence (K,), the run's own key) -> the canaries of a run
+Bind = Callable[[base.Tree, Array, Array], base.Canaries]
 
 
-@functools.lru_cache(MOST_PROGRAMS)
-def compile_segment(
-    mechanism: base.Mechanism, bind: Bind, placement: Placement
-) -> jax.stages.Wrapped:
+def map_segment(mechanism: base.Mechanism, bind: Bind, placement: Placement) -> jax.stages.Wrapped:
     """Returns the program that trains a chunk of R runs through a segment, compiled when it is first called.
 
-    Equal arguments give the same program. It is called as
+    It is called as
 
-        program(hyper, states, data, schedule, adversary_state, presence (R, K), noise_keys, own_keys)
+        program(hyper, states, data, schedule, adversary_state, (presence (R, K), noise_keys, own_keys))
 
     and returns states, a State with a leading axis of runs. The buffers of the states passed in are reused.
 
@@ -139,17 +129,15 @@ def compile_segment(
         data: base.Data,
         schedule: base.Schedule,
         adversary_state: base.Tree,
-        presence: Array,
-        noise_key: Array,
-        own_key: Array,
+        drawn: tuple[Array, Array, Array],
     ) -> base.State:
         """Returns the state of a single run after a segment of its steps."""
+        presence, noise_key, own_key = drawn
         canaries = bind(adversary_state, presence, own_key)
         return mechanism.segment(hyper, state, data, schedule, canaries, noise_key)
 
-    # Runs differ in their states, presence and keys, and share all else.
-    axes = (None, 0, None, None, None, 0, 0, 0)
-    return placement.over_runs(segment_of_run, axes, donated=(1,))
+    # Runs differ in their states and draws, and share all else.
+    return placement.over_runs(segment_of_run, (None, 0, None, None, None, 0), donated=(1,))
 
 
 def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
@@ -160,14 +148,13 @@ def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
       program: the program to compile.
     """
 
-    def describe(leaf: Array) -> jax.ShapeDtypeStruct:
-        """Returns the properties of an array on which a compiled program depends."""
-        weak = jax.typeof(leaf).weak_type
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
-
     leaves, structure = jax.tree.flatten(arguments)
-    shapes = tuple(map(describe, leaves))
-    return _compile(program, structure, shapes)  # type: ignore[arg-type]
+    shapes = []
+    for leaf in leaves:
+        weak = jax.typeof(leaf).weak_type
+        properties = {"sharding": leaf.sharding, "weak_type": weak}
+        shapes.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, **properties))
+    return _compile(program, structure, tuple(shapes))  # type: ignore[arg-type]
 
 
 @functools.lru_cache(MOST_PROGRAMS)

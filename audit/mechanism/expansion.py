@@ -14,9 +14,8 @@ on until no eigenvalue can be far above the largest that they have found. Produc
 through the clipped sum; those with H transpose that, since layers with a backward pass
 of their own cannot be differentiated forwards.
 
-A derivative at a point misses what jumps beside it. `largest_secant` searches for displacements u of a given
-length for which |phi(theta + u) - phi(theta)| / |u| is largest. `worst_on_lines` takes secants of that
-length end to end along lines through theta, so that no jump between their ends is passed over.
+A derivative at a point misses what jumps beside it. `worst_on_lines` takes secants of a given length end to
+end along lines through theta: no jump between their ends is passed over.
 """
 
 import math
@@ -59,7 +58,6 @@ _ABSOLUTE = 5e-4
 # which is a bound's largest margin.
 MAX_MARGIN = 10
 _SLOPES_A_SECANT = 4  # places along a secant, without its end, at which we compute derivatives
-_STEP_LENGTHS = (1.0, 10.0, 100.0)  # a climb tries each in every round, and takes the best
 
 Vector = NDArray[np.float64]
 
@@ -68,28 +66,12 @@ class Expansion(NamedTuple):
     """The most that a step stretches distances at a model, and in which direction.
 
     Attributes:
-      constant: The largest singular value of the step's Jacobian, or the stretch of the largest secant.
+      constant: The largest singular value of the step's Jacobian.
       direction: (p,) the displacement that is stretched by `constant`, scaled to length 1.
     """
 
     constant: float
     direction: Vector
-
-
-class SecantSearch(NamedTuple):
-    """A search for the displacement that a step stretches most.
-
-    Attributes:
-      length: The length |u| of the displacements.
-      starts: The number of directions from which the search climbs.
-      seed: The seed of random directions.
-      rounds: The number of steps of each climb.
-    """
-
-    length: float
-    starts: int = 64
-    seed: int = 0
-    rounds: int = 12
 
 
 class Line(NamedTuple):
@@ -190,68 +172,7 @@ def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
 def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
     """Returns H, (p, p): the product of H' with unit vector i is row i of H."""
     pull_back = _linearise(step, theta, batch)
-    rows: Array = jax.lax.map(
-        lambda unit: pull_back(unit)[0], jnp.eye(theta.size, dtype=theta.dtype)
-    )
-    return rows
-
-
-def _search(
-    rounds: int, step: StepMap, theta: Array, batch: Batch, starts: Array, length: Array
-) -> tuple[Array, Array]:
-    """Climbs from each of the starts (n, p) along the gradient of |phi(theta + u) - phi(theta)|^2.
-
-    The displacements u keep their length.
-
-    Returns:
-      (the largest stretch less 1 from each start (n,), the displacements u (n, p), of any length)
-    """
-    descent = step.descend(theta, batch)
-
-    def place(u: Array) -> Array:
-        """Returns theta + u (p,), with u scaled to the length."""
-        placed: Array = theta + length * u / jnp.linalg.norm(u)
-        return placed
-
-    def measure_change(there: Array) -> tuple[Array, Array]:
-        """Returns (u, phi(theta + u) - phi(theta) - u), for theta + u = there as float32 rounds it."""
-        return there - theta, step.learning_rate * (descent - step.descend(there, batch))
-
-    def measure(u: Array) -> Array:
-        """Returns the stretch less 1 of u, scaled to the length."""
-        return _measure_stretch(*measure_change(place(u)))
-
-    def climb(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
-        """Takes a step to a displacement that is stretched more, by the best of _STEP_LENGTHS, if any is.
-
-        `carry` is (u (p,), of any length; its stretch less 1 when scaled to `length`).
-        """
-        u, best = carry
-        there = place(u)
-        displacement, change = measure_change(there)
-        _, pull = jax.vjp(lambda model: step.descend(model, batch), there)
-        # Half the gradient of |phi(theta + u) - phi(theta)|^2 at u is J'(u + change), with the Jacobian J of
-        # phi at `there`. `uphill` leads from u to this half. Taken whole (a step length of 1), it is a step
-        # of the power method, which finds the largest singular value where phi is linear. It is short where J
-        # is near the identity: the climb tries longer steps too.
-        uphill = change - step.learning_rate * pull(displacement + change)[0]
-        candidates = jnp.stack([displacement + size * uphill for size in _STEP_LENGTHS])
-        gains = jax.lax.map(measure, candidates)
-        highest = jnp.argmax(gains)
-        u = jnp.where(gains[highest] > best, candidates[highest], u)
-        return (u, jnp.maximum(gains[highest], best)), None
-
-    def search_from(start: Array) -> tuple[Array, Array]:
-        (direction, best), _ = jax.lax.scan(climb, (start, measure(start)), None, rounds)
-        return best, direction
-
-    climbed: tuple[Array, Array] = jax.lax.map(
-        search_from, starts, batch_size=_count_at_once(theta)
-    )
-    return climbed
-
-
-_compiled_search = jax.jit(_search, static_argnums=0)
+    return jnp.asarray(jax.lax.map(lambda unit: pull_back(unit)[0], jnp.eye(theta.size)))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -364,12 +285,10 @@ def largest_expansion(
         # As long as the random half, on average.
         begin += math.sqrt(p) / np.linalg.norm(start) * start
     most = min(p, _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE)
-    found = _find_largest_eigenvalue(multiply, begin, most, find_limit)
-    if found.is_settled:
-        return Expansion(_find_constant(step, found.value), found.vector)
-    if p <= _MAX_WHOLE_AFTERWARDS:
+    eigenvalue, vector, is_settled = _find_largest_eigenvalue(multiply, begin, most, find_limit)
+    if not is_settled and p <= _MAX_WHOLE_AFTERWARDS:
         return _decompose(step, theta, batch)
-    return Expansion(_find_constant(step, found.limit), found.vector)
+    return Expansion(_find_constant(step, eigenvalue), vector)
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
@@ -386,29 +305,13 @@ def _find_constant(step: StepMap, eigenvalue: float) -> float:
     return math.sqrt(max(1 + step.learning_rate * float(eigenvalue), 0.0))
 
 
-class _Eigenvalue(NamedTuple):
-    """The largest eigenvalue of a symmetric matrix, as Lanczos iterations find it from below.
-
-    Attributes:
-      value: The largest eigenvalue that they found.
-      vector: (p,) its eigenvector, of length 1.
-      limit: With probability 99.7% no eigenvalue is larger.
-      is_settled: Whether the limit is near enough to the value.
-    """
-
-    value: float
-    vector: Vector
-    limit: float
-    is_settled: bool
-
-
 def _find_largest_eigenvalue(
     multiply: Callable[[Vector], Vector],
     start: Vector,
     most: int,
     find_limit: Callable[[float], float],
-) -> _Eigenvalue:
-    """Finds the largest eigenvalue of a symmetric matrix by Lanczos iterations, and an upper limit on it.
+) -> tuple[float, Vector, bool]:
+    """Finds the largest eigenvalue of a symmetric matrix by Lanczos iterations, or an upper limit on it.
 
     The iterations are for a random start: independent normal numbers of variance 1, plus any fixed vector.
     After k of them the matrix is known on k + 1 polynomials p_j of it that are applied to the start, and are
@@ -427,6 +330,10 @@ def _find_largest_eigenvalue(
       most: The most iterations, up to p.
       find_limit: Returns the limit that is near enough to the largest eigenvalue that was found. The
         iterations end once it holds.
+
+    Returns:
+      (the largest eigenvalue found from below, the unit vector (p,) along it, True) if that limit holds; else
+      (a limit that holds with probability 99.7%, the vector, False).
     """
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2
@@ -448,13 +355,12 @@ def _find_largest_eigenvalue(
                 diagonal, beside[:-1], select="i", select_range=(k - 1, k - 1)
             )
             limit = find_limit(values[0])
-            is_settled = _sum_squares(diagonal, beside, limit) > largest_sum
-            if is_settled:
-                break
+            if _sum_squares(diagonal, beside, limit) > largest_sum:
+                return values[0], known.T @ vectors[:, 0], True
         vector = product / beside[-1]
     while _sum_squares(diagonal, beside, limit) <= largest_sum:
         limit += 0.1 * (limit - values[0])
-    return _Eigenvalue(values[0], known.T @ vectors[:, 0], limit, is_settled)
+    return limit, known.T @ vectors[:, 0], False
 
 
 def _sum_squares(diagonal: list[float], beside: list[float], place: float) -> float:
@@ -480,36 +386,6 @@ def _sum_squares(diagonal: list[float], beside: list[float], place: float) -> fl
         coupling = next_coupling
         total += value**2
     return total
-
-
-def largest_secant(
-    step: StepMap,
-    theta: Array,
-    batch: Batch,
-    search: SecantSearch,
-    directions: Vector | None = None,
-) -> Expansion:
-    """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds, and its direction.
-
-    It is a lower limit: a jump in a direction that no start comes near stays unseen.
-
-    Args:
-      step: The step.
-      theta: The model (p,) before the step.
-      batch: The mini-batch of the step.
-      search: The length of u, and the number of starts.
-      directions: (n, p) directions u, for example the direction that the derivative stretches most. The
-        search starts from u and from -u, in place of 2 n of its random starts: it needs 2 n starts or more.
-    """
-    starts = np.random.default_rng(search.seed).normal(size=(search.starts, theta.size))
-    if directions is not None:
-        starts[: 2 * len(directions)] = np.concatenate([directions, -directions])
-    gains, displacements = _compiled_search(
-        search.rounds, step, theta, batch, jnp.asarray(starts, jnp.float32), search.length
-    )
-    highest = jnp.argmax(gains)
-    direction = np.asarray(displacements[highest], np.float64)
-    return Expansion(1 + float(gains[highest]), direction / np.linalg.norm(direction))
 
 
 def worst_on_lines(

@@ -139,7 +139,9 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             total = _add_canaries(choices, canaries, state, norm, mask, run_key, sums)
             after = step(choices, hyper, state, total, key)
-            return base.observe_release(canaries, after, state.step), None
+            if canaries.observe is not None:
+                after = after._replace(seen=canaries.observe(after.seen, state.step, after.theta))
+            return after, None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final

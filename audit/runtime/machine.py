@@ -42,8 +42,21 @@ def prepare_jax(cpu_devices: int = 0) -> None:
     """
     import jax
 
-    _configure(cpu_devices or cores())
-    _cache_programs()
+    count = cpu_devices or cores()
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    # XLA's own threads for a product are off, since runs are spread over the devices. Vectors have 512 bits
+    # where the CPU has such: training takes up to 14% less time than with 256. The user's flags are last: of
+    # repeated flags the last wins.
+    users_flags = os.environ.get("XLA_FLAGS", "")
+    flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
+    os.environ["XLA_FLAGS"] = flags
+    if "xla_force_host_platform_device_count" not in flags:  # else the user has set the number
+        jax.config.update("jax_num_cpu_devices", count)
+        # The number of XLA's threads; otherwise there would be one for each core, in every process.
+        os.environ.setdefault("NPROC", str(count))
+    jax.config.update("jax_default_matmul_precision", "float32")
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):  # which JAX reads itself
+        _cache_programs()
     try:
         jax.local_devices()
     # JAX asserts where CUDA is requested and not installed.
@@ -55,45 +68,19 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         raise InputError(f"{problem}; unset it, or set it to cpu") from None
 
 
-def _configure(cpu_devices: int) -> None:
-    """Sets JAX's options, and the environment variables that XLA reads.
-
-    XLA's own threads for a product are switched off, since runs are spread over the devices. Vectors have
-    512 bits where the CPU has such: training takes up to 14% less time than with XLA's usual 256. The user's
-    XLA_FLAGS win over these.
-
-    Args:
-      cpu_devices: the number of devices that JAX makes of a CPU.
-    """
-    import jax
-
-    logging.getLogger("jax").setLevel(logging.WARNING)
-    users_flags = os.environ.get("XLA_FLAGS", "")  # last, since of repeated flags the last wins
-    flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
-    os.environ["XLA_FLAGS"] = flags
-    if "xla_force_host_platform_device_count" not in flags:  # else the user has set the number
-        jax.config.update("jax_num_cpu_devices", cpu_devices)
-        # The number of XLA's threads; otherwise there would be one for each core, in every process.
-        os.environ.setdefault("NPROC", str(cpu_devices))
-    jax.config.update("jax_default_matmul_precision", "float32")
-
-
 def _cache_programs() -> None:
     """Makes JAX keep compiled programs on disk, in a folder of the user's cache.
 
     Programs that took less than 0.2 s to compile are left out; JAX itself would leave out those under 1 s. A
-    folder that can't be made is reported on stderr. If the variable JAX_COMPILATION_CACHE_DIR names another
-    place, nothing is done: JAX reads it.
+    folder that can't be made is reported on stderr.
     """
-    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return
     import jax
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "hidden-state-audit" / "jax"
     try:
-        # For the user alone: JAX runs the programs that it finds there. `mkdir` leaves a folder that exists
-        # as it is, so that its mode is set apart.
+        # Only for the user: JAX runs the programs that it finds there. `mkdir` leaves a folder that exists
+        # as it is: its mode is set apart.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
     except OSError as error:
@@ -113,9 +100,9 @@ SegmentProgress = Callable[[int, int], object]
 @contextlib.contextmanager
 def bar(
     count: int,
-    describe: Callable[[], str] = lambda: "training",
+    describe: Callable[[], str] | None = None,
     unit: str = "runs",
-    has_stopped: Callable[[], bool] = lambda: False,
+    has_stopped: Callable[[], bool] | None = None,
 ) -> Iterator[Progress]:
     """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
 
@@ -124,7 +111,7 @@ def bar(
 
     Args:
       count: the number of runs to train.
-      describe: a function that gives the words before the bar, once all is compiled.
+      describe: a function that gives the words before the bar, once all is compiled; by default "training".
       unit: the word for what is counted.
       has_stopped: a function that is asked at the end whether fewer runs were trained. The bar then stays
         where it is; otherwise it is filled.
@@ -141,10 +128,10 @@ def bar(
 
         def progress(runs: float) -> None:
             """Advances the bar by a number of runs, but not beyond its end."""
-            line.set_description_str(describe(), refresh=False)
+            line.set_description_str(describe() if describe else "training", refresh=False)
             line.update(min(runs, count - line.n))  # `line.n` is how far it is
 
         yield progress
-        line.set_description_str(describe(), refresh=False)
-        if not has_stopped():
+        line.set_description_str(describe() if describe else "training", refresh=False)
+        if has_stopped is None or not has_stopped():
             line.update(count - line.n)  # parts of runs may not add up to all of them

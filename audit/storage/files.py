@@ -2,36 +2,17 @@
 
 import contextlib
 import hashlib
-import math
 import os
 import re
 import shutil
 import stat
 import sys
-import tokenize
 import uuid
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from audit.errors import InputError, require
 
-# Everything that np.load may raise for damaged bytes.
-NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
-    AttributeError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 _TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the writing process
 _OTHER_FOLDER = "name another folder with `out`"
 
@@ -57,7 +38,10 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
       CannotWriteError: the file can't be written.
     """
     with writing(path, fix):
-        if not _is_file_or_nothing(path):
+        is_file = True
+        with contextlib.suppress(FileNotFoundError):  # but not the error for a loop of links
+            is_file = stat.S_ISREG(path.stat().st_mode)
+        if not is_file:
             path.write_bytes(content)
             return path
         target = Path(os.path.realpath(path))
@@ -74,53 +58,49 @@ def read(path: Path) -> bytes | None:
 
     Raises InputError if it can't be read, or is a folder, a device or a pipe.
     """
-    with _reading(path):
-        try:
-            return regular(path, "move it away").read_bytes()
-        except FileNotFoundError:
-            return None
+    try:
+        require(
+            stat.S_ISREG(path.stat().st_mode), f"cannot read {path}: it is no file; move it away"
+        )
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _refuse(path, error) from None
+
+
+def _refuse(path: Path, error: OSError) -> InputError:
+    """Returns the error that a path can't be read."""
+    fix = f"fix that, or {_OTHER_FOLDER}"
+    return InputError(f"cannot read {path} ({error.strerror}): {fix}")
 
 
 def compute_sha256(path: Path) -> str:
     """Returns the SHA-256 of a file's content, in hex; raises InputError if it can't be read."""
-    with _reading(path), open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _refuse(path, error) from None
 
 
 def list_folder(folder: Path) -> list[Path]:
     """Returns the paths in a folder, sorted; none if there is no folder. Raises InputError on failure."""
-    with _reading(folder):
-        try:
-            return sorted(folder.iterdir())
-        except FileNotFoundError:
-            return []
-
-
-def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -> Path:
-    """Checks that a path is a regular file that is not too large, and returns the path.
-
-    Args:
-      path: the path.
-      fix: the advice at the end of the error's message.
-      most: the largest allowed size in bytes.
-
-    Raises:
-      InputError: the file is larger, or it is a device or a pipe, which may never end.
-      OSError: the path can't be looked at.
-    """
-    status = path.stat()
-    require(stat.S_ISREG(status.st_mode), f"cannot read {path}: it is no file; {fix}")
-    is_small = status.st_size <= most
-    require(is_small, f"cannot read {path}: it is larger than {most / 2**30:g} GiB; {fix}")
-    return path
-
-
-def _is_file_or_nothing(path: Path) -> bool:
-    """Returns whether a rename may replace what is at a path; raises OSError for a loop of links."""
     try:
-        return stat.S_ISREG(path.stat().st_mode)
+        return sorted(folder.iterdir())
     except FileNotFoundError:
-        return True
+        return []
+    except OSError as error:
+        raise _refuse(folder, error) from None
+
+
+def regular(path: Path, fix: str = "copy it into one") -> Path:
+    """Returns the path of a regular file; `fix` is the advice at the end of the error's message.
+
+    Raises InputError for a device or a pipe, which may never end, and OSError if the path can't be looked at.
+    """
+    require(stat.S_ISREG(path.stat().st_mode), f"cannot read {path}: it is no file; {fix}")
+    return path
 
 
 @contextlib.contextmanager
@@ -146,19 +126,13 @@ def remove_abandoned(folder: Path) -> None:
     """
     for path in folder.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
-        if match and not _is_running(int(match[1])):
-            remove(path)
-
-
-def _is_running(pid: int) -> bool:
-    """Returns whether a process with this number runs on this machine."""
-    try:
-        os.kill(pid, 0)  # signal 0 sends nothing, and only looks the process up
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        pass
-    return True
+        if match is None:
+            continue
+        with contextlib.suppress(PermissionError):  # somebody else's process
+            try:
+                os.kill(int(match[1]), 0)  # signal 0 sends nothing, and only looks the process up
+            except ProcessLookupError:
+                remove(path)
 
 
 def remove(path: Path) -> None:
@@ -199,13 +173,3 @@ def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
         yield
     except OSError as error:
         raise CannotWriteError(f"cannot write {path} ({error.strerror}): {fix}") from None
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns an OSError that is raised in the block into an InputError."""
-    try:
-        yield
-    except OSError as error:
-        fix = f"fix that, or {_OTHER_FOLDER}"
-        raise InputError(f"cannot read {path} ({error.strerror}): {fix}") from None

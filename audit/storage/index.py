@@ -42,12 +42,13 @@ class Holdings(NamedTuple):
           InputError: several folders hold the setting on different data.
         """
         stores = self.stores.get(_name(setting), [])
-        paths = " and ".join(str(store.path) for store in stores)
-        checksums = {store.config().get(_DATA) for store in stores}
-        require(len(checksums) < 2, f"{paths} are one setting on different data: move one away")
-        if len(stores) < 2:  # needs no `runs_held`, which reads all scores
-            return stores[0] if stores else None
-        return max(stores, key=Store.runs_held)
+        if len(stores) > 1:
+            paths = " and ".join(str(store.path) for store in stores)
+            checksums = {store.config().get(_DATA) for store in stores}
+            message = f"{paths} are one setting on different data: move one away"
+            require(len(checksums) == 1, message)
+            stores = [max(stores, key=Store.runs_held)]  # reads all scores
+        return stores[0] if stores else None
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
         """Returns the scores of a setting's runs 0 .. runs - 1; None if some of them are missing."""
@@ -77,10 +78,10 @@ def settings(root: Path) -> list[Path]:
     """
     times = {}
     for folder in files.list_folder(root):
-        time = newest_scores(folder) if os.path.lexists(folder / CONFIG) else None
-        if time is not None:
-            times[folder] = time
-    return sorted(times, key=lambda folder: (-times[folder], folder.name))
+        if os.path.lexists(folder / CONFIG):
+            times[folder] = newest_scores(folder) or 0
+    with_scores = [folder for folder in times if times[folder]]
+    return sorted(with_scores, key=lambda folder: (-times[folder], folder.name))
 
 
 def _name(setting: dict[str, Any]) -> str:

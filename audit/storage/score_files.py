@@ -3,23 +3,21 @@
 A cell that can be read in two ways is refused, with its line and its text.
 """
 
-import contextlib
 import itertools
 import os
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.errors import InputError, require
+from audit.errors import InputError, require, shown
 from audit.evidence import arrays, given
 from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
-from audit.storage.tables import STDIN, THOUSANDS, ReadColumns, Wanted, quote
+from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming
 
 Array = NDArray[np.float64]
 Evidence = Sets | Coins | OneRun | Fresh
@@ -44,7 +42,7 @@ def paths(scores: str) -> tuple[Path, ...]:
 
 def describe_files(files: Sequence[Path]) -> str:
     """Returns the names of score files as a report shows them: comma-separated, without their folders."""
-    return ", ".join(tables.name_file(path).name for path in files)
+    return ", ".join(Path(name_file(path)).name for path in files)
 
 
 def read_files(
@@ -70,31 +68,30 @@ def read_files(
       InputError: the files can't be read, hold no scores, or hold more than MOST_SCORES.
     """
     names, signs = _parse_columns(columns or {})
-    wanted = Wanted(_FORMS, names)
     suffixes = {path.suffix.lower() for path in files}
-    are_tables = all(tables.is_table(path) for path in files)
-    if len(files) == 1 and suffixes == {".npz"}:
-        return _read_npz(files[0], wanted, signs, one_run)
-    if len(files) == 1 and are_tables:
-        return _make_evidence(tables.read_table(files[0], wanted), signs, one_run)
+    are_tables = all(map(tables.is_table, files))
+    if len(files) == 1 and (are_tables or suffixes == {".npz"}):
+        read = tables.read_table if are_tables else _read_npz
+        cells = read(files[0], Wanted(_FORMS, names))
+        with naming(name_file(files[0])):
+            return _make_evidence(cells, signs, one_run)
 
     require(not one_run, _ONE_RUN_FIX)
-    are_worlds = are_tables and STDIN not in files
-    if len(files) != 2 or not (are_worlds or suffixes == {".npy"}):
-        shown = ",".join(map(str, files))
+    are_arrays = suffixes == {".npy"}
+    if len(files) != 2 or STDIN in files or not (are_tables or are_arrays):
+        given_files = ",".join(map(str, files))
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
-        raise InputError(f"`scores={shown}`: give {kinds}, or - for standard input")
+        raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
+    require(not (are_arrays and columns), f"{files[0]} has no columns: drop `columns`")
     worlds = []
     for path in files:
-        if are_worlds:
-            table = tables.read_table(path, Wanted(_ONE_WORLD, names))
-            worlds += [
-                signs.get(ours, 1) * _read_scores(table, [ours])[0] for ours in table.columns
-            ]
+        if are_arrays:
+            worlds.append(_flatten(_read_arrays(path, ())["observed"]))
         else:
-            require(not columns, f"{path} has no columns: drop `columns`")
-            worlds.append(_flatten(_read_arrays(path, ("observed",))["observed"]))
-    with _naming(files[0]):
+            cells = tables.read_table(path, Wanted(_ONE_WORLD, names))
+            with naming(path):
+                worlds += _read_scores(cells, list(cells), signs)
+    with naming(files[0]):
         return given.two_worlds(*worlds)
 
 
@@ -112,8 +109,8 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     Raises:
       InputError: for other columns, or for values that are no scores.
     """
-    table = tables.read_frame(place, names, column, Wanted(_FORMS, {}))
-    return _make_evidence(table, {}, one_run=False)
+    with naming(place):
+        return _make_evidence(tables.pick_columns(names, column, Wanted(_FORMS, {})), {}, False)
 
 
 def read_cosines(
@@ -140,19 +137,23 @@ def read_cosines(
     """
     found = _read_arrays(path, _COSINE_NAMES)
     name = next((name for name in ("observed", "in") if name in found), "")
-    presence = found.get("presence")
-    if "scores" in found and presence is not None:
+    presence = None
+    if {"scores", "presence"} <= set(found):
         name = "scores"
-    with _naming(path):
+        presence = found.pop("presence")
+    with naming(path):
         require(name, "it has no array observed: save observed=, or scores= and presence=")
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # of a single run
             cosines = cosines[None]
-            presence = None if presence is None else np.atleast_2d(presence)
+            if presence is not None:
+                presence = np.atleast_2d(presence)
         is_paired = name == "observed" and len(cosines) == 1 and not leave_one_out
-        unobserved = found.pop("unobserved", None) if is_paired else None
+        unobserved = None
+        if is_paired:
+            unobserved = found.pop("unobserved", None)
         # An array that would not be used is refused: the user expects it to count.
-        extra = ", ".join(sorted(set(found) - ({"presence"} if name == "scores" else set())))
+        extra = ", ".join(sorted(found))
         require(not extra, f"drop {extra}, or save scores= and presence= if some canaries are out")
         if is_paired:
             return given.paired_cosines(cosines[0], unobserved, dimension)
@@ -175,59 +176,26 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
     return names, signs
 
 
-def _read_npz(path: Path, wanted: Wanted, signs: Mapping[str, int], one_run: bool) -> Evidence:
-    """Returns the scores of a .npz file; see `read_files` for its arrays."""
-    with tables.reading(path), zipfile.ZipFile(path) as archive:
-        names = [member.removesuffix(".npy") for member in archive.namelist()]
-    ours = wanted.rename(names)
-    if {"fresh", "ranks", "fresh_draws"} & set(ours):
-        require(not one_run, _ONE_RUN_FIX)
-        theirs = {name: names[ours.index(name)] for name in _RANK_NAMES if name in ours}
-        found = _read_arrays(path, theirs.values())
-        with _naming(path):
-            return _rank({name: signs.get(name, 1) * found[theirs[name]] for name in theirs})
-    places = wanted.require(path, names)
-    found = _read_arrays(path, [names[index] for index in places.values()])
-    columns = {name: _flatten(found[names[index]]) for name, index in places.items()}
-    return _make_evidence(ReadColumns(path, columns), signs, one_run)
+def _read_npz(path: Path, wanted: Wanted) -> Columns:
+    """Returns the wanted arrays of a .npz file by our names; those of ranks if it has fresh draws."""
+    with tables.reading(path), np.load(path, allow_pickle=False) as file:
+        ours = wanted.rename(file.files)
+        if {"fresh", "ranks", "fresh_draws"} & set(ours):
+            places = {name: ours.index(name) for name in _RANK_NAMES if name in ours}
+        else:
+            places = wanted.require(file.files)
+        return {name: _flatten(file[file.files[place]]) for name, place in places.items()}
 
 
-def _rank(found: Mapping[str, NDArray[Any]]) -> Fresh:
-    """Returns the evidence of R runs whose K canaries are ranked among M fresh draws.
-
-    Args:
-      found: the arrays by our names: `scores` (R, K) and `fresh` (R, M), the draws' scores, and maybe the
-        `seed` by which ties are broken; or `ranks` (R, K) and the number `fresh_draws`, M. With either,
-        `presence` (R, K) if coins decided which canaries were in.
-    """
-    scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
-    for name in (scores, fresh):
-        require(name in found, f"it has no array {name}: save {scores}= and {fresh}=")
-    extra = ", ".join(sorted(set(found) - {scores, fresh, "presence", "seed"}))
-    require(not extra, f"it has {extra} next to {fresh}: drop one")
-    numbers = {}
-    for name in {"seed", "fresh_draws"} & set(found):
-        values = found[name]
-        is_whole = values.size == 1 and float(values.flat[0]).is_integer()
-        require(is_whole, f"{name} is no whole number: save one")
-        numbers[name] = int(values.flat[0])
-    draws = numbers.get("fresh_draws", found[fresh])
-    return given.ranks(found[scores], draws, found.get("presence"), seed=numbers.get("seed", 0))
-
-
-def _read_arrays(path: Path, names: Any) -> dict[str, NDArray[Any]]:
+def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
     """Returns those of the named arrays that a .npz or .json file has; the array of a .npy as `observed`."""
     suffix = path.suffix.lower()
     if suffix == ".json":
         columns = tables.read_json_columns(path)
-        with _naming(path):
+        with naming(path):
             return {name: arrays.floats(name, columns[name]) for name in names if name in columns}
     require(suffix in (".npz", ".npy"), f"`scores={path}`: give a .npz, .npy or .json file")
     with tables.reading(path):
-        if suffix == ".npz":
-            with zipfile.ZipFile(path) as archive:
-                size = sum(member.file_size for member in archive.infolist())
-            require(size <= tables.MAX_BYTES, f"{path}: its arrays are larger than 1 GiB")
         loaded = np.load(path, allow_pickle=False)
         if suffix == ".npy":
             return {"observed": loaded}
@@ -237,90 +205,86 @@ def _read_arrays(path: Path, names: Any) -> dict[str, NDArray[Any]]:
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
     """Returns (n, 1) as (n,), and other arrays as they are."""
-    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.ndim == 2 and values.shape[1] == 1:
+        return values[:, 0]
+    return values
 
 
-def _make_evidence(table: ReadColumns, signs: Mapping[str, int], one_run: bool) -> Evidence:
-    """Returns the scores of a table's two columns.
+def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) -> Evidence:
+    """Returns the scores of a table's two columns, or of the arrays of ranks.
 
     Args:
-      table: the columns.
+      columns: the columns by our names.
       signs: {our name: -1} of scores to negate.
       one_run: whether flat scores with presence are those of the canaries of a single run.
     """
-    first, second = table.columns
+    if {"fresh", "ranks", "fresh_draws"} & set(columns):
+        require(not one_run, _ONE_RUN_FIX)
+        return _rank({name: signs.get(name, 1) * values for name, values in columns.items()})
+    first, second = columns
     if second == "out":
         require(not one_run, _ONE_RUN_FIX)
-        scores_in, scores_out = _read_scores(table, [first, second])
-        if table.is_padded:
-            _require_no_padding(table, scores_in, scores_out)
-        worlds = signs.get(first, 1) * scores_in, signs.get(second, 1) * scores_out
-        with _naming(table.place):
-            return given.two_worlds(*worlds)
-    (scores,) = _read_scores(table, [first])
-    scores = signs.get(first, 1) * scores
-    present = _read_labels(table, second)
-    fits = scores.ndim in (1, 2) and scores.shape == present.shape
+        return given.two_worlds(*_read_scores(columns, [first, second], signs))
+    (scores,) = _read_scores(columns, [first], signs)
+    present = _read_labels(second, columns[second])
     shapes = f"scores {scores.shape} and presence {present.shape}"
-    require(fits, f"{table.place}: {shapes} must both be (runs,) or (runs, canaries)")
-    with _naming(table.place):
-        if one_run:
-            require(scores.ndim == 1 or len(scores) == 1, _ONE_RUN_FIX)
-        if one_run or scores.ndim == 2:
-            return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
-        sets = given.two_worlds(scores[present], scores[~present])
-        return sets._replace(labelled=True)
+    is_same = scores.shape == present.shape
+    require(is_same, f"{shapes} must both be (runs,) or (runs, canaries)")
+    require(not one_run or scores.ndim == 1 or len(scores) == 1, _ONE_RUN_FIX)
+    if one_run or scores.ndim > 1:
+        return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
+    sets = given.two_worlds(scores[present], scores[~present])
+    return sets._replace(labelled=True)
 
 
-def _require_no_padding(table: ReadColumns, scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if a column ends in NaN that may only fill it up to the length of the other.
+def _rank(found: Columns) -> Fresh:
+    """Returns the evidence of R runs whose K canaries are ranked among M fresh draws.
 
-    If they were counted as failed runs, bounds might be too high.
+    Args:
+      found: the arrays by our names: `scores` (R, K) and `fresh` (R, M), the draws' scores, and maybe the
+        `seed` by which ties are broken; or `ranks` (R, K) and the number `fresh_draws`, M. With either,
+        `presence` (R, K) if coins decided which canaries were in.
     """
-    ends_in_nan = [bool(np.isnan(scores[-1:]).any()) for scores in (scores_in, scores_out)]
-    if len(scores_in) == len(scores_out) and sum(ends_in_nan) == 1:
-        name = "in" if ends_in_nan[0] else "out"
-        reason = "failed runs, or only as long as the other column"
-        fix = "give score,in (1 or 0) in a row for each run"
-        raise InputError(f"{table.place}: {name} ends in NaN, of {reason}: {fix}")
+    scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
+    missing = {scores, fresh} - set(found)
+    require(not missing, f"it has no array {', '.join(missing)}: save {scores}= and {fresh}=")
+    extra = ", ".join(sorted(set(found) - {scores, fresh, "presence", "seed"}))
+    require(not extra, f"it has {extra} next to {fresh}: drop one")
+    for name in {"seed", "fresh_draws"} & set(found):
+        values = found[name]
+        is_whole = values.size == 1 and float(values.flat[0]).is_integer()
+        require(is_whole, f"{name} is no whole number: save one")
+        found[name] = int(values.flat[0])
+    seed = found.get("seed", 0)
+    return given.ranks(found[scores], found[fresh], found.get("presence"), seed=seed)
 
 
-def _read_scores(table: ReadColumns, names: Sequence[str]) -> list[Array]:
-    """Returns columns of scores; raises InputError for a cell that is no number.
+def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
+    """Returns columns of scores, negated by `signs`; raises InputError for a cell that is no number.
 
     Columns of texts may end in empty cells, which are dropped. They are read as one: a comma means the
     same in all.
     """
-    texts = [cell for name in names for cell in _list_cells(table, name)]
-    with _naming(table.place):
-        has_commas = _has_decimal_commas(texts)
+    listed = [name for name in names if _is_list(columns[name])]
+    has_commas = _has_decimal_commas([cell for name in listed for cell in columns[name]])
     found = []
     for name in names:
-        if not _is_list(table.columns[name]):
-            with _naming(table.place):
-                found.append(arrays.scores(name, table.columns[name]))
-            continue
-        cells = _list_cells(table, name)
-        count = len(cells)
-        while count and tables.is_blank(cells[count - 1]):
-            count -= 1
-        numbers = np.empty(count)
-        for row, cell in enumerate(cells[:count]):
-            is_text = has_commas and isinstance(cell, str)
-            number = _convert(cell.replace(",", ".") if is_text else cell)
-            if number is None:
-                problem = f"score {quote(cell)} is not a number"
-                fix = "fix it, or write nan if a run failed"
-                raise InputError(f"{table.place}: row {row + 1}: {problem}: {fix}")
-            numbers[row] = number
-        found.append(numbers)
+        numbers = columns[name]
+        if name in listed:
+            cells = columns[name]
+            count = len(cells)
+            while count and tables.is_blank(cells[count - 1]):
+                count -= 1
+            parsed = []
+            for row, cell in enumerate(cells[:count], 1):
+                number = _convert(cell, has_commas)
+                if number is None:
+                    problem = f"row {row}: score {shown(str(cell))!r} is not a number"
+                    raise InputError(f"{problem}: fix it, or write nan if a run failed")
+                parsed.append(number)
+            numbers = np.array(parsed, np.float64)
+        found.append(signs.get(name, 1) * arrays.scores(name, numbers))
     return found
-
-
-def _list_cells(table: ReadColumns, name: str) -> list[Any]:
-    """Returns a column's cells if they are a flat list; else none."""
-    cells = table.columns[name]
-    return cells if _is_list(cells) else []
 
 
 def _is_list(cells: Any) -> bool:
@@ -328,10 +292,12 @@ def _is_list(cells: Any) -> bool:
     return isinstance(cells, list) and not any(isinstance(cell, list | tuple) for cell in cells)
 
 
-def _convert(cell: Any) -> float | None:
+def _convert(cell: Any, has_commas: bool = False) -> float | None:
     """Returns a cell as a number; None for a boolean, for an underscore and for digits that are not ASCII."""
     if isinstance(cell, str):
         is_plain = cell.isascii() and "_" not in cell
+        if has_commas:
+            cell = cell.replace(",", ".")
     else:
         is_plain = isinstance(cell, int | float | np.number) and not isinstance(cell, bool)
     try:
@@ -347,50 +313,31 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     none. If all have it, as 2.998 and 1.002 do, their order is the same in both readings, and bounds depend
     only on that.
     """
-    texts = [cell for cell in cells if isinstance(cell, str)]
+    texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
     mixed = "some numbers have a comma, others a point: write all with points"
     require(not (has_commas and has_points), mixed)
-    mark = "," if has_commas else "."
-    marked = [text.strip() for text in texts if mark in text]
+    marked = [text for text in texts if ("," if has_commas else ".") in text]
     if marked and len(texts) == len(cells) and all(map(THOUSANDS.fullmatch, marked)):
-        problem = f"{quote(marked[0])} may have a separator of thousands"
-        fix = "write numbers without it, decimals with a point"
-        has_whole = any(text.strip().lstrip("+-").isdigit() for text in texts)
-        require(not has_whole, f"{problem}: {fix}")
+        problem = f"{marked[0]!r} may have a separator of thousands"
+        has_whole = any(text.lstrip("+-").isdigit() for text in texts)
+        require(not has_whole, f"{problem}: write numbers without it, decimals with a point")
     return has_commas
 
 
-def _read_labels(table: ReadColumns, name: str) -> NDArray[np.bool_]:
+def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
     """Returns for each cell whether its label, a word in _LABELS or 1 or 0, tells that the canary was in."""
-    cells = table.columns[name]
     if not _is_list(cells):
-        with _naming(table.place):
-            bits = arrays.floats(name, cells)
-            require(np.isin(bits, (0, 1)).all(), f"{name} must be 1 (in) or 0 (out) everywhere")
+        bits = arrays.floats(name, cells)
+        require(np.isin(bits, (0, 1)).all(), f"{name} must be 1 (in) or 0 (out) everywhere")
         return bits.astype(bool)
-    labels = {cell: _read_label(cell) for cell in set(cells)}
-    for cell, label in labels.items():
-        unknown = f"{quote(cell)} says neither in nor out: give {_LABELS_READ}"
-        require(label in (0, 1), f"{table.place}: {unknown}")
+    labels = {}
+    for cell in set(cells):
+        word = cell.strip().lower() if isinstance(cell, str) else cell
+        labels[cell] = _LABELS.get(word, _convert(word, True))
+        if isinstance(cell, bool | np.bool_):
+            labels[cell] = float(cell)
+        unknown = f"{shown(str(cell))!r} says neither in nor out: give {_LABELS_READ}"
+        require(labels[cell] in (0, 1), unknown)
     return np.array([labels[cell] for cell in cells], bool)
-
-
-def _read_label(cell: Any) -> float | None:
-    """Returns 1 for a label that means in, 0 for one that means out, another number or None for others."""
-    if isinstance(cell, bool | np.bool_):
-        return float(cell)
-    if isinstance(cell, str):
-        word = cell.strip().lower()
-        return _LABELS.get(word, _convert(word.replace(",", ".")))
-    return _convert(cell)
-
-
-@contextlib.contextmanager
-def _naming(path: object) -> Iterator[None]:
-    """Puts a file's name before the message of an InputError that is raised in the block."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None

@@ -34,9 +34,11 @@ CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
+_DIGITS = 16  # of a hash
 _SETTING = "setting"  # the name under which a file's arrays include the setting's hash
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 _AGAIN = "its runs are trained again"
+_MISNAMED = "is not the setting that its folder is named after: move it away"
 
 
 class Scores(NamedTuple):
@@ -60,10 +62,6 @@ class Scores(NamedTuple):
     def of_first(self, runs: int) -> "Scores":
         """Returns the scores of the first `runs` runs."""
         return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
-
-    def find_range(self) -> Range:
-        """Returns the runs [first, stop)."""
-        return self.first, self.first + len(self.scores)
 
 
 class Kept(NamedTuple):
@@ -92,6 +90,8 @@ class Store:
     Attributes:
       path: the folder.
       text: the content of its config.json, the setting's canonical JSON.
+      hash: the first hex digits of the text's SHA-256, in which the folder's name ends.
+      checkpoints: the folder in which the states of a chunk in progress are kept.
     """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
@@ -105,22 +105,24 @@ class Store:
         Raises:
           InputError: the folder can't be written, or its config is another setting's.
         """
-        self.text = _canonical_json(setting)
-        name = _hash(self.text)
+        text, name, folder = _find_folder(root, setting)
+        self.text = text
+        self.hash = name
         # A folder that exists is taken, whatever words are in its name.
-        folder = _find_folder(root, name)
         self.path = folder or root / (f"{words}-{name}" if words else name)
+        self.checkpoints = self.path / "checkpoints"
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             files.remove_abandoned(self.path)
         if folder is None:
-            self.write_text(CONFIG, self.text)
-        require(files.read(self.path / CONFIG) == self.text.encode(), _misnamed(self.path))
+            files.write_whole(self.path / CONFIG, text.encode())
+        is_same = files.read(self.path / CONFIG) == text.encode()
+        require(is_same, f"{self.path / CONFIG} {_MISNAMED}")
 
     @staticmethod
     def exists(root: Path, setting: dict[str, Any]) -> bool:
         """Returns whether a setting has a folder; raises InputError for a root that can't be looked into."""
-        return _find_folder(root, _hash(_canonical_json(setting))) is not None
+        return _find_folder(root, setting)[-1] is not None
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
@@ -130,19 +132,17 @@ class Store:
           InputError: the config can't be read, or the folder's name does not end in its hash.
         """
         content = files.read(folder / CONFIG)
-        require(content is not None, f"{folder} has no {CONFIG}: name another `setting`")
-        text = (content or b"").decode(errors="replace")
-        # `resolve`, because "." or a link to the folder has another name than the folder.
-        require(_hash(text) == hash_of(folder.resolve()), _misnamed(folder))
+        if content is None:
+            raise InputError(f"{folder} has no {CONFIG}: name another `setting`")
+        text = content.decode(errors="replace")
         store = cls.__new__(cls)  # without __init__, which makes the folder
-        store.path = folder
         store.text = text
+        store.hash = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+        # `resolve`, because "." or a link to the folder has another name than the folder.
+        require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
+        store.path = folder
+        store.checkpoints = folder / "checkpoints"
         return store
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder in which the states of a chunk in progress are kept."""
-        return self.path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
         """Returns the setting that the config holds; raises InputError if it is no JSON object."""
@@ -156,22 +156,21 @@ class Store:
     def result(self) -> Kept:
         """Returns the last audit's conclusion; all fields are None if no audit has concluded yet.
 
-        Raises:
-          InputError: the conclusion can't be read.
+        Raises InputError if the conclusion can't be read.
         """
         content = files.read(self.path / RESULT)
         if content is None:
             return Kept()
         try:
             result = json.loads(content)
-            rows = result.get("bounds") or [{}]  # which all have the same delta and confidence
+            row = (result.get("bounds") or [{}])[0]  # all rows have the same delta and confidence
             upper_bound = result.get("upper_bound")
             if upper_bound is None and "upper_bound" in result:
                 upper_bound = math.inf
             return Kept(
                 runs=result.get("runs"),
-                delta=rows[0].get("delta"),
-                confidence=rows[0].get("confidence"),
+                delta=row.get("delta"),
+                confidence=row.get("confidence"),
                 epsilon=result.get("epsilon"),
                 upper_bound=upper_bound,
                 provenance=result.get("provenance", {}),
@@ -191,47 +190,35 @@ class Store:
         for name in ("dimension", "draws"):
             if getattr(chunk, name):  # a file leaves out what is 0
                 arrays[name] = np.array(getattr(chunk, name))
-        first, stop = chunk.find_range()
-        self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
+        stop = chunk.first + len(chunk.scores)
+        self.write_arrays(f"scores_{chunk.first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
-        """Returns the scores of runs 0 .. runs - 1.
-
-        Raises:
-          InputError: scores are missing or can't be read.
-        """
-        chunks = self._read_chunks()
-        missing = gaps(map(Scores.find_range, chunks), runs)
-        if missing:
-            first, stop = missing[0]
+        """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
+        chunks, ranges = self._read_chunks()
+        for first, stop in gaps(ranges, runs):
             raise InputError(f"{self.path} lacks runs {first} to {stop - 1}: train them")
         if not chunks:  # and none are missing: `runs` is 0
             return Scores(0, np.empty((runs, 1)), np.empty((runs, 1), bool))
-
         shape = (runs, chunks[0].scores.shape[1])
         whole = chunks[0]._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
-        for chunk in chunks:
-            first, stop = chunk.find_range()
-            part = chunk.of_first(max(runs - first, 0))
-            whole.scores[first:stop] = part.scores
-            whole.presence[first:stop] = part.presence
+        for chunk, (first, stop) in zip(chunks, ranges, strict=True):
+            whole.scores[first:stop] = chunk.scores[: max(runs - first, 0)]
+            whole.presence[first:stop] = chunk.presence[: max(runs - first, 0)]
         return whole
 
     def missing(self, runs: int) -> list[Range]:
         """Returns the ranges [start, stop) of the runs 0 .. runs - 1 that no intact file holds.
 
-        Damaged files are set aside, with a line on stderr.
-
-        Raises:
-          InputError: a file can't be read, or files differ in the number of canaries a run.
+        Damaged files are set aside, with a line on stderr. Raises InputError if a file can't be read, or if
+        files differ in the number of canaries a run.
         """
-        return gaps(map(Scores.find_range, self._read_chunks()), runs)
+        return gaps(self._read_chunks()[1], runs)
 
     def runs_held(self) -> int:
         """Returns n if runs 0 .. n - 1 are stored and run n is missing."""
-        stored = [*map(Scores.find_range, self._read_chunks())]
-        end = max((stop for _, stop in stored), default=0)
-        return gaps(stored, end + 1)[0][0]
+        held = self._read_chunks()[1]
+        return gaps(held, sum(stop for _, stop in held) + 1)[0][0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
         """Returns the arrays of an .npz file by name; None if there is no file, or none that can be used.
@@ -249,44 +236,36 @@ class Store:
         try:  # the format has a checksum of each array
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 arrays = dict(file)
-        except files.NOT_AN_ARCHIVE:
+        except Exception:  # NumPy raises almost anything for damaged bytes
             files.set_aside(path, fix)
             return None
-        own_hash = _hash(self.text)
-        if str(arrays.pop(_SETTING, own_hash)) != own_hash:
+        if str(arrays.pop(_SETTING, self.hash)) != self.hash:
             files.set_aside(path, fix, "is of another setting")
             return None
         return arrays
 
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays and the setting's hash to an .npz file, whole or not at all; returns its path.
+        """Writes arrays and the setting's hash to an .npz file, whole or not at all, and returns its path.
 
         Equal arrays give equal bytes.
-
-        Args:
-          name: the file's name.
-          arrays: the arrays by their names in the file.
         """
         buffer = io.BytesIO()
-        marked: dict[str, Any] = {**arrays, _SETTING: np.array(_hash(self.text))}
+        marked: dict[str, Any] = {**arrays, _SETTING: np.array(self.hash)}
         np.savez(buffer, **marked)
-        return self.write_bytes(name, buffer.getvalue())
+        return files.write_whole(self.path / name, buffer.getvalue())
 
     def write_text(self, name: str, text: str) -> Path:
         """Writes a file in UTF-8, whole or not at all, and returns its path; raises InputError on failure."""
-        return self.write_bytes(name, text.encode())
+        return files.write_whole(self.path / name, text.encode())
 
-    def write_bytes(self, name: str, content: bytes) -> Path:
-        """Writes a file, whole or not at all, and returns its path; raises InputError on failure."""
-        return files.write_whole(self.path / name, content)
-
-    def _read_chunks(self) -> list[Scores]:
-        """Returns the scores of every intact file, in the order of the files' names.
+    def _read_chunks(self) -> tuple[list[Scores], list[Range]]:
+        """Returns the scores of every intact file, in the order of the files' names, and their runs.
 
         Raises InputError if files differ in the number of canaries a run.
         """
         chunks = []
-        counts = set()  # of canaries
+        ranges = []
+        counts = set()
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
             arrays = self.read_arrays(path.name, _AGAIN) if match else None
@@ -297,20 +276,16 @@ class Store:
             if scores.ndim != 2 or scores.shape != presence.shape:
                 files.set_aside(path, _AGAIN)
                 continue
-            chunks.append(
-                Scores(
-                    first=int(match[1]),
-                    scores=scores,
-                    presence=presence,
-                    dimension=int(arrays.get("dimension", 0)),
-                    draws=int(arrays.get("draws", 0)),
-                )
-            )
+            first = int(match[1])
+            dimension = int(arrays.get("dimension", 0))
+            draws = int(arrays.get("draws", 0))
+            chunks.append(Scores(first, scores, presence, dimension, draws))
+            ranges.append((first, first + len(scores)))
             counts.add(scores.shape[1])
         mixed = " and ".join(map(str, sorted(counts)))
         message = f"{self.path} mixes scores of {mixed} canaries a run: move it away"
         require(len(counts) <= 1, message)
-        return chunks
+        return chunks, ranges
 
 
 def gaps(held: Iterable[Range], runs: int) -> list[Range]:
@@ -353,25 +328,14 @@ def newest_scores(folder: Path) -> int | None:
     return max((path.stat().st_mtime_ns for path in chunks), default=None)
 
 
-def _canonical_json(setting: dict[str, Any]) -> str:
-    return json.dumps(setting, indent=2, sort_keys=True) + "\n"
-
-
-def _hash(text: str) -> str:
-    """Returns the first 16 hex digits of a config's SHA-256, in which its folder's name ends."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _find_folder(root: Path, name: str) -> Path | None:
-    """Returns the folder named <hash>, else <words>-<hash>, that has a config; None if there is none."""
+def _find_folder(root: Path, setting: dict[str, Any]) -> tuple[str, str, Path | None]:
+    """Returns (the setting's canonical JSON, its hash, its folder with a config or None)."""
+    text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
+    name = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if (folder / CONFIG).exists():
-            return folder
-    return None
-
-
-def _misnamed(folder: Path) -> str:
-    return f"{folder / CONFIG} is not the setting that its folder is named after: move it away"
+            return text, name, folder
+    return text, name, None
 
 
 @contextlib.contextmanager
@@ -397,7 +361,6 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_NAME = re.compile(r"(.+)_(\d+)\.npz")  # chunk and segments done
 _MIN_TRAINING_RATIO = 49  # of the times of training and of writing: writing takes at most 2%
 
 # (segments done, states) -> whether states can have come from that number of segments
@@ -437,12 +400,16 @@ class Checkpoints:
         """
         import jax  # imported here: those that only read a store have no JAX
 
+        expected, structure = jax.tree.flatten(states)
         for done, path in self._find(chunk):
-            leaves = _read(path, jax.tree.leaves(states))
-            if leaves is not None:
-                stored = jax.tree.unflatten(jax.tree.structure(states), leaves)
-                if fits(done, stored):
-                    return done, stored
+            with contextlib.suppress(Exception):  # NumPy raises almost anything for damaged bytes
+                with np.load(path, allow_pickle=False) as file:
+                    leaves = list(file.values())
+                types = [(leaf.shape, leaf.dtype) for leaf in leaves]
+                if types == [(leaf.shape, leaf.dtype) for leaf in expected]:
+                    stored = jax.tree.unflatten(structure, leaves)
+                    if fits(done, stored):
+                        return done, stored
             files.set_aside(path, "what it held is trained again")
         return 0, states
 
@@ -451,72 +418,47 @@ class Checkpoints:
 
         If it can't be written, a line on stderr says so once, and training goes on.
         """
+        import jax
+
         begin = time.monotonic()
         if begin < self._due:
             return
         path = self._folder / f"{chunk}_{done:06d}.npz"
         try:
-            _write(path, states)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with files.beside(path) as temporary, open(temporary, "wb") as file:
+                np.savez(file, *map(np.asarray, jax.tree.leaves(states)))
         except OSError as error:
-            self._report_once(error)
+            if not self._has_failed:
+                place = f"no checkpoint in {self._folder} ({error.strerror})"
+                fix = "make room, or keep results in another folder"
+                print(f"{place}: training goes on without; {fix}", file=sys.stderr)
+            self._has_failed = True
         else:
-            for _, other in self._find(chunk):
-                if other != path:
-                    files.remove(other)
-        end = time.monotonic()
-        self._due = end
+            self.drop(chunk, but=path)
+        self._due = time.monotonic()
         if self._seconds:
-            self._due += max(self._seconds, _MIN_TRAINING_RATIO * (end - begin))
+            self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))
 
-    def drop(self, chunk: str) -> None:
-        """Removes a chunk's checkpoints, for a chunk whose scores are stored."""
+    def drop(self, chunk: str, but: Path | None = None) -> None:
+        """Removes a chunk's checkpoints but one: all, if its scores are stored."""
         for _, path in self._find(chunk):
-            files.remove(path)
+            if path != but:
+                files.remove(path)
 
     def clear(self) -> None:
         """Removes the folder, but for damaged checkpoints that were set aside."""
         for path in files.list_folder(self._folder):
             if ".damaged-" not in path.name:
                 files.remove(path)
-        if not files.list_folder(self._folder):
-            files.remove(self._folder)
+        with contextlib.suppress(OSError):  # it has damaged checkpoints, or there is none
+            self._folder.rmdir()
 
     def _find(self, chunk: str) -> list[tuple[int, Path]]:
         """Returns (segments done, path) of the chunk's checkpoints, the newest first."""
         checkpoints = []
-        for path in files.list_folder(self._folder):
-            match = _NAME.fullmatch(path.name)
-            if match and match[1] == chunk:
-                checkpoints.append((int(match[2]), path))
+        for path in self._folder.glob(f"{chunk}_*.npz"):
+            segments = path.stem.removeprefix(f"{chunk}_")
+            if segments.isdigit():
+                checkpoints.append((int(segments), path))
         return sorted(checkpoints, reverse=True)
-
-    def _report_once(self, error: OSError) -> None:
-        if not self._has_failed:
-            print(
-                f"no checkpoint in {self._folder} ({error.strerror}): training goes on without; "
-                "make room, or keep results in another folder",
-                file=sys.stderr,
-            )
-        self._has_failed = True
-
-
-def _write(path: Path, states: Any) -> None:
-    """Writes a checkpoint: the leaves of the states, in order."""
-    import jax
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with files.beside(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, *map(np.asarray, jax.tree.leaves(states)))
-
-
-def _read(path: Path, expected: list[Any]) -> list[Any] | None:
-    """Returns the leaves of a checkpoint; None if it is damaged, or has leaves of other shapes or types."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            leaves = list(file.values())
-    except files.NOT_AN_ARCHIVE:
-        return None
-    shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
-    if shapes != [(leaf.shape, leaf.dtype) for leaf in expected]:
-        return None
-    return leaves

@@ -19,22 +19,22 @@ class Model(NamedTuple):
     """A network whose parameters are a single vector.
 
     Attributes:
-      module: takes a single example, without a batch axis.
       n_parameters: p.
       init: key -> theta (p,).
       unravel: theta -> the module's parameter tree.
-      criterion: (logits, label) -> scalar.
       loss: (theta, (features, label)) -> scalar, of a single example.
+      module: takes a single example, without a batch axis; None for a model that is given by its loss.
+      criterion: (logits, label) -> scalar; None without a module.
       inputs: features -> the floats of one example that the first layer sees; the module takes them in place
         of the features too.
     """
 
-    module: nn.Module
     n_parameters: int
     init: Callable[[Array], Array]
     unravel: Callable[[Array], Any]
-    criterion: Callable[[Array, Array], Array]
     loss: Callable[[Array, tuple[Array, Array]], Array]
+    module: Any = None
+    criterion: Callable[[Any, Array], Array] = None  # type: ignore[assignment]
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
@@ -79,7 +79,7 @@ def flat_model(
         logits: Any = module.apply({"params": unravel(theta)}, features)
         return criterion(logits, label)
 
-    return Model(module, template.size, init, unravel, criterion, loss, inputs)
+    return Model(template.size, init, unravel, loss, module, criterion, inputs)
 
 
 def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
@@ -89,19 +89,10 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
     """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns the loss of `model` for each example of a batch of B examples, (B,).
-
-        Args:
-          parameters: the tree of the module's parameters.
-          batch: (features (B, ...), labels (B, ...)).
-        """
+        """Returns the loss of each of a batch's B examples, (B,)."""
         features, labels = batch
-
-        def apply(features: Array) -> Any:
-            """Returns the logits of a single example."""
-            return model.module.apply({"params": parameters}, features)
-
-        logits = jax.vmap(apply)(features)
+        variables = {"params": parameters}
+        logits = jax.vmap(lambda example: model.module.apply(variables, example))(features)
         return jax.vmap(model.criterion)(logits, labels)
 
     return losses

@@ -18,10 +18,10 @@ from audit.adversaries.base import Adversary, Knowledge
 from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
-from audit.mechanism.clipping import layerwise
 from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
+from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.mechanism.ensemble import MOST_PROGRAMS
-from audit.settings.setting import POISSON, SHUFFLED, Sampling, Setting
+from audit.settings.setting import POISSON, SHUFFLED, Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, task
 from audit.training import game
@@ -33,41 +33,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 # cached: equal arguments give the same function.
 
 
-def _momentum(learning_rate: Array) -> optax.GradientTransformation:
-    """Returns SGD with momentum 0.9."""
-    return optax.sgd(learning_rate, momentum=0.9)
-
-
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
-    "momentum": _momentum,
+    "momentum": partial(optax.sgd, momentum=0.9),
     "adam": optax.adam,
 }
 
 
-@lru_cache(MOST_PROGRAMS)
-def _keep_books(model: Model) -> ClippedSum:
-    """Returns the clipped sum of narrow networks of dense layers."""
-    return book_keeping(model.module, model.unravel, model.criterion)
-
-
-@lru_cache(MOST_PROGRAMS)
-def _keep_unfolded_books(model: Model) -> ClippedSum:
-    """Returns the clipped sum of networks of more kinds of layers, such as convolutions."""
-    return layerwise.unfolded_book_keeping(model.module, model.unravel, model.criterion)
-
-
-@lru_cache(MOST_PROGRAMS)
-def _take_each_gradient(model: Model) -> ClippedSum:
-    """Returns the clipped sum of any model, by a gradient of each example."""
-    return per_example(model.loss)
-
-
-# (model) -> the function (theta, batch, C) -> the sum of the batch's clipped gradients; the fastest first.
+# (model) -> the function (theta, batch, C) -> the clipped sum of a batch, the fastest first: for
+# narrow networks of dense layers, for more kinds of layers, and for any model.
 CLIPPING: dict[str, Callable[[Model], ClippedSum]] = {
-    "book_keeping": _keep_books,
-    "unfolded": _keep_unfolded_books,
-    "per_example": _take_each_gradient,
+    "book_keeping": lru_cache(MOST_PROGRAMS)(
+        lambda model: book_keeping(model.module, model.unravel, model.criterion)
+    ),
+    "unfolded": lru_cache(MOST_PROGRAMS)(
+        lambda model: unfolded_book_keeping(model.module, model.unravel, model.criterion)
+    ),
+    "per_example": lru_cache(MOST_PROGRAMS)(lambda model: per_example(model.loss)),
 }
 
 
@@ -136,21 +118,37 @@ def build(
         weight_decay=fields.weight_decay or None,  # None leaves the decay out of the program
     )
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
-    schedule = Schedule(batches_of(setting, examples), _make_insertion_mask(setting))
+    schedule = _make_schedule(setting, examples)
     mechanism = _make_mechanism(choices(setting, trained))
+
+    def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
+        """Returns a training run without canaries."""
+        compiled = _compile_simulation(mechanism)
+        traced = jax.tree.map(jnp.float32, hyper)
+        trajectory: Trajectory = compiled(traced, theta_0, data, schedule.batches, key)
+        return trajectory
+
+    def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
+        """Returns the final model (p,) of training without noise, as an adversary forecasts a run.
+
+        Each canary is inserted times the probability with which it is present: a fair coin decides whether it
+        is in. If it is, a step takes it with the sampler's chance.
+        """
+        presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
+        compiled = _compile_rehearsal(mechanism, craft)
+        traced = jax.tree.map(jnp.float32, hyper)
+        return jnp.asarray(compiled(traced, state, theta_0, data, schedule, presence))
 
     adversary = own
     if adversary is None:
-        # A fair coin decides whether a canary is in. If it is, a step takes it with the sampler's chance.
-        presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
         knowledge = Knowledge(
             model=trained.model,
             classes=trained.classes,
             hyper=hyper,
             data=data,
-            simulate=partial(_simulate, mechanism, data, schedule),
+            simulate=simulate,
             canaries=setting.canaries,
-            expect=partial(_expect, mechanism, hyper, data, schedule, presence),
+            expect=expect,
             insertions=setting.insertions,
             steps=setting.schedule.steps,
         )
@@ -159,6 +157,18 @@ def build(
     fix = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
     is_same = adversary.canaries == setting.canaries
     require(is_same, f"{mismatch} {adversary.canaries}: {fix}")
+
+    # Poisson sampling tosses a coin for each canary and step. Samplers with epochs draw a step of each epoch:
+    # by shuffling, which deals the canaries evenly to the steps, or for each canary by itself. Otherwise the
+    # schedule fixes which steps take canaries.
+    sampler = setting.sampling
+    join: base.Join | None = None
+    if sampler.name == POISSON:
+        join = joining.draw_by_coins
+    elif sampler.name == SHUFFLED:
+        join = joining.draw_by_shuffling(sampler.batches)
+    elif sampler.batches:
+        join = joining.draw_by_dice(sampler.batches)
 
     # A training step computes the canaries too, and in the same precision.
     craft = _at_precision(adversary.craft, fields.precision)
@@ -171,86 +181,29 @@ def build(
         schedule=schedule,
         seed=setting.seed,
         unknown_initialisation=setting.unknown_initialisation,
-        join=_make_join(setting.sampling),
+        join=join,
         sampling_rate=setting.sampling.rate,
     )
 
 
-def _make_join(sampler: Sampling) -> base.Join | None:
-    """Returns the function by which a sampler draws which canaries join a step; None where nothing is drawn.
+def _make_schedule(setting: Setting, examples: int) -> Schedule:
+    """Returns the mini-batches (T, B) of a setting's steps, and the mask of the steps that insert canaries.
 
-    Poisson sampling draws by a coin for each canary and step. Samplers with epochs draw a step of each epoch
-    of `sampler.batches` steps: by shuffling, which deals the canaries evenly to the steps, or for each canary
-    on its own. Otherwise the schedule fixes which steps take canaries.
-    """
-    if sampler.name == POISSON:
-        return joining.draw_by_coins
-    if sampler.name == SHUFFLED:
-        return joining.draw_by_shuffling(sampler.batches)
-    if sampler.batches:
-        return joining.draw_by_dice(sampler.batches)
-    return None
-
-
-def _simulate(
-    mechanism: base.Mechanism,
-    data: base.Data,
-    schedule: Schedule,
-    hyper: Hyperparameters,
-    key: Array,
-    theta_0: Array,
-) -> Trajectory:
-    """Returns a training run without canaries."""
-    traced = jax.tree.map(jnp.float32, hyper)
-    compiled = _compile_simulation(mechanism)
-    trajectory: Trajectory = compiled(traced, theta_0, data, schedule.batches, key)
-    return trajectory
-
-
-def _expect(
-    mechanism: base.Mechanism,
-    hyper: Hyperparameters,
-    data: base.Data,
-    schedule: Schedule,
-    presence: Array,
-    craft: base.Craft,
-    state: base.Tree,
-    theta_0: Array,
-) -> Array:
-    """Returns the final model (p,) of training without noise, as an adversary forecasts a run.
-
-    Each canary is inserted times the probability (K,) with which it is present.
-    """
-    traced = jax.tree.map(jnp.float32, hyper)
-    compiled = _compile_rehearsal(mechanism, craft)
-    theta: Array = compiled(traced, state, theta_0, data, schedule, presence)
-    return theta
-
-
-def batches_of(setting: Setting, n_examples: int) -> Array:
-    """Returns the mini-batches (T, B) of a setting's steps, as indices of examples.
-
-    The setting's seed decides them, so that they are the same in all runs.
-    """
-    key = game.root(setting.seed, "batches")
-    steps = setting.schedule.steps
-    return base.fixed_shuffle(key, n_examples, setting.mechanism.batch_size, steps)
-
-
-def _make_insertion_mask(setting: Setting) -> Array:
-    """Returns the mask of the steps that insert canaries, 1 at those steps and 0 at others.
-
-    It is (T,) where all canaries share their steps, or (T, K) where each of K canaries has its own.
+    The setting's seed decides the batches: they are the same in all runs. The mask is (T,) where all canaries
+    share their steps, or (T, K) where each of K canaries has its own.
     """
     schedule = setting.schedule
+    key = game.root(setting.seed, "batches")
+    batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
     times = setting.sampling.times
     if not times:  # step `place` of each period inserts, for all canaries alike
-        return base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
+        mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
+        return Schedule(batches, mask)
     # Each canary has `times` random steps, the same in all runs. `base.fixed_shuffle` folds epochs' numbers
-    # into the same key of the batches; this number is beyond any epoch's.
-    batches_key = game.root(setting.seed, "batches")
-    key = jax.random.fold_in(batches_key, zlib.crc32(b"canaries"))
-    return jnp.asarray(cohorts.repeated(key, setting.canaries, schedule.steps, times))
+    # into the same key; this number is beyond any epoch's.
+    canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
+    drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, times)
+    return Schedule(batches, jnp.asarray(drawn))
 
 
 def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from audit.conclusions import lipschitz, measuring, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
@@ -22,7 +24,8 @@ from audit.runtime import machine
 from audit.runtime.machine import Progress
 from audit.settings import make
 from audit.settings.setting import Setting, flat, identity, summary
-from audit.storage.store import FIGURE, Scores, Store, count_runs
+from audit.storage import files
+from audit.storage.store import FIGURE, Scores, Store
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from audit.training.game import Game, Trained
@@ -68,17 +71,6 @@ class Trainer(Protocol):
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training, to be stored with the scores."""
-
-
-# (recipe, data) -> a trainer; raises InputError if recipe and data don't fit.
-MakeTrainer = Callable[[GameRecipe, Dataset], Trainer]
-
-
-class HasTrainer(Protocol):
-    """What trains, on this machine or elsewhere."""
-
-    @property
-    def trainer(self) -> MakeTrainer: ...
 
 
 class LocalTrainer:
@@ -197,7 +189,7 @@ def make_recipe(setting: Setting, dataset: Dataset) -> GameRecipe:
 def audit(
     request: Request,
     out: Path,
-    engines: AbstractContextManager[HasTrainer] | None = None,
+    engines: AbstractContextManager[Any] | None = None,
     report: Progress | None = None,
 ) -> Finished:
     """Trains the runs that the store lacks, and concludes.
@@ -207,8 +199,8 @@ def audit(
     Args:
       request: what is audited.
       out: the folder of all stores.
-      engines: a context that yields the engine that trains; by default that of this process. It is entered
-        only if there is something to train.
+      engines: a context that yields the engine that trains, whose `trainer` maps (recipe, data) to a
+        `Trainer`; by default that of this process. It is entered only if there is something to train.
       report: called with the number of runs trained since the last call; by default a progress bar shows it.
 
     Raises:
@@ -237,12 +229,12 @@ def audit(
     return Finished(request, store, scores, conclusion, provenance, trained)
 
 
-def keep(finished: Finished, files: Sequence[str] = (), **more: Any) -> None:
+def keep(finished: Finished, pictures: Sequence[str] = (), **more: Any) -> None:
     """Writes a conclusion to its store.
 
     Args:
       finished: the audit.
-      files: what is written next to audit.json: FIGURE and PAGE, or one of them.
+      pictures: what is written next to audit.json: FIGURE and PAGE, or one of them.
       **more: further entries of audit.json.
 
     Raises:
@@ -250,17 +242,17 @@ def keep(finished: Finished, files: Sequence[str] = (), **more: Any) -> None:
     """
     store = finished.store
     results.keep_result(store, finished.conclusion, **finished.circumstances(), **more)
-    if FIGURE in files:
+    if FIGURE in pictures:
         from audit.report import audit_panels, style  # loads Matplotlib
 
         title = summary(finished.request.setting, finished.request.runs)
         figure = audit_panels.audit_figure(finished.conclusion, title)
-        store.write_bytes(FIGURE, style.png(figure))
-    if PAGE in files:
+        files.write_whole(store.path / FIGURE, style.png(figure))
+    if PAGE in pictures:
         from audit.report import audit_page, subjects
 
         subject = subjects.describe_setting(store.path, subjects.RequestedLevels())
-        store.write_bytes(PAGE, audit_page.make_audits_page([subject]))
+        files.write_whole(store.path / PAGE, audit_page.make_audits_page([subject]))
 
 
 def until_epsilon(epsilon: float) -> Until:
@@ -318,7 +310,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     are those of the first number of runs that proves enough: they do not depend on the size of stages.
     """
     most = request.runs
-    missing = count_runs(store.missing(most))
+    missing = int(np.diff(store.missing(most)).sum())
     if request.until is None:
         with nullcontext(report) if report else machine.bar(missing) as advance:
             return trainer.train(store, most, most, advance)

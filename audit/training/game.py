@@ -11,8 +11,8 @@ Randomness. Everything is drawn from roots under the seed, each with a name:
     presence run i's coins from fold_in(., i), where it has several canaries
     own      run i's own canaries from fold_in(., i), where an adversary draws them afresh for every run
 
-so a run's draws depend on the seed and its index alone: not on its chunk, the number of devices or
-where a resumed run began.
+A run's draws depend only on the seed and its index: not on its chunk, the number of devices or where a
+resumed run began.
 """
 
 import functools
@@ -31,7 +31,7 @@ from jax.stages import Compiled, Wrapped
 from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
-from audit.adversaries.base import Adversary, Observer, shapes
+from audit.adversaries.base import Adversary, shapes
 from audit.errors import InputError, require
 from audit.mechanism import ensemble
 from audit.mechanism.base import (
@@ -142,34 +142,6 @@ class Midway(NamedTuple):
 Watch = Callable[[Midway], object]  # looks at a chunk after each segment
 
 
-class _Attack(NamedTuple):
-    """The adversary's state from before training, the theta_0 (p,) that it assumes, and the runs' theta_0.
-
-    The last is not used if every run draws its own.
-    """
-
-    state: Tree
-    assumed_theta_0: Array
-    theta_0: Array
-
-
-class _Bind(NamedTuple):
-    """Makes the canaries of a run: the adversary's functions, bound to its state in that run."""
-
-    adversary: Adversary
-    join: Join | None
-
-    def __call__(self, state: Tree, presence: Array, own_key: Array) -> Canaries:
-        """Returns the canaries of a run with this presence (K,) and this own key."""
-        adversary = self.adversary
-        state = adversary.draw_for_run(state, own_key)
-        observe = None
-        if adversary.observer is not None:
-            observe = partial(adversary.observer.observe, state)
-        craft = partial(adversary.craft, state)
-        return Canaries(craft, presence, observe, adversary.crafts_constant, self.join)
-
-
 def root(seed: int, name: str) -> Array:
     """Returns the named root of a seed's randomness, a typed threefry key (see the module for the names)."""
     key = jax.random.key(seed, impl="threefry2x32")
@@ -199,24 +171,17 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
 
 
 def chunk_size(game: Game, runs: int) -> int:
-    """Returns how many runs to train at once, for chunks of about equal size that fit cache or memory.
-
-    Args:
-      game: the game to play.
-      runs: the number of runs in all.
-    """
+    """Returns how many of `runs` runs to train at once, for chunks of about equal size that fit memory."""
     batch_size = game.schedule.batches.shape[1]  # `batches` is (steps, B)
     example = tuple(map(jax.typeof, game.data))
-    step_memory = _estimate_memory(game.mechanism, game.init, example, batch_size)
-    return ensemble.chunk_size(runs, step_memory)
+    return ensemble.chunk_size(
+        runs, _estimate_memory(game.mechanism, game.init, example, batch_size)
+    )
 
 
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
 def _estimate_memory(
-    mechanism: Mechanism,
-    init: Callable[[Array], Array],
-    data: tuple[Any, ...],
-    batch_size: int,
+    mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> StepMemory:
     """Returns an estimate of the memory that a single run's step takes on data of these shapes and types."""
     theta_0 = init(jax.random.key(0))  # only its shape matters: any key will do
@@ -225,7 +190,7 @@ def _estimate_memory(
 
 def play(
     game: Game,
-    ranges: Iterable[tuple[int, int]],
+    ranges: Iterable[Range],
     chunk: int,
     progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
@@ -235,8 +200,7 @@ def play(
 
     Args:
       game: the game to play.
-      ranges: ranges of runs, [start, stop). The next is requested only after the caller took the scores of
-        the one before.
+      ranges: ranges of runs, [start, stop).
       chunk: the number of runs of a chunk.
       progress: called with (0, 0) when all is compiled, and with (runs, steps) after each segment.
       checkpoints: the place of checkpoints, if any. A chunk that was interrupted goes on from its last
@@ -247,14 +211,12 @@ def play(
     Raises:
       InputError: a model diverged.
     """
-    player = _ChunkPlayer(game, chunk)
+    player = Player(game, chunk)
     progress(0, 0)  # all is compiled
-    for start, stop in ranges:
-        for first in range(start, stop, chunk):
-            scores = player.play(first, min(chunk, stop - first), progress, checkpoints, watch)
-            yield game.describe_scores(first, scores)
-            if checkpoints is not None:
-                checkpoints.drop(player.checkpoint_name(first))
+    for first, stop in cut(ranges, chunk):
+        yield player.play(first, stop - first, progress, checkpoints, watch)
+        if checkpoints is not None:
+            checkpoints.drop(player.chunk)
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
@@ -268,19 +230,29 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     Raises:
       InputError: a model diverged.
     """
-    attack = _prepare_attack(game)
+    state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
-    score = jax.jit(jax.vmap(game.adversary.score_for_run, (None, 0, None, 0, None)))
-    # What the adversary saw of the iterates is (), nothing.
-    scores = score(attack.state, own_keys, (), thetas, attack.assumed_theta_0)
-    return game.describe_scores(first, scores)
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=(None, 0, 0, None))
+    def score(state: Tree, own_key: Array, theta: Array, assumed_theta_0: Array) -> Array:
+        """Returns the scores (K,) of a run; what the adversary saw of the iterates is (), nothing."""
+        own_state = game.adversary.draw_for_run(state, own_key)
+        return game.adversary.score(own_state, (), theta, assumed_theta_0)
+
+    return game.describe_scores(first, score(state, own_keys, thetas, assumed_theta_0))
 
 
-class _ChunkPlayer:
+class Player:
     """Plays a game's chunks; it holds the compiled programs, and the arrays that runs share, on the devices.
 
-    Chunks are padded with further runs to one width, so that the same programs serve all of them.
+    Chunks are padded with further runs to one width: the same programs serve all of them.
+
+    Attributes:
+      chunk: the name of the checkpoints of the chunk that was played last.
     """
+
+    chunk = ""
 
     def __init__(self, game: Game, chunk: int) -> None:
         """Puts shared arrays on the devices, and compiles the segments' programs for chunks of `chunk` runs.
@@ -292,31 +264,28 @@ class _ChunkPlayer:
         # devices, there may be more devices than runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # A chunk is padded to this number of runs, which the devices share evenly.
-        self._width = placement.round_up(chunk)
+        rows = placement.mesh.shape["runs"]
+        self._width = -(-chunk // rows) * rows  # rounded up, so that the devices share runs evenly
 
-        # Hyperparameters become traced scalars, so that other values need no other program.
+        # Hyperparameters become traced scalars: other values need no other program.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
-        shared = (hyper, _prepare_attack(game), game.data, segments)
-        self._hyper, self._attack, self._data, self._segments = placement.everywhere(shared)
+        shared = (hyper, game.data, segments, _prepare_attack(game))
+        self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
+        self._state, self._assumed_theta_0, self._theta_0 = attack
 
         # Programs do not depend on the adversary's `init`, which may hold the data.
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
-        self._begin = _map_begin(game.mechanism.start, init, adversary.observer, placement)
-        self._score, self._craft = _map_attack(adversary, placement)
-        program = ensemble.compile_segment(game.mechanism, _Bind(adversary, game.join), placement)
+        programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
+        self._begin, segment, self._score, self._craft = programs
         # Of arguments only shapes, dtypes and places matter to a program: any runs will do.
-        runs = np.arange(self._width)
-        states = self._first_states(runs)
-        drawn = self._draw(runs)
+        states, drawn = self._draw(np.arange(self._width))
         self._compiled: dict[int, Compiled] = {}
-        for segment in self._segments:
-            length = len(segment.mask)
-            if length not in self._compiled:
-                arguments = self._arguments(states, segment, drawn)
-                self._compiled[length] = ensemble.compiled_for(arguments, program)
+        for part in self._segments:
+            if len(part.mask) not in self._compiled:
+                arguments = (self._hyper, states, self._data, part, self._state, drawn)
+                self._compiled[len(part.mask)] = ensemble.compiled_for(arguments, segment)
 
     def play(
         self,
@@ -325,8 +294,8 @@ class _ChunkPlayer:
         progress: SegmentProgress = lambda runs, steps: None,
         checkpoints: Checkpoints | None = None,
         watch: Watch | None = None,
-    ) -> Array:
-        """Trains runs first, ..., first + size - 1 and returns their scores (size, K).
+    ) -> Scores:
+        """Trains runs first, ..., first + size - 1 and returns their scores.
 
         Args:
           first: the index of the chunk's first run.
@@ -334,81 +303,68 @@ class _ChunkPlayer:
           progress: called after each segment with (size, the segment's steps).
           checkpoints: where states are stored between segments, and looked for before the first.
           watch: called with the chunk after each segment.
+
+        Raises:
+          InputError: a model diverged.
         """
-        runs = np.arange(first, first + self._width)
-        name = self.checkpoint_name(first)
-        drawn = self._draw(runs)
+        # By its first run, the padded width and the number of segments.
+        self.chunk = f"{first:07d}_{self._width}_{len(self._segments)}"
+        states, drawn = self._draw(np.arange(first, first + self._width))
         own_keys = drawn[-1]
-        attack = self._attack
 
         def score(states: State) -> Array:
             """Returns the scores (size, K) of the chunk's runs in these states, without padding runs."""
-            seen = (states.seen, states.theta, attack.assumed_theta_0)
-            scores: Array = self._score(attack.state, own_keys, *seen)
+            seen = (states.seen, states.theta, self._assumed_theta_0)
+            scores: Array = self._score(self._state, own_keys, *seen)
             return scores[:size]
 
         def craft(states: State) -> Tree:
             """Returns the canaries that the next step may insert, with a leading axis (size,)."""
-            crafted = self._craft(attack.state, own_keys, states.step, states.theta)
+            crafted = self._craft(self._state, own_keys, states.step, states.theta)
             return jax.tree.map(lambda part: part[:size], crafted)
 
-        states = self._first_states(runs)
         done = 0  # segments, those before the checkpoint included
         if checkpoints is not None:
-            done, states = checkpoints.resume(name, states, self._fits)
+            done, states = checkpoints.resume(self.chunk, states, self._fits)
             # A checkpoint is read into memory: its runs are spread over the devices again.
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
             steps = len(segment.mask)
-            states = self._compiled[steps](*self._arguments(states, segment, drawn))
+            arguments = (self._hyper, states, self._data, segment, self._state, drawn)
+            states = self._compiled[steps](*arguments)
             jax.block_until_ready(states)  # JAX returns before the steps are done
             progress(size, steps)
-
             if watch is not None:
-                done_steps = int(states.step[0])  # all runs are at the same step
-                thetas = states.theta[:size]
                 watch(
                     Midway(
-                        first, done_steps, thetas, partial(score, states), partial(craft, states)
+                        first,
+                        steps=int(states.step[0]),  # all runs are at the same step
+                        thetas=states.theta[:size],
+                        scores=partial(score, states),
+                        craft=partial(craft, states),
                     )
                 )
-
             # After the last segment scores are stored instead of a checkpoint.
             if checkpoints is not None and number < len(self._segments):
-                checkpoints.offer(name, number, states)
-        return score(states)
-
-    def checkpoint_name(self, first: int) -> str:
-        """Returns a checkpoint's name: the chunk's first run, the padded width, the number of segments."""
-        return f"{first:07d}_{self._width}_{len(self._segments)}"
+                checkpoints.offer(self.chunk, number, states)
+        return self._game.describe_scores(first, score(states))
 
     def _fits(self, done: int, checkpoint: State) -> bool:
         """Returns whether a checkpoint's runs have taken the steps of `done` segments, and some are left."""
         steps = sum(len(segment.mask) for segment in self._segments[:done])
         return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
-    def _first_states(self, runs: NDArray[np.int64]) -> State:
-        """Returns the states of runs of these indices (R,) before the first step."""
-        keys = self._placement.by_run(self._game.run_keys("theta", runs))
-        attack = self._attack
-        states: State = self._begin(keys, attack.theta_0, attack.state, attack.assumed_theta_0)
-        return states
+    def _draw(self, runs: NDArray[np.int64]) -> tuple[State, tuple[Array, Array, Array]]:
+        """Returns the states of runs of these indices (R,) before the first step, and their own draws.
 
-    def _draw(self, runs: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-        """Returns which canaries are present (R, K), the noise's keys (R,) and the own keys (R,) of runs.
-
-        If canaries are sampled, the presence of one that is in is the probability of joining a step, not 1.
+        The draws are which canaries are present (R, K), the noise's keys (R,) and the own keys (R,). If
+        canaries are sampled, the presence of one that is in is the probability of joining a step, not 1.
         """
         game = self._game
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
         drawn = (present, game.run_keys("noise", runs), game.run_keys("own", runs))
-        return self._placement.by_run(drawn)
-
-    def _arguments(
-        self, states: State, segment: Schedule, drawn: tuple[Array, Array, Array]
-    ) -> tuple[Tree, ...]:
-        """Returns the arguments of the program of `ensemble.compile_segment`, in order, on the devices."""
-        return self._hyper, states, self._data, segment, self._attack.state, *drawn
+        keys, drawn = self._placement.by_run((game.run_keys("theta", runs), drawn))
+        return self._begin(keys, self._theta_0, self._state, self._assumed_theta_0), drawn
 
 
 def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
@@ -419,12 +375,11 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
     return jax.vmap(game.init)(game.run_keys("theta", runs))
 
 
-def _prepare_attack(game: Game) -> _Attack:
-    """Returns what the adversary decides before training, the theta_0 that it assumes, and the runs' theta_0.
+def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
+    """Returns the adversary's state from before training, the theta_0 that it assumes, and the runs' theta_0.
 
-    It assumes the runs' own theta_0, unless their initialisation is unknown to it: then it draws a guess.
-
-    Raises InputError if the adversary's functions break its contract.
+    It assumes the runs' own theta_0, unless their initialisation is unknown to it: then it draws a guess, and
+    the runs' theta_0 is not used. Raises InputError if the adversary's functions break its contract.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
@@ -433,9 +388,9 @@ def _prepare_attack(game: Game) -> _Attack:
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
     leaves, structure = jax.tree.flatten(state)
-    types = tuple(jax.typeof(leaf) for leaf in leaves)
+    types = tuple(map(jax.typeof, leaves))
     _check_shapes(game.adversary._replace(init=_refuse_init), structure, types, theta_0.size)
-    return _Attack(state, assumed, theta_0)
+    return state, assumed, theta_0
 
 
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
@@ -450,40 +405,54 @@ def _check_shapes(
 # game with its data. Of the arguments of a program that is mapped over runs, those with axis 0 have a leading
 # axis of runs, and all runs share those with axis None.
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
-def _map_begin(
-    start: Callable[[Array], State],
+def _map_programs(
+    mechanism: Mechanism,
+    adversary: Adversary,
     init: Callable[[Array], Array] | None,
-    observer: Observer | None,
+    join: Join | None,
     placement: Placement,
-) -> Wrapped:
-    """Returns the program that makes the states of a chunk's runs before the first step.
+) -> tuple[Wrapped, Wrapped, Wrapped, Wrapped]:
+    """Returns the programs of a chunk's runs: they begin, take a segment, are scored (R, K), are crafted for.
 
     Args:
-      start: theta_0 (p,) -> the mechanism's first state.
+      mechanism: what trains.
+      adversary: the adversary.
       init: run key -> theta_0 (p,), if each run draws its own; None if all runs share theta_0.
-      observer: how the adversary sees every iterate, if it does.
+      join: the draw of the canaries that join a step, if any.
       placement: the devices.
     """
+    observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
         """Returns a run's state before the first step, with what the observer remembers at the start."""
-        first = start(theta_0 if init is None else init(key))
+        first = mechanism.start(theta_0 if init is None else init(key))
         if observer is None:
             return first
         return first._replace(seen=observer.begin(state, assumed_theta_0))
 
-    return placement.over_runs(begin, (0, None, None, None))
+    def bind(state: Tree, presence: Array, own_key: Array) -> Canaries:
+        """Returns the canaries of a run with this presence (K,) and this own key."""
+        state = adversary.draw_for_run(state, own_key)
+        observe = None
+        if observer is not None:
+            observe = partial(observer.observe, state)
+        craft = partial(adversary.craft, state)
+        return Canaries(craft, presence, observe, adversary.crafts_constant, join)
 
+    def score(state: Tree, own_key: Array, seen: Tree, theta: Array, theta_0: Array) -> Array:
+        """Returns the scores (K,) of a run's model."""
+        return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, theta_0)
 
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
-def _map_attack(adversary: Adversary, placement: Placement) -> tuple[Wrapped, Wrapped]:
-    """Returns the programs that score the canaries of a chunk's runs, (R, K), and that craft them.
+    def craft(state: Tree, own_key: Array, step: Array, theta: Array) -> Tree:
+        """Returns the canaries of a run's step."""
+        return adversary.craft(adversary.draw_for_run(state, own_key), step, theta)
 
-    Methods of equal adversaries are not equal, so the programs are kept by adversary.
-    """
-    score = placement.over_runs(adversary.score_for_run, (None, 0, 0, 0, None))
-    craft = placement.over_runs(adversary.craft_for_run, (None, 0, 0, 0))
-    return score, craft
+    return (
+        placement.over_runs(begin, (0, None, None, None)),
+        ensemble.map_segment(mechanism, bind, placement),
+        placement.over_runs(score, (None, 0, 0, 0, None)),
+        placement.over_runs(craft, (None, 0, 0, 0)),
+    )
 
 
 def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
@@ -586,8 +555,7 @@ def train(
 
 def _is_out_of_memory(error: Exception) -> bool:
     """Returns whether an error is JAX's for a device that ran out of memory."""
-    is_from_jax = isinstance(error, jax.errors.JaxRuntimeError)
-    return is_from_jax and "RESOURCE_EXHAUSTED" in str(error)
+    return "RESOURCE_EXHAUSTED" in str(error)
 
 
 class ChunkTrainer:
@@ -595,9 +563,7 @@ class ChunkTrainer:
 
     def __init__(self, game: Game, size: int) -> None:
         """Makes a trainer of a game in chunks of at most `size` runs, which compiles at the first `train`."""
-        self._game = game
-        self._size = size
-        self._player: _ChunkPlayer | None = None
+        self._make_player = functools.cache(partial(Player, game, size))
 
     def train(self, chunk: Range) -> Scores | None:
         """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out.
@@ -606,9 +572,7 @@ class ChunkTrainer:
         """
         first, stop = chunk
         try:
-            self._player = self._player or _ChunkPlayer(self._game, self._size)
-            scores = self._player.play(first, stop - first)
-            return self._game.describe_scores(first, scores)
+            return self._make_player().play(first, stop - first)
         except jax.errors.JaxRuntimeError as error:
             if not _is_out_of_memory(error):
                 raise

@@ -4,13 +4,14 @@ The runs are trained as the game's own, in both worlds, with the adversary's can
 noise of their own. Of small models every step is measured, of large models a grid of steps, where every
 step in between takes the larger of its neighbours. For each step the largest value over all runs counts.
 
-What jumps beside a model, which its derivative does not show, is looked for by secants: end to end on lines
-through models of all runs, and climbed from many starts at a few of them. Lines go where a training run's own
-noise, its gradient and its canaries take the models, so that other runs may well come by.
+What jumps beside a model, which its derivative does not show, is looked for by secants, end to end on lines
+through models of all runs. Lines go where a training run's own noise, its gradient and its canaries take the
+models: other runs may well come by.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
-from audit.mechanism.clipping.base import Batch, ClippedSum
+from audit.mechanism.clipping.base import ClippedSum
 from audit.mechanism.expansion import Stretch
 from audit.runtime.machine import Progress
 from audit.settings.setting import MOST_RUNS
@@ -45,32 +46,12 @@ class Effort(NamedTuple):
       steps: The most steps of each run that are measured.
       walked: The most steps of each run at whose models secants are measured along lines.
       reach: The number of secants of a line to either side of the model.
-      searched: About the number of steps of each run at which secants are searched.
-      starts: The number of directions from which each search climbs.
-      rounds: The number of steps of each climb.
     """
 
     runs: int
     steps: int
     walked: int
     reach: int
-    searched: int
-    starts: int
-    rounds: int
-
-
-class Moment(NamedTuple):
-    """A run before a step, at which secants can be searched.
-
-    Attributes:
-      step: The step's number from 0.
-      theta: (p,) the model before it.
-      direction: (p,) the direction that the step's derivative stretches most there.
-    """
-
-    step: int
-    theta: NDArray[np.float32]
-    direction: NDArray[np.float64]
 
 
 class Rehearsal(NamedTuple):
@@ -82,29 +63,26 @@ class Rehearsal(NamedTuple):
       secants: The stretch of the worst secant on lines of each run, at the steps at which there were lines:
         the one that most exceeds what derivatives explain.
       runs: The number of runs that were measured.
-      moments: The runs' models at which secants can be searched.
     """
 
     constants: NDArray[np.float64]
     secants: list[Stretch]
     runs: int
-    moments: list[Moment]
 
 
 def usual_effort(parameters: int) -> Effort:
     """Returns the usual effort of measuring a model, which takes a minute or two on two cores.
 
     The number of measured steps is inversely proportional to the number of parameters, within limits. A large
-    model also has fewer runs, fewer and shorter lines of secants (`walked`, `reach`), and fewer and shorter
-    searches for secants (`searched`, `starts`, `rounds`). A secant is a segment between two models.
+    model also has fewer runs, and fewer and shorter lines of secants, which are segments between two models.
 
     Args:
       parameters: The number of the model's parameters.
     """
     steps = min(max(_PARAMETERS_TIMES_STEPS // parameters, _FEWEST_MEASURED), _MOST_MEASURED)
     if parameters < _LARGE:
-        return Effort(runs=4, steps=steps, walked=200, reach=16, searched=8, starts=64, rounds=12)
-    return Effort(runs=2, steps=steps, walked=20, reach=1, searched=1, starts=16, rounds=1)
+        return Effort(runs=4, steps=steps, walked=200, reach=16)
+    return Effort(runs=2, steps=steps, walked=20, reach=1)
 
 
 def count_measured(steps: int, effort: Effort) -> int:
@@ -142,16 +120,10 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     with_lines = _choose_steps_with_lines(distances, effort)
-    # The models before the middle one of each `search_interval` measured steps are kept, which gives about
-    # `effort.searched` steps at which `search_secants` can search. If fewer are measured, all are kept.
-    search_interval = max(count_measured(steps, effort) // effort.searched, 1)
-
     values: dict[int, float] = {}  # by step, the largest stretch by its derivative
-    directions: dict[
-        int, NDArray[np.float64]
-    ] = {}  # by run, what its last measured step stretched most
+    # By run, what its last measured step stretched most.
+    directions: dict[int, NDArray[np.float64]] = {}
     secants: list[Stretch] = []
-    moments: list[Moment] = []
 
     def measure(step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
         """Measures by which factor a step stretches distances between models close to each run's model.
@@ -164,20 +136,17 @@ def rehearse(
           thetas: The models (R, p) before it.
           inserted: (R, p) what a canary adds to the step of each run, along which secants are measured.
         """
-        batch = _take_batch(game, step)
-        is_kept = len(values) % search_interval == search_interval // 2
+        indices = game.schedule.batches[step]
+        batch = (game.data[0][indices], game.data[1][indices])
         models = np.asarray(thetas)
         constants = []
         for run, theta in enumerate(models):
             # The search begins with the direction at the last measured step, which is close.
-            start = directions.get(run)
             largest = expansion.largest_expansion(
-                step_map, jnp.asarray(theta), batch, start, (step, run)
+                step_map, jnp.asarray(theta), batch, directions.get(run), (step, run)
             )
             directions[run] = largest.direction
             constants.append(largest.constant)
-            if is_kept:
-                moments.append(Moment(step, theta, largest.direction))
         values[step] = max(constants)
         if step in with_lines:
             line = expansion.Line(
@@ -216,7 +185,7 @@ def rehearse(
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=watch):
         pass
-    return Rehearsal(_spread(values, steps), secants, runs, moments)
+    return Rehearsal(_spread(values, steps), secants, runs)
 
 
 def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array, int], Array]:
@@ -231,22 +200,15 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
     canaries = game.adversary.canaries
     norm = jnp.float32(game.hyper.clipping_norm)
 
+    @jax.jit
+    @partial(jax.vmap, in_axes=(0, 0, None))  # canaries and models differ by run; the step does not
     def insert(crafted: Tree, theta: Array, step: Array) -> Array:
         """Returns what the step's canary adds to the step of a single run, (p,)."""
         chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
         inserted = base.Canaries(lambda step, theta: crafted, chosen)
         return base.sum_canaries(inserted, step, theta, norm, jnp.float32(1), clipped_sum)
 
-    # Canaries and models differ by run; the step does not.
-    mapped: Callable[[Tree, Array, int], Array] = jax.jit(jax.vmap(insert, (0, 0, None)))
-    return mapped
-
-
-def _take_batch(game: Game, step: int) -> Batch:
-    """Returns the mini-batch (features, labels) of a step, counted from 0."""
-    features, labels = game.data
-    indices = game.schedule.batches[step]
-    return features[indices], labels[indices]
+    return insert
 
 
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
@@ -289,57 +251,10 @@ def _spread(values: dict[int, float], steps: int) -> NDArray[np.float64]:
     Steps after the last measured step take its value.
     """
     measured = np.array(sorted(values))
-    at_measured = np.array([values[step] for step in measured])
     numbers = np.arange(steps)
     # For each step, the place in `measured` of the last measured step up to it, and of the first from it on.
     before = np.searchsorted(measured, numbers, side="right") - 1
     # Beyond the last measured step there is no next, and its own place is taken.
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
-    spread: NDArray[np.float64] = np.maximum(at_measured[before], at_measured[after])
-    return spread
-
-
-def search_secants(
-    game: Game,
-    clipped_sum: ClippedSum,
-    rehearsal: Rehearsal,
-    distances: NDArray[np.float64],
-    effort: Effort,
-) -> list[Stretch]:
-    """Searches, at each model that a rehearsal kept, for the displacement that a step stretches most.
-
-    The displacement u leads from the model x to x + u; the two ends make a secant. The search is over the
-    directions of u, whose length is given. The step is the next that the model takes.
-
-    Args:
-      game: The game that was rehearsed.
-      clipped_sum: The game's clipping strategy.
-      rehearsal: The rehearsal of the game, with the models in `moments`.
-      distances: (T,) how far apart the two models are, before each step, that the hidden-state bound couples,
-        as in `rehearse`; with the measured constants.
-      effort: How much to search.
-
-    Returns:
-      For each model x the worse of two secants, from x to x + u and to x - u, for the most stretched u of the
-      search. The worse is stretched further beyond what derivatives explain.
-    """
-    step_map = expansion.make_step_map(clipped_sum, game.hyper)
-    lengths = _choose_lengths(game, distances)
-    constants = rehearsal.constants
-    secants = []
-    for number, moment in enumerate(rehearsal.moments):
-        length = float(lengths[moment.step])
-        search = expansion.SecantSearch(length, effort.starts, number, effort.rounds)
-        theta = jnp.asarray(moment.theta)
-        batch = _take_batch(game, moment.step)
-        # The search starts, among others, from the direction that the derivative stretches most.
-        start = moment.direction[None]  # (1, p): a list of a single direction
-        largest = expansion.largest_secant(step_map, theta, batch, search, start)
-        # `largest_secant` does not say how much of the stretch derivatives explain: `worst_on_lines` does.
-        # Reach 1: a secant to either side of the model.
-        line = expansion.Line(
-            length=length, reach=1, derivative=constants[moment.step], most=constants.max()
-        )
-        along = largest.direction[None]  # (1, p): a single line
-        secants.append(expansion.worst_on_lines(step_map, theta, batch, along, line))
-    return secants
+    at_measured = np.array([values[step] for step in measured])
+    return np.asarray(np.maximum(at_measured[before], at_measured[after]))

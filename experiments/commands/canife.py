@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
+from audit.storage import files
 from audit.storage.store import hold
 from experiments.canife import attacked
 from experiments.canife.attacked import Attacked
@@ -69,8 +70,8 @@ def main() -> None:
     frame = curves.compose(setting, curves.summarize(setting, stored), backward)
     figure = figures.training_figure(setting, stored[-1], frame)
     written = [
-        store.write_bytes("rounds.csv", frame.to_csv(index=False).encode()),
-        store.write_bytes("rounds.png", style.png(figure)),
+        files.write_whole(store.path / "rounds.csv", frame.to_csv(index=False).encode()),
+        files.write_whole(store.path / "rounds.png", style.png(figure)),
     ]
     print(curves.show_rounds(setting, frame))
     if isinstance(stored[0].canary, str):  # images are not printed

@@ -167,7 +167,7 @@ def book_keeping(
             if path[-1] == "kernel":
                 taps[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
         # Paths of the layers whose input is the features themselves. All models of an ensemble share these
-        # inputs, which `_contract` makes use of.
+        # inputs, which the sums below make use of.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
@@ -182,7 +182,11 @@ def book_keeping(
                     raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
                 if inputs is columns:
                     reads_features.add(layer.path)
-                product = _multiply(parameters["kernel"], inputs)
+                kernel = parameters["kernel"]
+                # XLA fuses the written-out sums of a small kernel with what follows, but not the call of a
+                # matrix product.
+                is_small = kernel.size <= _UNROLLED
+                product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
                 return product + parameters["bias"][:, None] + taps[layer.path], inputs
 
             logits, inputs = apply(module, params, columns, compute)
@@ -200,26 +204,31 @@ def book_keeping(
         # A layer's clipped sum is the product of its inputs with the scaled output gradients.
         sums = {}
         for path, gradient in gradients.items():
-            layer = _contract(inputs[path], gradient * scales, path in reads_features)
-            for name, value in layer.items():
-                sums[(*path, name)] = value
+            scaled = gradient * scales
+            if path in reads_features:
+                # All models share the inputs: a single product gives both sums, with a row of 1 as the bias's
+                # input. Elsewhere that row would cost a copy of every model's inputs.
+                bias_input = jnp.ones((1, len(labels)), columns.dtype)
+                both = (
+                    scaled @ jnp.concatenate([inputs[path], bias_input]).T
+                )  # (outputs, inputs + 1)
+                sums[(*path, "kernel")] = both[:, :-1].T
+                sums[(*path, "bias")] = both[:, -1]
+            else:
+                sums[(*path, "kernel")] = (scaled @ inputs[path].T).T
+                sums[(*path, "bias")] = jnp.sum(scaled, axis=1)
         return ravel_pytree(unflatten_dict(sums))[0]
 
     return clipped_sum
 
 
-def _multiply(kernel: Array, columns: Array) -> Array:
-    """Returns kernel.T (outputs, inputs) @ columns (inputs, B); as written-out sums for a small kernel."""
-    if kernel.size <= _UNROLLED:
-        # XLA fuses written-out sums with what follows, but not the call of a matrix product.
-        return _small_product(kernel, columns)
-    return kernel.T @ columns
-
-
 @jax.custom_vjp
 def _small_product(kernel: Array, columns: Array) -> Array:
     """Returns kernel.T @ columns, each output row written out as a sum."""
-    return jnp.stack([_row_sum(weights[:, None] * columns) for weights in kernel.T])
+    rows = []
+    for weights in kernel.T:
+        rows.append(_row_sum(weights[:, None] * columns))
+    return jnp.stack(rows)
 
 
 def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -253,19 +262,3 @@ def _row_sum(rows: Array) -> Array:
         return jnp.sum(rows, axis=0)
     total: Array = functools.reduce(jnp.add, list(rows))
     return total
-
-
-def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:
-    """Returns a dense layer's clipped sums, "kernel" (inputs, outputs) and "bias" (outputs,).
-
-    Args:
-      inputs: the layer's inputs (inputs, B).
-      gradients: the scaled output gradients (outputs, B).
-      shared: whether all models share the inputs. If so, a single product gives both sums, with a row of 1 as
-        the bias's input. Otherwise that row would cost a copy of every model's inputs.
-    """
-    if shared:
-        bias_input = jnp.ones((1, inputs.shape[1]), inputs.dtype)
-        sums = gradients @ jnp.concatenate([inputs, bias_input]).T  # (outputs, inputs + 1)
-        return {"kernel": sums[:, :-1].T, "bias": sums[:, -1]}
-    return {"kernel": (gradients @ inputs.T).T, "bias": jnp.sum(gradients, axis=1)}

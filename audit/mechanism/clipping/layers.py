@@ -319,9 +319,10 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     It is False for an instance of a subclass, which may compute something else, for a layer of another dtype,
     and for a layer whose matrix product or convolution was replaced (`dot_general`, `conv_general_dilated`).
     """
-    replaced = [getattr(layer, name, None) for name in ("dot_general", "conv_general_dilated")]
-    is_float32 = type(layer) is kind and layer.dtype in (None, jnp.float32)
-    return is_float32 and replaced == [None, None]
+    is_replaced = getattr(layer, "dot_general", None) or getattr(
+        layer, "conv_general_dilated", None
+    )
+    return type(layer) is kind and layer.dtype in (None, jnp.float32) and not is_replaced
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:

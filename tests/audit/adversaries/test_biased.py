@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 from audit.adversaries import biased
 from audit.errors import InputError
@@ -74,27 +73,6 @@ def test_gc_s_is_algorithm_3(data, model, mechanism, batches, noisy, per_step):
     assert not noisy or len(set(chosen)) > 1
 
 
-def _two_runs(squares, finals):
-    """simulate() that returns the trajectory of the simulation's number."""
-
-    def simulate(key, theta_0):
-        number = jnp.argmax(jnp.all(keys == jax.random.key_data(key), axis=1))
-        return base.Trajectory(theta_0 + jnp.asarray(finals)[number], jnp.asarray(squares)[number])
-
-    root = jax.random.key(0)
-    keys = jnp.stack([jax.random.key_data(jax.random.fold_in(root, j)) for j in range(2)])
-    return simulate
-
-
-@pytest.mark.parametrize(("per_step", "expected"), [(True, 1), (False, 2)])
-def test_movement_accumulates_over_simulations(per_step, expected):
-    """Each run alone, the last above all, would choose another coordinate; so would signed sums."""
-    squares = [[0.0, 1.0, 9.0, 3.0], [9.0, 1.0, 9.0, 0.0]]
-    finals = [[0.0, 5.0, 1.0, -4.0], [-5.0, 5.0, -1.0, 0.0]]
-    adversary = biased.simulated_biased_dimension(_two_runs(squares, finals), 2, per_step)
-    assert adversary.init(jax.random.key(0), jnp.ones(4), jnp.float32(1)).dimensions == expected
-
-
 @pytest.mark.parametrize("per_step", [True, False])
 def test_a_dead_coordinate_is_chosen(per_step):
     """A linear loss in which coordinate 4 never moves, and 1 goes forth and back."""
@@ -119,9 +97,8 @@ def test_a_dead_coordinate_is_chosen(per_step):
 
 @pytest.mark.parametrize("expect", [None, lambda craft, state, theta: theta], ids=["one", "many"])
 @pytest.mark.parametrize("per_step", [True, False])
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_a_simulation_that_diverges_ranks_no_coordinates(value, per_step, expect):
-    moved = jnp.array([1.0, value, 0.5])
+def test_a_simulation_that_diverges_ranks_no_coordinates(per_step, expect):
+    moved = jnp.array([1.0, np.nan, 0.5])
     trajectory = base.Trajectory(moved, moved)
     adversary = biased.simulated_biased_dimension(
         lambda key, theta: trajectory, 1, per_step, expect=expect
@@ -130,16 +107,7 @@ def test_a_simulation_that_diverges_ranks_no_coordinates(value, per_step, expect
         adversary.init(jax.random.key(0), jnp.zeros(3), jnp.float32(1))
 
 
-def test_gc_r_draws_every_coordinate_alike():
-    init = jax.jit(jax.vmap(biased.random_biased_dimension().init, (0, None, None)))
-    states = init(jax.random.split(jax.random.key(0), 6800), jnp.zeros(68), jnp.float32(2))
-    chosen = states.dimensions[:, 0]
-    counts = np.bincount(chosen, minlength=68)
-    assert len(counts) == 68 and stats.chisquare(counts).pvalue > 1e-4
-    np.testing.assert_array_equal(np.argmax(states.crafted[:, 0], axis=1), chosen)
-
-
-@pytest.mark.parametrize("dimension", [0, 11, 67])
+@pytest.mark.parametrize("dimension", [0, 67])
 def test_the_score_is_the_displacement_against_the_update(dimension):
     adversary = programs.fixed_dimension(dimension)
     theta_0, theta_t = np.random.default_rng(0).normal(size=(2, 68)).astype(np.float32)

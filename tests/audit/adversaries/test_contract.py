@@ -7,10 +7,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from audit.adversaries import biased, directions, examples
+from audit.adversaries import biased, directions
 from audit.adversaries.base import Adversary, AdversaryFields, Observer, shapes
 from audit.mechanism import base, ensemble
 from audit.mechanism.clipping.base import per_example
@@ -102,23 +101,6 @@ def test_each_canary_is_clipped_by_itself_and_neighbours_differ_by_one(
     assert adversary.reads_theta or np.allclose(moved, alone, atol=1e-6)
 
 
-def test_functions_map_compile_and_score_what_did_not_move(adversary, state, theta):
-    thetas = theta + jnp.linspace(0, 1, 3)[:, None] * jnp.cos(jnp.arange(theta.size))
-    seen = () if adversary.observer is None else adversary.observer.begin(state, theta)
-    over = (None, None, 0, None)
-    crafted = jax.jit(jax.vmap(adversary.craft, (None, None, 0)))(state, jnp.int32(4), thetas)
-    scores = jax.jit(jax.vmap(adversary.score, over))(state, seen, thetas, theta)
-    assert scores.shape == (3, adversary.canaries)
-    for i in range(3):
-        alone = adversary.score(state, seen, thetas[i], theta)
-        np.testing.assert_allclose(scores[i], alone, rtol=1e-4, atol=1e-5)
-    one = jax.tree.map(lambda part: part[1], crafted)
-    assert _same(
-        jax.tree.map(jnp.shape, one), jax.tree.map(jnp.shape, adversary.craft(state, 4, theta))
-    )
-    assert np.isfinite(adversary.score(state, seen, theta, theta)).all()
-
-
 def test_each_score_rises_with_its_own_canary(played, model, adversary, state, theta):
     """A shift of theta along minus a canary moves that canary's score most."""
     if adversary.observer is not None:
@@ -141,23 +123,6 @@ def test_what_is_decided_depends_on_the_key_alone(played, adversary, theta):
     assert any(not _same(other, first) for other in others) == is_drawn
 
 
-@pytest.mark.slow
-def test_the_loss_canary_is_an_example_with_a_wrong_label(model, data, theta):
-    for classes in (2, 5):
-        labels = jnp.arange(200) % classes
-        adversary = examples.flipped_label(model.loss, data[0], labels, classes)
-        init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
-        features, wrong = init(jax.random.split(jax.random.key(0), 300), theta, NORM)
-        rows = np.array(
-            [np.flatnonzero((data[0] == x).all(axis=1)).item() for x in np.asarray(features)]
-        )
-        assert len(np.unique(rows)) > 100
-        assert set((np.asarray(wrong) - np.asarray(labels)[rows]) % classes) == set(
-            range(1, classes)
-        )
-        assert set(np.asarray(wrong)) <= set(range(classes))
-
-
 def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(theta):
     adversary = directions.random_direction()
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
@@ -170,17 +135,6 @@ def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(t
     expected = -unit @ end / np.linalg.norm(end)
     np.testing.assert_allclose(adversary.score(state, (), end, theta), expected, rtol=1e-5)
     np.testing.assert_allclose(adversary.score(state, (), end, theta - 1), expected, rtol=1e-5)
-
-
-def test_directions_are_uniform_on_the_sphere(theta):
-    init = jax.jit(jax.vmap(directions.random_direction().init, (0, None, None)))
-    drawn = (
-        np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0]
-        / NORM
-    )
-    covariance = drawn.T @ drawn / 4000 * theta.size
-    np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
-    assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
 
 
 # The functions of an adversary that may read its field.
@@ -290,16 +244,3 @@ def test_functions_that_are_equal_by_value_are_compiled_once(audited, monkeypatc
     audited(adversary="stranger", factor=0.5)
     assert ensemble._compile.cache_info().currsize == 2
     make.fields.cache_clear()
-
-
-@pytest.mark.slow
-def test_two_optimizers_of_one_name_never_share_scores(audited, monkeypatch):
-    """What is compiled in decides, not its name."""
-    chosen = {"adversary": "gc_r", "optimizer": "momentum"}
-    usual = audited("usual", **chosen)
-    optimizer = functools.partial(optax.sgd, momentum=0.5)
-    monkeypatch.setitem(build.OPTIMIZERS, "momentum", optimizer)
-    other = audited("other", **chosen)
-    assert np.abs(usual - other).max() > 1e-4
-    programs.forget()
-    np.testing.assert_array_equal(audited("alone", **chosen), other)

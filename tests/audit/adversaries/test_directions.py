@@ -55,20 +55,6 @@ def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, mome
         np.testing.assert_allclose(found, expected[:, t], rtol=0, atol=2e-5)
 
 
-def test_final_cosines_are_with_the_displacement_or_the_weights(path):
-    first, last = path[0][0], path[0][-1]
-    for origin, vector in (
-        (directions.initial_model, first - last),
-        (directions.zero_model, -last),
-    ):
-        adversary = directions.final_cosines(CANARIES, origin)
-        state = adversary.init(jax.random.key(1), first, jnp.float32(2))
-        found = adversary.score(state, (), last, first)
-        np.testing.assert_allclose(
-            found, _cosines(_directions(state), vector[None])[:, 0], rtol=0, atol=1e-5
-        )
-
-
 def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
     for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
@@ -147,20 +133,6 @@ def images(side=28, channels=()):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (60, side, side, *channels), np.uint8)
     return Dataset(pixels, rng.integers(0, 10, 60, np.int32), "made up", "0" * 64)
-
-
-@pytest.mark.slow
-def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
-    dataset = images()
-    setting = setting_of("linear", adversary="poisoned", canaries=3, batch_size=10, steps=2)
-    played = build.build(setting, dataset)
-    theta = played.init(jax.random.key(0))
-    features, labels = played.adversary.init(jax.random.key(1), theta, NORM).examples
-    assert features.shape == (3, 784) and labels.tolist() == [5] * 3
-    scaled = (dataset.features.reshape(60, -1) / 255 - 0.2860406) / 0.35302424
-    np.testing.assert_allclose(
-        np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1), 1.0, rtol=1e-4
-    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.adversaries import biased, directions, examples
+from audit.adversaries import biased
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
 from audit.training import game
@@ -37,35 +37,6 @@ def expect(mechanism, data):
         return base.rehearse(mechanism, HYPER, theta_0, data, schedule, half)
 
     return expected
-
-
-@pytest.fixture(scope="module")
-def simulate(mechanism, data):
-    batches = _schedule(data).batches
-    return jax.jit(
-        lambda key, theta_0: base.simulate(mechanism, HYPER, theta_0, data, batches, key)
-    )
-
-
-def test_gc_s_takes_the_coordinates_that_move_least(simulate, expect, theta):
-    adversary = biased.simulated_biased_dimension(simulate, 1, True, CANARIES, expect)
-    state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
-    moved = simulate(jax.random.fold_in(jax.random.key(1), 0), theta).squared_updates
-    assert sorted(np.asarray(state.dimensions)) == sorted(np.argsort(np.asarray(moved))[:CANARIES])
-
-
-@pytest.mark.slow
-def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(
-    mechanism, data, theta, expect
-):
-    adversary = directions.random_directions(CANARIES, expect)
-    state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
-    presence, schedule, key = jnp.asarray([1.0, 0, 1, 1, 0, 0]), _schedule(data), jax.random.key(4)
-    craft = functools.partial(adversary.craft, state)
-    both = (base.Canaries(craft, presence, crafts_constant=constant) for constant in (True, False))
-    start = mechanism.start(theta)
-    ends = [mechanism.segment(HYPER, start, data, schedule, one, key).theta for one in both]
-    np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)
 
 
 @pytest.mark.slow
@@ -98,20 +69,3 @@ def test_the_noiseless_rehearsal_has_no_noise_and_half_of_every_canary(mechanism
     moved = 0.5 * HYPER.learning_rate * NORM * (steps // 2) / schedule.batches.shape[1]
     assert np.flatnonzero(np.abs(end) > 1e-7).tolist() == [3, 5]
     np.testing.assert_allclose(end[[3, 5]], [-moved, moved], rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_excess_losses_are_centred_where_plain_ones_differ_from_example_to_example(
-    model, data, theta, expect
-):
-    spreads = []
-    found = examples.principal(np.asarray(data[0]))
-    fields = examples.Poisoned(first_direction=4, end_direction=8)
-    for expected in (None, expect):
-        adversary = examples.poisoned_examples(
-            model.loss, lambda: found, fields, 1, CANARIES, expected
-        )
-        state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
-        final = expect(adversary.craft, state, theta)
-        spreads.append(np.ptp(np.asarray(adversary.score(state, (), final, theta))))
-    assert spreads[0] > 0.05 and spreads[1] < 1e-6

@@ -10,13 +10,10 @@ from flax import linen as nn
 from optax import softmax_cross_entropy_with_integer_labels
 
 from audit.adversaries import biased, directions, ranked
-from audit.conclusions import concluded
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import InputError
 from audit.evidence import ranks
-from audit.settings.make import from_identity, setting_of
-from audit.settings.setting import identity
-from audit.storage.store import Store
+from audit.settings.make import setting_of
 from audit.tasks.model import flat_model
 from audit.tasks.task import Dataset
 from audit.training import build, game
@@ -133,15 +130,6 @@ def test_random_examples_leak_and_have_the_law_where_noise_hides_them(dataset):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{}, {"adversary": "gc_r", "afresh": True}])
-def test_a_run_draws_its_own_whatever_chunk_it_is_in(dataset, fields):
-    _, table = make(dataset, **fields)
-    together = play(table, 4).scores
-    np.testing.assert_array_equal(play(table, 2, first=2).scores, together[2:])
-    assert len(np.unique(together, axis=0)) == 4
-
-
-@pytest.mark.slow
 def test_coordinates_are_ranked_among_all_others(dataset):
     setting, table = make(dataset, adversary="gc_r", afresh=True, noise_multiplier=0.5)
     parameters = table.init(jax.random.key(0)).size
@@ -159,35 +147,6 @@ def test_coordinates_are_ranked_among_all_others(dataset):
     assert conclude_setting(scores, setting).epsilon > 3
 
 
-@pytest.mark.slow
-def test_a_store_keeps_how_many_draws_there_were(dataset, tmp_path):
-    setting, table = make(dataset)
-    scores = play(table, 2)
-    kept = Store(tmp_path, identity(setting))
-    kept.save(scores)
-    loaded = kept.load(2)
-    assert loaded.draws == M
-    np.testing.assert_array_equal(
-        concluded.read_directions(loaded).cosines, concluded.read_directions(scores).cosines
-    )
-    assert from_identity(identity(setting)) == setting
-
-
-def test_settings_that_draw_afresh_say_so():
-    afresh, shared = (setting_of("fcnn", adversary="gc_r", afresh=bit) for bit in (True, False))
-    assert afresh.adversary.any_time
-    assert not shared.adversary.any_time and shared.adversary.usual_runs == 5000
-    assert identity(shared)["adversary"] == {"name": "gc_r"}
-    assert setting_of("fcnn", adversary="examples").adversary.usual_runs == 20
-    with pytest.raises(InputError, match="`fresh=0`: give 1 to 10,000,000"):
-        setting_of("fcnn", adversary="examples", fresh=0)
-
-
-def test_too_many_coordinates_leave_too_few_to_rank_among(dataset):
-    with pytest.raises(InputError, match="half the parameters, to be ranked among others"):
-        make(dataset, "fcnn", adversary="gc_r", afresh=True, canaries=50)
-
-
 def test_more_coordinates_than_float32_counts_are_refused():
     model = SimpleNamespace(n_parameters=2**24 + 13)
     knowledge = SimpleNamespace(model=model, canaries=K, rehearsal=lambda: None, expect=None)
@@ -196,14 +155,6 @@ def test_more_coordinates_than_float32_counts_are_refused():
         gc_r.make(knowledge)
     model.n_parameters -= 1
     assert gc_r.make(knowledge).null.draws == 2**24
-
-
-@pytest.mark.parametrize("largest", [2**31 - 1, 255, 0])
-def test_whole_numbers_up_to_the_largest_are_drawn(largest):
-    generator = ranked.random_examples(jnp.full((2, 4000), largest), jnp.arange(2), 2)
-    features = np.asarray(generator(jax.random.key(0), 1).features)
-    assert features.dtype == np.int32 and features.min() >= 0
-    assert largest * 0.99 <= features.max() <= largest
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from audit.methods import exact_null
 from audit.methods.exact_null import LAW_LEVEL
 from audit.report import bounds_table
 from audit.settings.make import setting_of
-from audit.storage.store import Checkpoints
 from audit.training import build, game
 from tests.forks import python
 
@@ -91,23 +90,9 @@ def _first(moved):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("canaries", [2, K, 90])
-def test_scores_of_any_vector_are_numpys(canaries):
-    rng = np.random.default_rng(canaries)
-    for leave_one_out, expected in ((True, _left_out), (False, _plain)):
-        adversary = _adversary(canaries, leave_one_out)
-        state, units = _run_state(adversary, 1, 4), _units(adversary, 4, seed=1)
-        u = rng.normal(size=P) / 8 + units.sum(axis=0)
-        expecting = state._replace(expected=jnp.asarray(rng.normal(size=P), jnp.float32))
-        end = expecting.expected - jnp.asarray(u, jnp.float32)
-        found = adversary.score(expecting, (), end, jnp.zeros(P))
-        np.testing.assert_allclose(found, expected(units, u), rtol=0, atol=1e-4)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "canaries", "draws"),
-    [(1200, 600, 3), (1200, 150, 3), (1200, 20, 3), (68, 34, 2000), (200, 100, 300)],
+    [(1200, 600, 3), (1200, 20, 3), (68, 34, 2000)],
 )
 def test_the_inverse_converges_where_canaries_are_many_for_the_dimension(
     parameters, canaries, draws
@@ -137,57 +122,6 @@ def test_directions_are_of_the_seed_the_run_and_the_canary_alone():
     cosines = np.concatenate([_units(adversary, run) for run in range(2)])
     apart = (cosines @ cosines.T)[np.triu_indices(2 * K, 1)]
     assert np.abs(apart).max() < 6 / np.sqrt(P)
-
-
-def test_no_key_of_a_direction_is_one_of_the_noise_the_coins_or_the_batches():
-    drawn = [_run_state(_adversary(), 0, run).keys for run in range(4)]
-    others = [
-        game.root(0, name) for name in ("theta", "batches", "guess", "canary", "noise", "presence")
-    ]
-    for run in range(4):
-        noise = jax.random.fold_in(game.root(0, "noise"), run)
-        others += [noise, jax.random.fold_in(game.root(0, "presence"), run)]
-        others += [jax.random.fold_in(noise, step) for step in range(300)]
-    of_others = {tuple(jax.random.key_data(key).tolist()) for key in others}
-    of_directions = {
-        tuple(key) for keys in drawn for key in np.asarray(jax.random.key_data(keys)).reshape(-1, 2)
-    }
-    assert len(of_others) == len(others) and not of_others & of_directions
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("leave_one_out", [True, False])
-def test_scores_are_of_the_seed_and_the_run_alone(empty_game, play, leave_one_out):
-    table = _table(empty_game, _adversary(leave_one_out=leave_one_out))
-    whole = play(table, [(0, 6)], 6).scores
-    assert len(np.unique(whole)) == whole.size
-    np.testing.assert_allclose(play(table, [(1, 6)], 2).scores, whole[1:], rtol=0, atol=2e-6)
-    np.testing.assert_array_equal(play(table, [(0, 6)], 6).scores, whole)
-    other = play(table._replace(seed=1), [(0, 6)], 6).scores
-    assert np.abs(other - whole).min() > 1e-7
-
-
-@pytest.mark.slow
-def test_a_killed_audit_goes_on_to_the_bit(empty_game, tmp_path):
-    class Killed(Exception):
-        pass
-
-    table, heard = _table(empty_game, _adversary(), 600), []
-
-    def die(runs, steps):
-        heard.append(steps)
-        if len(heard) == 3:
-            raise Killed
-
-    (whole,) = game.play(table, [(0, 3)], 3)
-    with pytest.raises(Killed):
-        list(game.play(table, [(0, 3)], 3, die, Checkpoints(tmp_path, 0)))
-    steps = []
-    (again,) = game.play(
-        table, [(0, 3)], 3, lambda runs, done: steps.append(done), Checkpoints(tmp_path, 0)
-    )
-    np.testing.assert_array_equal(again.scores, whole.scores)
-    assert sum(steps) < 600
 
 
 @pytest.mark.slow

@@ -128,24 +128,6 @@ def test_each_epoch_has_a_canary_in_one_step_each_as_often(make_join, canaries):
     assert stats.chi2_contingency(table).pvalue > 1e-4
 
 
-def test_shuffled_canaries_are_dealt_evenly_and_dice_fall_as_they_like():
-    steps = jnp.arange(5)
-    presence = jnp.ones(10)
-    sizes = {}
-    for make_join in (joining.draw_by_shuffling, joining.draw_by_dice):
-        by_step = jax.vmap(make_join(5), (None, None, 0))
-        joined = jax.vmap(by_step, (None, 0, None))(presence, RUN_KEYS, steps)
-        sizes[make_join] = np.asarray(joined).sum(axis=2)
-    assert (sizes[joining.draw_by_shuffling] == 2).all()
-    assert sizes[joining.draw_by_dice].min() == 0 and sizes[joining.draw_by_dice].max() > 4
-
-
-def test_a_canary_that_is_out_joins_no_step():
-    for make_join in (joining.draw_by_shuffling, joining.draw_by_dice):
-        for step in range(4):
-            assert not make_join(4)(jnp.zeros(3), RUN_KEYS[0], step).any()
-
-
 @pytest.mark.slow
 def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choices, data):
     """Nothing but canaries and noise moves the model: the bound is that of the mechanism alone."""

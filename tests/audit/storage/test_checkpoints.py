@@ -64,43 +64,7 @@ def test_drop_removes_one_chunks_and_clear_all(stored, folder):
     assert stored.resume("chunk", _like())[0] == 0
 
 
-@pytest.fixture
-def now(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(store.time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_at_most_one_in_so_many_seconds(folder, now):
-    stored = Checkpoints(folder, 30)
-    written = []
-    for segment in range(1, 101):
-        now[0] = float(segment)
-        stored.offer("chunk", segment, STATES)
-        if (folder / f"chunk_{segment:06d}.npz").exists():
-            written.append(segment)
-    assert written == [30, 60, 90]
-
-
-def test_slow_writing_makes_checkpoints_rare(folder, now, monkeypatch):
-    write = store._write
-
-    def slow(*arguments):
-        now[0] += 10
-        write(*arguments)
-
-    monkeypatch.setattr(store, "_write", slow)
-    stored = Checkpoints(folder, 30)
-    spent = 0.0
-    for segment in range(1, 201):
-        now[0] += 10
-        before = now[0]
-        stored.offer("chunk", segment, STATES)
-        spent += now[0] - before
-    assert 10 < spent < 0.025 * now[0]
-
-
-@pytest.mark.parametrize("cut", [slice(200), slice(-30), slice(0)])
+@pytest.mark.parametrize("cut", [slice(200), slice(0)])
 def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, cut):
     path = folder / "chunk_000002.npz"
     path.write_bytes(path.read_bytes()[cut])
@@ -113,14 +77,6 @@ def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, 
     stored.clear()
     (left,) = folder.iterdir()
     assert ".damaged-" in left.name and capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    "other",
-    [STATES._replace(theta=jnp.zeros((3, 3))), STATES._replace(step=jnp.zeros(3)), STATES[:2]],
-)
-def test_states_of_other_shapes_are_not_gone_on_from(stored, folder, capsys, other):
-    assert stored.resume("chunk", other)[0] == 0 and "is damaged" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(
@@ -142,9 +98,7 @@ class Killed(Exception):
     """What ends a game in the middle."""
 
 
-@pytest.mark.parametrize(
-    ("killed_in", "trained_again"), mostly_slow([(2, 5), (1, 6), (3, 4), (4, 6)])
-)
+@pytest.mark.parametrize(("killed_in", "trained_again"), mostly_slow([(2, 5), (4, 6)]))
 def test_a_game_goes_on_to_the_bit(empty_game, silent_choices, folder, killed_in, trained_again):
     """Two chunks of three segments; the checkpoint of a segment is missing where it was killed in it, and
     those of the first chunk when its scores were taken, which are nowhere stored."""
@@ -170,9 +124,7 @@ def test_a_game_goes_on_to_the_bit(empty_game, silent_choices, folder, killed_in
     assert len(np.unique(np.concatenate([part.scores for part in whole]))) == 6
 
 
-@pytest.mark.parametrize(
-    ("claimed", "steps"), mostly_slow([(2, 400), (3, 600), (7, 600), (2, 200), (1, 199)], quick=2)
-)
+@pytest.mark.parametrize(("claimed", "steps"), [(2, 400), (7, 600)])
 def test_a_forged_checkpoint_is_not_gone_on_from(empty_game, folder, capsys, claimed, steps):
     """It has a true manifest, but more segments than there are, or other steps than its segments have. One
     of the right step is."""

@@ -8,7 +8,6 @@ import pytest
 
 from audit.errors import InputError
 from audit.storage import files
-from audit.storage.store import Store
 from tests.forks import python
 from tests.system.bad import KINDS
 
@@ -59,14 +58,6 @@ def test_a_file_is_written_where_links_lead(tmp_path):
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["page"]
 
 
-def test_a_pipe_is_written_to_and_stays(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with open(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
-        files.write_whole(tmp_path / "pipe", b"whole")
-        assert reader.read() == b"whole"
-    assert (tmp_path / "pipe").is_fifo()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_files_are_read(tmp_path, kind):
     KINDS[kind](tmp_path / "path")
@@ -74,21 +65,7 @@ def test_only_files_are_read(tmp_path, kind):
         files.read(tmp_path / "path")
 
 
-@pytest.mark.parametrize("device", ["null", "full"])
-def test_a_link_to_a_device_leads_there(tmp_path, device):
-    link = tmp_path / "link"
-    link.symlink_to(Path("/dev") / device)
-    if device == "null":
-        files.write_whole(link, b"whole")
-    else:
-        with pytest.raises(
-            files.CannotWriteError, match=r"link \(No space left on device\): look elsewhere"
-        ):
-            files.write_whole(link, b"whole", "look elsewhere")
-    assert link.is_symlink() and link.is_char_device() and (Path("/dev") / device).is_char_device()
-
-
-@pytest.mark.parametrize("name", ["/", ".", "", "..", "folder", "loop", "file/below", "n" * 300])
+@pytest.mark.parametrize("name", ["/", "folder", "loop", "file/below", "n" * 300])
 def test_what_can_not_be_written_is_one_line(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -98,14 +75,6 @@ def test_what_can_not_be_written_is_one_line(tmp_path, monkeypatch, name):
         files.write_whole(Path(name), b"whole", "fix it")
     assert "\n" not in str(caught.value) and str(caught.value).endswith(": fix it")
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "loop"] and not os.listdir("folder")
-
-
-def test_a_checksum_is_of_the_content_and_a_missing_file_ends_in_a_line(tmp_path):
-    path = tmp_path / "a.py"
-    path.write_bytes(b"abc")
-    assert files.compute_sha256(path).startswith("ba7816bf8f01cfea")
-    with pytest.raises(InputError, match="b.py"):
-        files.compute_sha256(tmp_path / "b.py")
 
 
 KILLED = """
@@ -120,7 +89,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("name", ["scores_0000000_0000040.npz", "audit.json", "folder", "a.1-b c"])
+@pytest.mark.parametrize("name", ["scores_0000000_0000040.npz", "folder"])
 def test_what_a_killed_process_left_is_removed_and_what_others_write_stays(tmp_path, name):
     python("-c", KILLED, name, cwd=tmp_path)
     (left,) = os.listdir(tmp_path)
@@ -132,12 +101,3 @@ def test_what_a_killed_process_left_is_removed_and_what_others_write_stays(tmp_p
         temporary.touch()
         files.remove_abandoned(tmp_path)
         assert set(os.listdir(tmp_path)) == others | {temporary.name}
-
-
-def test_a_store_that_is_opened_again_keeps_nothing_of_a_killed_process(tmp_path):
-    place = Store(tmp_path, {"a": 1}).path
-    python("-c", KILLED, "scores_0000000_0000040.npz", "audit.png", cwd=place)
-    assert len(os.listdir(place)) == 3
-    Store.at(place)  # only reads
-    assert len(os.listdir(place)) == 3
-    assert os.listdir(Store(tmp_path, {"a": 1}).path) == ["config.json"]

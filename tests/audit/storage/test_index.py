@@ -36,29 +36,15 @@ def test_scores_are_found_without_the_data(store, tmp_path):
     assert held.holds(SETTING, "config.json") and not held.holds(SETTING, "audit.json")
 
 
-def test_what_is_not_there_is_none_and_stays_so(store, tmp_path):
-    other = SETTING | {"steps": 251}
-    held = index.holdings(tmp_path)
-    assert (held.open(other), held.scores(other, 4), held.holds(other, "config.json")) == (
-        None,
-        None,
-        False,
-    )
-    assert index.holdings(tmp_path / "nowhere").open(SETTING) is None
-    assert list(tmp_path.iterdir()) == [store.path]
-
-
 def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_object_holds_nothing(
     tmp_path,
 ):
-    objects = [
-        hashlib.sha256(text.encode()).hexdigest()[:16] for text in ("[1]", "null", "[" * 100_000)
-    ]
-    texts = ["torn", "[]", '{"adversary": "gc_r", "steps": 250}', "[1]", "null", "[" * 100_000]
-    for name, text in zip(["a", "b", "c", *objects], texts, strict=True):
+    named = hashlib.sha256(b"[1]").hexdigest()[:16]
+    texts = {"a": "torn", "b": '{"adversary": "gc_r", "steps": 250}', named: "[1]"}
+    for name, text in texts.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
-    assert index.holdings(tmp_path).stores == {} and len(list(tmp_path.iterdir())) == 6
+    assert index.holdings(tmp_path).stores == {} and len(list(tmp_path.iterdir())) == 3
 
 
 def test_one_setting_on_two_data_sets_is_refused(store, tmp_path):
@@ -81,25 +67,6 @@ def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
     )
 
 
-def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "a.html").write_text("")
-    (tmp_path / "loop").symlink_to("loop")
-    assert index.settings(tmp_path) == [store.path]
-    (stores,) = index.holdings(tmp_path).stores.values()
-    assert [held.path for held in stores] == [store.path]
-
-
-@pytest.mark.parametrize("find", [index.settings, index.holdings])
-def test_a_root_that_can_not_be_read_is_one_line(tmp_path, find):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        InputError, match=f"^cannot read {tmp_path}/file .Not a directory.: "
-    ) as caught:
-        find(tmp_path / "file")
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("sigma", [4.0, 0.0])
 def test_what_an_audit_writes_is_read(tmp_path, sigma):
     rng = np.random.default_rng(0)
@@ -114,7 +81,7 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "{", '{"bounds": 3}'])
+@pytest.mark.parametrize("text", ["{", '{"bounds": 3}'])
 def test_what_no_audit_wrote_is_one_line(tmp_path, text):
     store = Store(tmp_path, {})
     store.write_text("audit.json", text)

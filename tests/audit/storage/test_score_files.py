@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import audit
 from audit.errors import InputError
 from audit.evidence import arrays
-from audit.evidence.canaries import Coins
 from audit.evidence.one_run import OneRun
 from audit.storage import score_files, tables
 
@@ -50,29 +49,20 @@ def saved_by_numpy(**choices):
 
 TEXTS = {
     "plain": lines("score,in"),
-    "presence": lines("scores,presence"),
-    "floats": lines("score,in", labels=("0.0", "1.0")),
     "capitals": lines(" Score , In ", labels=("False", "True")),
     "worlds": lines("score,in", labels=("out", "in")),
     "German": lines("Score;In", ";", ("nein", "ja"), commas),
-    "initials": lines("score,in", labels=("N", "Y")),
     "tabs": lines("score\tin", "\t"),
     "spaces": lines("score in", " "),
-    "bars": lines("score|in", "|"),
     "quoted": lines('"score","in"', ",", ('"0"', '"1"'), lambda score: f'"{commas(score)}"'),
     "byte-order mark and CRLF": "\ufeff" + lines("score,in").replace("\n", "\r\n"),
-    "blank lines": lines("score,in").replace("\n", "\n\n"),
-    "an index": lines(",score,presence", number=lambda score: f"{score},{score!r}"),
     "other columns, turned": "seed,in,score\n"
     + "".join(f"x,{label},{x}\n" for x, label in LABELLED),
     "comments above": "# attack of 3 March\n#\n" + lines("score,in"),
     "a title": "The scores in March\n\n" + lines("score,in"),
-    "comments between": lines("score,in").replace("\n0.125", "\n# out\n0.125"),
     "savetxt": saved_by_numpy(delimiter=",", header="score,in"),
-    "savetxt's own separator": saved_by_numpy(header="score in"),
     "columns": "in,out\n1.5,0.125\n-2.25,7.0\n3e-07,\n",
     "trailing separators": "score,in,\n" + "".join(f"{x},{y},\n" for x, y in LABELLED),
-    "trailing separators below": "score,in\n" + "".join(f"{x},{y},\n" for x, y in LABELLED),
     "empty rows": lines("score,in") + ",\n,,\n",
 }
 
@@ -83,12 +73,6 @@ def test_every_csv_gives_the_scores(tmp_path, monkeypatch, text):
     assert_read(read(tmp_path / "s.csv"))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert_read(read(tables.STDIN))
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_a_spreadsheets_text_with_tabs_is_read(tmp_path, encoding):
-    (tmp_path / "s.tsv").write_bytes(("\ufeff" + lines("score\tin", "\t")).encode(encoding))
-    assert_read(read(tmp_path / "s.tsv"))
 
 
 def outcome(path):
@@ -106,7 +90,7 @@ LABELS = st.sampled_from(["0", "1", "0.0", "1e0", "2", "nan"])
 
 
 @settings(
-    max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(data=st.data())
 def test_plain_tables_are_read_as_cell_by_cell(data, tmp_path_factory):
@@ -132,7 +116,7 @@ def test_plain_tables_are_read_as_cell_by_cell(data, tmp_path_factory):
 
 def test_a_plain_table_is_read_fast(tmp_path, monkeypatch):
     (tmp_path / "s.csv").write_text(lines("score,in"))
-    monkeypatch.setattr(tables, "_arrange", None)
+    monkeypatch.setattr(tables, "is_blank", None)
     assert_read(read(tmp_path / "s.csv"))
 
 
@@ -143,7 +127,6 @@ def test_columns_of_other_names_count_alone(tmp_path):
     for wrong, message in (
         ({"scored": "loss"}, "`columns=scored:loss`: name score, in, presence, scores, out,"),
         ({"out": "loss", "score": "in"}, "has columns in, loss, member: give score,in or"),
-        ({"score": "los", "in": "member"}, "has columns in, loss, member: give score"),
         ({"score": "loss", "in": "-member"}, "`columns=in:-member`: only scores can be negated"),
         ({"out": "loss"}, "the columns in,out,score can"),
     ):
@@ -153,16 +136,9 @@ def test_columns_of_other_names_count_alone(tmp_path):
             read(path, columns=wrong)
 
 
-def test_an_empty_standard_input_is_refused(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" \n")))
-    with pytest.raises(InputError, match="standard input is empty"):
-        read(tables.STDIN, columns={"score": "loss", "in": "member"})
-
-
 OBJECTS = [
     {"in": IN, "out": OUT},
     {"scores": SCORES, "presence": PRESENCE},
-    {"presence": ["in" if label else "out" for label in PRESENCE], "score": SCORES},
     {"score": SCORES, "in": [bool(label) for label in PRESENCE], "seed": [1] * 5},
 ]
 
@@ -189,35 +165,6 @@ def test_json_standard_input_and_tables_give_the_scores(tmp_path, monkeypatch, n
     assert_read(audit.bounds(Frame(named)).conclusion.evidence)
 
 
-@pytest.mark.parametrize("orient", ["columns", "records", "list"])
-def test_json_of_pandas_is_read(tmp_path, orient):
-    frame = pandas.DataFrame({"score": SCORES, "in": PRESENCE}, index=[7, 3, 5, 2, 1])
-    text = json.dumps(frame.to_dict("list"))
-    if orient != "list":
-        text = frame.to_json(orient=orient, double_precision=15)
-    (tmp_path / "s.json").write_text(text)
-    assert_read(read(tmp_path / "s.json"))
-
-
-def test_json_with_other_rows_in_a_column_or_a_name_twice_is_refused(tmp_path):
-    path = tmp_path / "s.json"
-    path.write_text('{"score": {"0": 1.5, "1": 0.5}, "in": {"1": 1, "2": 0}}')
-    with pytest.raises(InputError, match="columns with other rows"):
-        read(path)
-    path.write_text('{"score": {"0": 1.5, "1": 0.5}, "in": {"1": 1, "0": 0}}')
-    assert read(path).pooled()[0].tolist() == [0.5]
-    path.write_text('{"observed": [0.1, 0.2], "observed": [0.1]}')
-    with pytest.raises(InputError, match="has the name 'observed' twice"):
-        score_files.read_cosines(path, 100)
-
-
-def test_matrices_come_by_json():
-    rng = np.random.default_rng(0)
-    named = {"scores": rng.random((8, 4)).tolist(), "presence": (rng.random((8, 4)) < 0.5).tolist()}
-    design = score_files.read_columns("x", list(named), named.get)
-    assert isinstance(design, Coins) and design.given and design.canaries == (4, 4)
-
-
 def column(values):
     return np.array(values)[:, None]
 
@@ -227,24 +174,15 @@ ARRAYS = {
     "worlds": {"in": IN, "out": OUT},
     "columns": {"in": column(IN), "out": column(OUT)},
     "presence": {"scores": MIXED, "presence": BITS},
-    "presence in columns": {"scores": MIXED[:, None], "presence": BITS[:, None].astype(bool)},
     "big-endian": {"scores": MIXED.astype(">f8"), "presence": BITS.astype(float)},
     "others": {"in": IN, "out": OUT, "a": np.array(["a"]), "b": np.array([{}], object)},
 }
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("arrays", ARRAYS.values(), ids=ARRAYS)
-def test_every_npz_gives_the_scores(tmp_path, arrays, save):
-    save(tmp_path / "s.npz", **arrays)
+def test_every_npz_gives_the_scores(tmp_path, arrays):
+    np.savez_compressed(tmp_path / "s.npz", **arrays)
     assert_read(read(tmp_path / "s.npz"))
-
-
-@pytest.mark.parametrize("kind", [np.int8, np.uint64, np.float16, np.float32, np.longdouble])
-def test_every_kind_of_number_is_read(tmp_path, kind):
-    np.savez(tmp_path / "s.npz", **{"in": np.array([1, 1], kind), "out": np.array([0, 1, 1], kind)})
-    scores_in, scores_out = read(tmp_path / "s.npz").pooled()
-    assert scores_in.tolist() == [1, 1] and scores_out.tolist() == [0, 1, 1]
 
 
 def test_two_files_have_a_world_each_unless_a_comma_is_in_a_name(tmp_path):
@@ -264,12 +202,6 @@ def test_two_files_have_a_world_each_unless_a_comma_is_in_a_name(tmp_path):
         read(*files)
 
 
-def test_a_run_that_failed_ranks_below_all_others(tmp_path):
-    (tmp_path / "s.csv").write_text("score,in\nnan,1\n0,0\n")
-    found = read(tmp_path / "s.csv")
-    assert found.failed == 1 and found.pooled()[0] < found.pooled()[1]
-
-
 def test_more_scores_than_are_taken_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(arrays, "MOST_SCORES", 100)
     for size, taken in ((50, True), (51, False), (101, False)):
@@ -282,15 +214,6 @@ def test_more_scores_than_are_taken_are_refused(tmp_path, monkeypatch):
             else:
                 with pytest.raises(InputError, match="more than 100: keep a random part"):
                     read(tmp_path / name)
-    rng = np.random.default_rng(0)
-    for evidence in (
-        lambda: audit.bounds(rng.normal(size=51), rng.normal(size=50)),
-        lambda: audit.coins(rng.normal(size=(1, 101)), rng.integers(0, 2, (1, 101))),
-        lambda: audit.cosines(rng.normal(size=(1, 101)) / 100, 10_000),
-        lambda: audit.ranks(rng.normal(size=(2, 2)), rng.normal(size=(2, 51))),
-    ):
-        with pytest.raises(InputError, match="more than 100: keep a random part"):
-            evidence()
 
 
 def write(folder, name, frame):
@@ -324,29 +247,13 @@ def test_every_format_gives_the_scores_under_names_of_its_own(tmp_path, name):
         read(path)
 
 
-@pytest.mark.parametrize("shape", [(16, 200), (200, 16)])
-def test_matrices_are_read_only_if_the_user_tells_their_orientation(tmp_path, shape):
-    rng = np.random.default_rng(0)
-    keep = rng.random(shape) < 0.5
-    np.savez(tmp_path / "lira.npz", scores=rng.normal(2.0 * keep, 1), keep=keep)
-    with pytest.raises(InputError, match="a row is a run and, in matrices, a column a canary"):
-        read(tmp_path / "lira.npz")
-    assert read(tmp_path / "lira.npz", columns={"presence": "keep"}).scores.shape == shape
-
-
 REFUSED = {
     "a cell too many": ("in,out\n1.5,0.5\n7,2.5,0.1\n", "line 3: the row has 3 cells: write 2"),
-    "a cell too few": ("score,in,step\n0.5,1,0\n1,0\n", "line 3: the row has 2 cells: write 3"),
-    "names of rows": ('"in","out"\n"1",1.5,0.5\n', "line 2: the row has 3 cells: write 2"),
     "an underscore": (lines("score,in") + "1_0,1\n", "row 6: score '1_0' is not a number"),
-    "Arabic digits": (lines("score,in") + "\u0661,0\n", "row 6: score '\u0661' is not a number"),
     "a boolean": ("score,in\nTrue,1\n", "row 1: score 'True' is not a number"),
     "N/A": ("score,in\n0,0\nN/A,1\n", "row 2: score 'N/A' is not a number: fix it, or write nan"),
-    "an empty cell": ("score,in\n,0\n1,1\n", "row 1: score '' is not a number: fix it"),
-    "a gap": ("in,out\n1,0\n,1\n2,2\n", "row 2: score '' is not a number: fix it"),
     "a label": ("score,in\n1,0\n2,2\n", "'2' says neither in nor out: give 1 or 0"),
     "thousands": ("score;in\n1,002;1\n998;0\n", "'1,002' may have a separator of thousands"),
-    "points for thousands": ("score;in\n998;1\n1.002;0\n", "'1.002' may have a separator of"),
     "thousands of a world": ("in;out\n1.002;998\n1.5e3;99\n2.002;99\n", ""),
     "decimals and points": ("score;in\n1,5;1\n2.5;0\n", "some numbers have a comma, others a"),
 }
@@ -362,13 +269,6 @@ def test_cells_that_can_be_read_in_two_ways_are_refused(tmp_path, case):
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         read(tmp_path / "s.csv")
     assert "s.csv" in str(caught.value)
-
-
-def test_a_title_above_the_columns_of_a_spreadsheet_is_no_row(tmp_path):
-    rows = [["Attack of March"], [], ["", "Score", "In"], *(["", x, bool(y)] for x, y in LABELLED)]
-    rows = [(row + [None] * 3)[:3] for row in rows]
-    pandas.DataFrame(rows).to_excel(tmp_path / "s.xlsx", index=False, header=False)
-    assert_read(read(tmp_path / "s.xlsx"))
 
 
 def test_booleans_are_no_scores_in_python():

@@ -1,14 +1,9 @@
 """What is stored comes back, what is missing is noticed, and what is damaged is never believed."""
 
 import contextlib
-import errno
-import hashlib
-import io
-import os
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from audit.errors import InputError
-from audit.storage import files
 from audit.storage.store import Store, hash_of, hold
 from audit.training.game import Scores
 
@@ -97,28 +91,11 @@ def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
     store = Store(tmp_path, SETTING, "fcnn-gc_r")
     assert store.path.name == f"fcnn-gc_r-{plain.path.name}" == f"fcnn-gc_r-{hash_of(store.path)}"
     turned = dict(reversed(SETTING.items()))
-    for again in (
-        Store(tmp_path, turned),
-        Store(tmp_path, SETTING, "other-words"),
-        Store.at(store.path),
-    ):
+    for again in (Store(tmp_path, turned), Store.at(store.path)):
         assert again.path == store.path and again.text == store.text
     assert Store.exists(tmp_path, SETTING) and len(list(tmp_path.iterdir())) == 2
     moved = store.path.rename(tmp_path / f"mine-{hash_of(store.path)}")
     assert Store(tmp_path, SETTING, "fcnn-gc_r").path == moved
-
-
-def test_a_folder_that_a_kill_left_without_a_config_is_filled(tmp_path):
-    store = Store(tmp_path, SETTING, "fcnn")
-    (store.path / "config.json").unlink()
-    assert (
-        not Store.exists(tmp_path, SETTING) and Store(tmp_path, SETTING, "fcnn").path == store.path
-    )
-
-
-@pytest.mark.parametrize("changed", [{"steps": 251}, {"learning_rate": 0.1000001}, {"new": None}])
-def test_another_setting_has_another_folder(store, tmp_path, changed):
-    assert Store(tmp_path / "results", SETTING | changed).path != store.path
 
 
 def _altered(which):
@@ -135,17 +112,10 @@ def _as_npy(path):
         np.save(file, np.arange(3.0))
 
 
-def _claims_400_gigabytes(path):
-    header, shape = io.BytesIO(), {"descr": "<f8", "fortran_order": False, "shape": (5 * 10**10, 1)}
-    np.lib.format.write_array_header_1_0(header, shape)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("scores.npy", header.getvalue())
-
-
 DAMAGES = {
     "torn": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    **{which: _altered(which) for which in ("scores", "presence")},
-    **{damage.__name__: damage for damage in (_as_npy, _claims_400_gigabytes)},
+    "altered": _altered("scores"),
+    "another format": _as_npy,
 }
 
 
@@ -205,18 +175,7 @@ def test_a_second_process_waits_for_the_lock_of_one_that_dies(store, capfd):
     assert capfd.readouterr().err == f"another process works in {store.path}: waiting for it\n"
 
 
-@pytest.mark.slow
-def test_any_altered_byte(store, path, capsys):
-    whole = path.read_bytes()
-    for i in range(len(whole)):
-        path.write_bytes(whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :])
-        if store.missing(6):
-            assert "is damaged" in capsys.readouterr().err
-        else:  # a byte that says nothing of the scores
-            np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe{"])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe{"])
 def test_a_changed_or_damaged_setting_under_an_old_name(store, tmp_path, content):
     config = store.path / "config.json"
     altered = config.read_bytes().replace(b"250", b"251")
@@ -242,7 +201,6 @@ def test_a_store_is_opened_by_its_folder(store, path, monkeypatch):
     ("folder", "says"),
     [
         ("nowhere", "has no config.json: name another `setting`"),
-        ("empty", "has no config.json: name another `setting`"),
         ("config.json", "cannot read .*Not a directory"),
         ("../moved", "is not the setting that its folder is named after"),
     ],
@@ -256,42 +214,3 @@ def test_a_folder_without_a_setting_is_reported_and_nothing_is_made(store, folde
     with refused(says):
         Store.at(store.path / folder)
     assert everything(store) == before
-
-
-@pytest.mark.parametrize("text", ["[]", "null", "{", "[" * 100_000])
-def test_a_foreign_setting_under_its_own_name_is_reported(tmp_path, text):
-    folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder.mkdir()
-    (folder / "config.json").write_text(text)
-    with pytest.raises(InputError, match=f"^{folder}/config.json holds no setting: move it away$"):
-        Store.at(folder).config()
-
-
-def _failing(error):
-    def fail(*arguments, **options):
-        assert not arguments[1:] or os.path.getsize(arguments[0]) > 0
-        raise error
-
-    return fail
-
-
-def test_a_kill_between_write_and_rename(store, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", _failing(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            store.save(_chunk(0, 6))
-    assert _visible(store) == ["config.json"] and store.missing(6) == [(0, 6)]
-    store.save(_chunk(0, 6))
-    assert store.missing(6) == [] and capsys.readouterr().err == ""
-
-
-def test_a_full_disk_leaves_nothing_and_what_was_there(store, monkeypatch):
-    monkeypatch.setattr(
-        files.os, "replace", _failing(OSError(errno.ENOSPC, "No space left on device"))
-    )
-    with refused("No space left on device"):
-        store.save(_chunk(0, 6))
-    (config,) = store.path.iterdir()
-    with refused("No space left on device"):
-        files.write_whole(config, config.read_bytes()[:20])
-    assert Store.at(store.path).config() == SETTING

@@ -20,15 +20,6 @@ def conclude_runs(mu, runs, claim):
     return conclude(Fresh(cosines, np.ones(cosines.shape, bool), DIMENSION), claim)
 
 
-def test_training_stops_at_the_run_that_refutes_the_claim():
-    enough = driver.until_refuted(conclude_runs(4.6, 20, CLAIM))
-    assert 1 < enough < 20
-    assert driver.until_refuted(conclude_runs(4.6, enough, CLAIM)) == enough
-    assert driver.until_refuted(conclude_runs(4.6, enough - 1, CLAIM)) is None
-    assert driver.until_refuted(conclude_runs(3.9, 20, CLAIM)) is None
-    assert driver.until_refuted(conclude_runs(3.9, 20, None)) is None
-
-
 @pytest.mark.parametrize(
     "rule",
     [driver.until_epsilon(12.0), driver.until_multiple(0.9), driver.until_refuted],
@@ -59,14 +50,3 @@ def test_training_stops_at_the_run_that_proves_a_part_of_the_claimed_mu():
     assert shorter.mu >= 0.89 * 3.953
     assert driver.until_multiple(1.1)(concluded) is None
     assert driver.until_multiple(0.9)(conclude_runs(3.953, 20, None)) is None
-
-
-@pytest.mark.slow
-def test_a_part_of_a_claim_that_has_no_mu_is_that_of_its_epsilon():
-    concluded = conclude_runs(0.9, 40, SAMPLED)
-    assert concluded.tightest_mu is None
-    part = 0.9 * concluded.epsilon / concluded.upper_bound
-    enough = driver.until_multiple(part)(concluded)
-    assert concluded.path[enough - 1] >= 0.9 * concluded.epsilon
-    assert enough == driver.until_epsilon(0.9 * concluded.epsilon)(concluded)
-    assert driver.until_epsilon(2 * concluded.epsilon)(concluded) is None
