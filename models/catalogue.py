@@ -4,7 +4,6 @@ The hyperparameters are the hidden-state paper's (Table 2). Importing this modul
 """
 
 import importlib
-from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +26,7 @@ from audit.tasks.task import (
 )
 from models.data import tables
 from models.data.clients import Form, dirichlet, one_each, read_clients, select
-from models.data.images import CIFAR10, FASHION_MNIST, ImageDataset, load_images, load_shirts
+from models.data.images import CIFAR10, FASHION_MNIST, load_examples, load_images, load_shirts
 from models.data.shakespeare import load_shakespeare
 from models.data.sources import Recipe
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 
 Row = TypeVar("Row", Task, FederatedTask)
-LoadData = Callable[[str | None, str | None], Dataset]
 
 EMNIST = Form("EMNIST by writer", (28, 28), "f4", label_shape=(), classes=62)
 # A sentence's tokens: 1 to 10,000 for words by frequency, then begin, end and unknown; 0 is padding.
@@ -79,7 +77,6 @@ def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
 
     @cache
     def make(shape: tuple[int, ...]) -> "Model":
-        """Imports the model's module and makes the model for examples of this shape."""
         module = importlib.import_module(f"models.{module_name}")
         arguments = {**fixed, "n_features": shape[0]} if sized else fixed
         model: Model = getattr(module, function_name)(**arguments)
@@ -88,46 +85,11 @@ def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
     return make
 
 
-def _make_data(recipe: Recipe, label: str, load: LoadData, examples: DataShape) -> Data:
-    """Returns the description, for tasks, of a data set that is used just as it is fetched.
-
-    Its name and checksum are the recipe's. Under that name a user's file may replace it.
-
-    Args:
-      recipe: the recipe that fetches the data set.
-      label: the data set's name for people.
-      load: (file, tfds_dir) -> the data set.
-      examples: the number, shape and type of its examples.
-    """
-    return Data(
-        name=recipe.name,
-        label=label,
-        checksum=recipe.checksum,
-        load=lambda sources: load(sources.data_file, sources.tfds_dir),
-        file=recipe.name,
-        examples=examples,
-    )
-
-
-def _get_training_examples(images: ImageDataset) -> Dataset:
-    """Returns the training images as examples."""
-    return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
-
-
-def _make_image_data(recipe: Recipe, label: str, examples: DataShape) -> Data:
-    """Returns the description of the training images of a data set."""
-
-    def load(file: str | None, tfds_dir: str | None) -> Dataset:
-        return _get_training_examples(load_images(recipe, file, tfds_dir))
-
-    return _make_data(recipe, label, load, examples)
-
-
-def _load_features(file: str | None, tfds_dir: str | None) -> Dataset:
+def _load_features(sources: Sources) -> Dataset:
     """Loads the features of CIFAR-10's images by a frozen body, whose module starts JAX."""
     from models.mobilenet import load_features
 
-    return load_features(file, tfds_dir)
+    return load_features(sources)
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
@@ -136,8 +98,8 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
     A class's images are divided by proportions from a Dirichlet(alpha) law: the smaller `setting.alpha`, the
     fewer clients get most of a class. For 0 clients every example is a client of its own.
     """
-    images = load_images(recipe, sources.data_file, sources.tfds_dir)
-    dataset = _get_training_examples(images)
+    images = load_images(recipe, sources)
+    dataset = load_examples(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
         clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
@@ -146,11 +108,9 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
 
 def _load_roles(setting: Dealing, sources: Sources) -> Federation:
     """Loads Shakespeare's roles as clients: the `setting.clients` roles that say most, or all if it is 0."""
-    roles = load_shakespeare(sources.data_file, sources.tfds_dir)
-    if 0 < setting.clients < roles.number:
-        by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
-        roles = select(roles, by_size[: setting.clients])
-    return Federation(roles, None)
+    roles = load_shakespeare(sources)
+    by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
+    return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
 def _load_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
@@ -180,27 +140,54 @@ _TWO_LAYER_CURVATURE = Curved(
     reason="two layers, the second fixed, any data with |x| <= 1",
 )
 
-_HOUSING = _make_data(
-    tables.HOUSING, "California Housing", tables.load_housing, DataShape(20_640, (8,), "f4")
+_HOUSING = Data(
+    name=tables.HOUSING.name,
+    checksum=tables.HOUSING.checksum,
+    file=tables.HOUSING.name,
+    label="California Housing",
+    load=tables.load_housing,
+    examples=DataShape(20_640, (8,), "f4"),
 )
-_PRICES = _make_data(
-    tables.HOUSING, "California Housing's prices", tables.load_prices, _HOUSING.examples
-)._replace(name="california_prices")
-_PURCHASE = _make_data(
-    tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4")
+_PRICES = _HOUSING._replace(
+    name="california_prices", label="California Housing's prices", load=tables.load_prices
 )
-_CIFAR10 = _make_image_data(CIFAR10, "CIFAR-10", DataShape(50_000, (32, 32, 3), "u1"))
-_FASHION_MNIST = _make_image_data(FASHION_MNIST, "Fashion-MNIST", DataShape(60_000, (28, 28), "u1"))
-_SHIRTS = _make_data(
-    FASHION_MNIST,
-    "Fashion-MNIST's T-shirts and shirts",
-    load_shirts,
-    DataShape(12_000, (784,), "f4"),
-)._replace(name="fashion_mnist_shirts")
+_PURCHASE = Data(
+    name=tables.PURCHASE.name,
+    checksum=tables.PURCHASE.checksum,
+    file=tables.PURCHASE.name,
+    label="Purchase-100",
+    load=tables.load_purchase,
+    examples=DataShape(20_000, (600,), "f4"),
+)
+_CIFAR10 = Data(
+    name=CIFAR10.name,
+    checksum=CIFAR10.checksum,
+    file=CIFAR10.name,
+    label="CIFAR-10",
+    load=partial(load_examples, CIFAR10),
+    examples=DataShape(50_000, (32, 32, 3), "u1"),
+)
+_FASHION_MNIST = Data(
+    name=FASHION_MNIST.name,
+    checksum=FASHION_MNIST.checksum,
+    file=FASHION_MNIST.name,
+    label="Fashion-MNIST",
+    load=partial(load_examples, FASHION_MNIST),
+    examples=DataShape(60_000, (28, 28), "u1"),
+)
+_SHIRTS = _FASHION_MNIST._replace(
+    name="fashion_mnist_shirts",
+    label="Fashion-MNIST's T-shirts and shirts",
+    load=load_shirts,
+    examples=DataShape(12_000, (784,), "f4"),
+)
 # Computed features differ in their last bits between machines: they have no checksum.
-_FEATURES = _make_data(
-    CIFAR10, "CIFAR-10", _load_features, DataShape(50_000, (1280,), "f4")
-)._replace(name="mobilenet_features", checksum=None)
+_FEATURES = _CIFAR10._replace(
+    name="mobilenet_features",
+    checksum=None,
+    load=_load_features,
+    examples=DataShape(50_000, (1280,), "f4"),
+)
 
 _on_housing = partial(
     Task,

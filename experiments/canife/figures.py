@@ -20,15 +20,19 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 # (label, marks, color) of the lines of the figure over rounds, by their columns.
-_LOOKS = {
+_OVER_TRAINING = {
     "accountant": ("accountant", "--", style.UPPER),
     "training_law": ("canaries' laws", "^-", style.BLUE),
     "training": ("as published", "o-", style.IN),
+}
+_OF_A_ROUND = {
     "published": ("published, at 1/n", "o", style.IN),
     "law_then": ("law, at 1/n", "s-", style.ORANGE),
     "law": ("law", "^-", style.BLUE),
     "proven": ("proven", "v:", style.BOUND),
     "perfect": ("perfect canary", "--", style.UPPER),
+}
+_HEALTH = {
     "health": ("canary health", "o-", style.BLUE),
     "attack": ("attack accuracy", "s-", style.IN),
     "test": ("test accuracy", "^-", style.BOUND),
@@ -48,7 +52,7 @@ _PANELS = {
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves from what the store holds, and makes their table.
 
-    A cell counts as missing unless all its rounds are stored. Where all cells are missing, nothing is drawn.
+    A cell counts as missing unless all its rounds are stored. If all cells are missing, nothing is drawn.
 
     Args:
       sweep: An AblationSweep, whose cells each measure rounds of a setting.
@@ -58,7 +62,6 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     stored = []
     for cell in sweep.cells:
         setting = cell.request
-        assert isinstance(setting, Attacked)
         # A cell measures the last `runs` of its setting's measured rounds: all of them, or only the last.
         rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
         if len(rounds) == cell.runs:
@@ -85,21 +88,21 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
       frame: The frame of all measured rounds, composed.
     """
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
-        axes[0, 0].set_title(rf"epsilon of the training, $\delta$ = {setting.delta:g}")
-        _draw_lines(axes[0, 0], frame, "charged_to", ["accountant", "training_law", "training"])
-        _draw_intervals(axes[0, 0], frame, "charged_to", ["training_lower", "training_upper"])
-        axes[0, 1].set_title("epsilon of one round")
-        columns = ["published", "law_then", "law", "proven", "perfect"]
-        _draw_lines(axes[0, 1], frame, ROUND, columns)
-        _draw_intervals(axes[0, 1], frame, ROUND, ["lower", "upper"])
-        axes[1, 0].set_title(f"scores / C of round {last.number}")
-        scores = {"with": last.scores_in, "without": last.scores_out}
-        labels = [f"{name}, deviation {np.std(drawn):.3g}" for name, drawn in scores.items()]
-        axes[1, 0].hist(list(scores.values()), 24, color=[style.IN, style.OUT], label=labels)
-        axes[1, 1].set(title="health and accuracy", ylim=(0, 1.05))
-        _draw_lines(axes[1, 1], frame, ROUND, ["health", "attack", "test"])
-        for panel in axes.flat:
+        figure, ((training, rounds), (scores, health)) = plt.subplots(2, 2, figsize=(7.6, 6.2))
+        training.set_title(rf"epsilon of the training, $\delta$ = {setting.delta:g}")
+        _draw_lines(training, frame, "charged_to", _OVER_TRAINING)
+        _draw_intervals(training, frame, "charged_to", "training_")
+        rounds.set_title("epsilon of one round")
+        _draw_lines(rounds, frame, ROUND, _OF_A_ROUND)
+        _draw_intervals(rounds, frame, ROUND, "")
+        scores.set_title(f"scores / C of round {last.number}")
+        for world, values in (("with", last.scores_in), ("without", last.scores_out)):
+            color = style.IN if world == "with" else style.OUT
+            label = f"{world}, deviation {np.std(values):.3g}"
+            scores.hist(values, 24, color=color, alpha=0.6, label=label)
+        health.set(title="health and accuracy", ylim=(0, 1.05))
+        _draw_lines(health, frame, ROUND, _HEALTH)
+        for panel in (training, rounds, scores, health):
             panel.legend(fontsize=7)
         figure.suptitle(
             f"{setting.model}: cohorts of {setting.cohort:,}, noise multiplier "
@@ -109,55 +112,53 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
     return figure
 
 
-def _draw_lines(axes: Axes, frame: pd.DataFrame, x: str, columns: list[str]) -> None:
+def _draw_lines(
+    axes: Axes, frame: pd.DataFrame, x: str, looks: dict[str, tuple[str, str, str]]
+) -> None:
     """Draws columns of a frame over rounds."""
-    finite = frame.replace(np.inf, np.nan)
-    for column in columns:
-        label, marks, color = _LOOKS[column]
-        axes.plot(frame[x], finite[column], marks, ms=4, color=color, label=label)
+    for column, (label, marks, color) in looks.items():
+        finite = frame[column].replace(np.inf, np.nan)
+        axes.plot(frame[x], finite, marks, ms=4, color=color, label=label)
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_intervals(axes: Axes, frame: pd.DataFrame, x: str, ends: list[str]) -> None:
-    """Draws intervals with these lower and upper ends, as far as the panel's lines reach."""
+def _draw_intervals(axes: Axes, frame: pd.DataFrame, x: str, prefix: str) -> None:
+    """Draws the intervals of the published estimates, as far as the panel's lines reach."""
     top = axes.get_ylim()[1]
-    lower, upper = ends
-    axes.vlines(frame[x], frame[lower], frame[upper].clip(upper=top), color=style.IN, alpha=0.3)
+    upper = frame[f"{prefix}upper"].clip(upper=top)
+    axes.vlines(frame[x], frame[f"{prefix}lower"], upper, color=style.IN, alpha=0.3)
     axes.set_ylim(0, top)
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """Draws a sweep's curves over x; bars are standard deviations over training runs.
 
-    Panels show the scores' deviation, the attack's accuracy and the canary's health. Where x is the round,
-    three more show the model's accuracy, and epsilon of a round and of the training run.
+    Panels show the scores' deviation, the attack's accuracy and the canary's health. If x is the round, three
+    more show the model's accuracy, and epsilon of a round and of the training run.
 
     Args:
       sweep: The sweep.
       averages: The points of its curves; see `curves.average_over_seeds`.
     """
-    over_rounds = sweep.x == ROUND
-    rows = 2 if over_rounds else 1
+    rows = 2 if sweep.x == ROUND else 1
     labels = averages["curve"].replace(PENALTIES)
     finite = averages.assign(curve=labels).replace(np.inf, np.nan).set_index(["x", "curve"])
     colors = [style.BLUE, style.VERMILION, style.GREEN]
     with plt.rc_context(style.STYLE):
         size = (10.5, 1 + 2.7 * rows)
         figure, axes = plt.subplots(rows, 3, figsize=size, sharex=True, squeeze=False)
-        for panel, quantity in zip(axes.flat, _PANELS, strict=False):
-            title, dashed = _PANELS[quantity]
-            means = finite[quantity].unstack()
+        for panel, (quantity, (title, dashed)) in zip(axes.flat, _PANELS.items(), strict=False):
             bars = finite[f"{quantity}_deviation"].unstack()
-            means.plot(yerr=bars, ax=panel, marker="o", ms=4, color=colors, legend=False)
+            looks = {"ax": panel, "color": colors, "legend": False}
+            finite[quantity].unstack().plot(yerr=bars, marker="o", ms=4, **looks)
             if dashed:
-                lines = finite[dashed].unstack()
-                lines.plot(ax=panel, style="--", color=colors, legend=False)
+                finite[dashed].unstack().plot(style="--", **looks)
                 panel.set_ylim(0, None)
             panel.set(title=title, xlabel=sweep.x.replace("_", " "))
         first = axes[0, 0]
         first.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if not over_rounds:
+        if sweep.x != ROUND:
             values = sorted(set(averages["x"]))
             first.set_xscale("log")
             first.set_xticks(values, [str(value) for value in values])

