@@ -6,11 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.tasks.model import flat_model
-from models import soft
-from models.dense import mlp
 from models.layers import Convolution, channels_first, max_pool
-from models.recurrent import LanguageModel, next_token_loss
 
 
 @pytest.mark.slow
@@ -74,52 +70,3 @@ def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
 
     x = jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     np.testing.assert_array_equal(channels_first(x), jnp.moveaxis(x, -1, -3))
-
-
-WORDS = 11
-
-
-@pytest.mark.slow
-def test_pure_labels_give_the_models_loss():
-    model = mlp(6, (4,), 3)
-    theta = model.init(jax.random.key(0))
-    features = jnp.arange(6.0)
-    soft_loss = jax.jit(soft.soft_label(model, 3))
-    hard_loss = jax.jit(model.loss)
-    for label in range(3):
-        pure = soft_loss(theta, (features, jax.nn.one_hot(label, 3)))
-        expected = hard_loss(theta, (features, jnp.int32(label)))
-        assert float(pure) == pytest.approx(float(expected), rel=1e-6)
-
-
-@pytest.mark.slow
-def test_pure_tokens_give_the_language_models_loss_and_gradient():
-    module = LanguageModel(WORDS, 3, 2, 1)
-    model = flat_model(module, jnp.zeros(4, jnp.uint8), next_token_loss(WORDS))
-    theta = jax.jit(model.init)(jax.random.key(0))
-    tokens = jax.random.randint(jax.random.key(1), (5,), 0, WORDS)
-    soft_loss = soft.soft_tokens(model)
-    pure = jax.nn.one_hot(tokens, WORDS)
-
-    soft_value, soft_gradient = jax.jit(jax.value_and_grad(soft_loss))(theta, pure)
-    value, gradient = jax.jit(jax.value_and_grad(model.loss))(theta, (tokens[:-1], tokens[1:]))
-    assert float(soft_value) == pytest.approx(float(value), rel=1e-5)
-    np.testing.assert_allclose(soft_gradient, gradient, atol=1e-6)
-
-    def squared_norm(mixtures):
-        return jnp.sum(jax.grad(soft_loss)(theta, mixtures) ** 2)
-
-    second = jax.jit(jax.grad(squared_norm))(pure)
-    assert second.shape == pure.shape
-    assert jnp.isfinite(second).all()
-    assert jnp.any(second != 0)
-
-
-def test_gumbel_mixtures_peak_at_draws_of_their_weights():
-    weights = jnp.log(jnp.array([0.7, 0.2, 0.1]))
-    repeated = jnp.tile(weights, (20_000, 1))
-    mixtures = soft.gumbel_softmax(jax.random.key(0), repeated, 0.5)
-    np.testing.assert_allclose(mixtures.sum(1), 1, atol=1e-5)
-    peaks = np.asarray(mixtures.argmax(1))
-    shares = np.bincount(peaks, minlength=3) / 20_000
-    np.testing.assert_allclose(shares, [0.7, 0.2, 0.1], atol=0.015)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.tasks.task import Sources
 from models import mobilenet
 from models.data.images import CIFAR10, load_images
 from models.data.sources import LoadedArrays, load_arrays
@@ -57,8 +58,8 @@ def test_it_is_torchvisions_on_made_up_weights(size):
 @pytest.mark.slow
 def test_it_is_torchvisions_on_imagenets_weights_and_real_images():
     try:
-        arrays = load_arrays(mobilenet.WEIGHTS).arrays
-        images = load_images(CIFAR10).train_images[:4]
+        arrays = load_arrays(mobilenet.WEIGHTS, Sources()).arrays
+        images = load_images(CIFAR10, Sources()).train_images[:4]
     except InputError as error:
         pytest.skip(str(error))
     for size, expected in TORCHVISION["mobilenet_v2 imagenet"].items():
@@ -85,7 +86,7 @@ def test_features_are_computed_once_and_their_checksum_tells_images_and_weights(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setattr(mobilenet, "SIZE", 32)
     weights = LoadedArrays(made_up(mobilenet.list_shapes()), "made up", "1" * 64)
-    monkeypatch.setattr(mobilenet, "load_arrays", lambda recipe: weights)
+    monkeypatch.setattr(mobilenet, "load_arrays", lambda recipe, given: weights)
 
     def load(seed):
         images = np.random.default_rng(seed).integers(0, 256, (12, 32, 32, 3), np.uint8)
@@ -93,7 +94,7 @@ def test_features_are_computed_once_and_their_checksum_tells_images_and_weights(
         path = tmp_path / f"{seed}.npz"
         splits = {"train_images": images, "train_labels": labels}
         np.savez(path, **splits, test_images=images, test_labels=labels)
-        return mobilenet.load_features(str(path))
+        return mobilenet.load_features(Sources(str(path)))
 
     first = load(0)
     assert "mobilenet_v2 features: 100%" in capfd.readouterr().err

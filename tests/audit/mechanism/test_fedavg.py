@@ -211,56 +211,42 @@ def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, 
 
 
 @pytest.mark.slow
-def test_memory_grows_with_the_block_and_sums_do_not_change(clients, schedule, theta, play):
+def test_memory_grows_with_the_block_and_a_model_that_diverges_is_refused(
+    clients, schedule, theta, play
+):
     one, many = (
         fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4)
     )
-    assert theta.nbytes < one.held < one.written < many.written < 5 * one.written
-    assert one.held < many.held < 5 * one.held and ensemble.chunk_size(3, one) <= 3
-    given = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), 0.5, clients, jnp.arange(7), KEY
-    sums = (functools.partial(fedavg.cohort_sums, choices(block=block)) for block in (1, 2))
-    one, two = (jax.jit(of_block)(*given) for of_block in sums)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
-    assert np.any(one.updates)
+    assert theta.nbytes < one.held < many.held < 5 * one.held
+    assert one.written < many.written < 5 * one.written
+    assert ensemble.chunk_size(3, one) <= 3
     hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
     with pytest.raises(InputError, match="diverged"):
         play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)
 
 
-RUN_KEY = jax.random.key(3, impl="threefry2x32")
-
-
-def _times(found, clients):
-    return np.bincount(found[found >= 0], minlength=clients)
-
-
 def test_shuffled_cohorts_take_everybody_equally_often():
-    found = cohorts.shuffled(RUN_KEY, 12, 9, 4)
-    assert (
-        found.shape == (9, 4)
-        and (_times(found, 12) == 3).all()
-        and cohorts.most_rounds(found, 12) == 3
-    )
-    assert sorted(found[:3].ravel()) == list(range(12)) != list(found[:3].ravel())
-    for clients, rounds, cohort in ((7, 10, 5), (7, 3, 7), (5, 1, 1)):
-        found = cohorts.shuffled(RUN_KEY, clients, rounds, cohort)
+    for clients, rounds, cohort in ((12, 9, 4), (7, 10, 5), (7, 3, 7), (5, 1, 1)):
+        found = cohorts.shuffled(KEY, clients, rounds, cohort)
         assert all(len(set(members)) == cohort for members in found)
-        assert _times(found, clients).max() == -(-rounds * cohort // clients)
+        times = np.bincount(found.ravel(), minlength=clients)
+        assert times.max() == cohorts.most_rounds(found, clients) == -(-rounds * cohort // clients)
+        assert times.min() == rounds * cohort // clients
 
 
 def test_sampled_cohorts_are_coins():
-    found = cohorts.sampled(RUN_KEY, 50, 400, 10)
-    sizes = (found >= 0).sum(axis=1)
-    assert abs(sizes.mean() - 10) < 5 * np.sqrt(8 / 400) and sizes.max() == found.shape[1]
-    assert abs(sizes.var() - 8) < 2.5 and all(
-        len(set(row[row >= 0])) == (row >= 0).sum() for row in found
-    )
+    found = cohorts.sampled(KEY, 50, 400, 10)
+    assert all(len(set(row[row >= 0])) == (row >= 0).sum() for row in found)
+    mask = cohorts.sampled_canaries(KEY, 50, 400, 0.2)
+    for sizes in ((found >= 0).sum(axis=1), mask.sum(axis=1)):
+        assert abs(sizes.mean() - 10) < 5 * np.sqrt(8 / 400)
+        assert abs(sizes.var() - 8) < 2.5
 
 
-@pytest.mark.parametrize("repetitions", [1, 2, 3, 5, 10])
-@pytest.mark.parametrize("canaries, rounds", [(7, 10), (40, 11), (3, 10), (100, 10)])
+@pytest.mark.parametrize("repetitions", [1, 2, 3, 10])
+@pytest.mark.parametrize("canaries, rounds", [(7, 10), (40, 11), (3, 10)])
 def test_each_canary_takes_part_so_often_in_different_rounds(canaries, rounds, repetitions):
-    mask = cohorts.repeated(RUN_KEY, canaries, rounds, repetitions)
+    mask = cohorts.repeated(KEY, canaries, rounds, repetitions)
     assert set(np.unique(mask)) <= {0.0, 1.0} and (mask.sum(axis=0) == repetitions).all()
     sizes, mean = mask.sum(axis=1), canaries * repetitions / rounds
     assert sizes.min() >= np.floor(mean) and sizes.max() <= np.ceil(mean)
@@ -268,16 +254,11 @@ def test_each_canary_takes_part_so_often_in_different_rounds(canaries, rounds, r
         assert (mask.reshape(repetitions, -1, canaries).sum(axis=1) == 1).all()
 
 
-def test_the_largest_clients_come_first():
-    found = cohorts.by_size(np.array([[0, 1, 2], [2, -1, 0]], np.int32), np.array([5, 9, 7]))
-    np.testing.assert_array_equal(found, [[1, 2, 0], [2, 0, -1]])
-
-
 def test_what_no_population_has_is_refused():
-    for call, says in (
-        (lambda: cohorts.shuffled(RUN_KEY, 5, 2, 6), "`cohort=6` is more than the 5 clients"),
-        (lambda: cohorts.sampled(RUN_KEY, 5, 2, 0), "`cohort=0`"),
-        (lambda: cohorts.repeated(RUN_KEY, 5, 2, 3), "`repetitions=3`: give 1 to 2"),
+    for call, words in (
+        (lambda: cohorts.shuffled(KEY, 5, 2, 6), "`cohort=6` is more than the 5 clients"),
+        (lambda: cohorts.sampled(KEY, 5, 2, 0), "`cohort=0`"),
+        (lambda: cohorts.repeated(KEY, 5, 2, 3), "`repetitions=3`: give 1 to 2"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=words):
             call()

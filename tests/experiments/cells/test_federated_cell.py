@@ -1,6 +1,5 @@
 """Federated audits as cells: one training gives both observations, and accuracies are kept beside them."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -67,14 +66,3 @@ def test_accuracies_are_added_to_those_that_are_there(data, tmp_path):
     do_all([cell(runs=3)], place)
     three = kept(tmp_path, SETTING, 3).accuracies
     assert three[:1] == first and len(three) == 3
-
-
-@pytest.mark.slow
-def test_a_single_canary_of_the_first_run_is_out(data, tmp_path):
-    place, setting = (
-        Workplace(tmp_path, data),
-        dataclasses.replace(SETTING, canaries=1, observe="final"),
-    )
-    do_all([cell(setting, 1)], place)
-    found = kept(tmp_path, setting, 1)
-    assert not found.scores.presence.any() and len(found.accuracies) == 1
