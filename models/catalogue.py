@@ -4,6 +4,7 @@ The hyperparameters are the hidden-state paper's (Table 2). Importing this modul
 """
 
 import importlib
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,13 +62,12 @@ def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
     return rows[model]
 
 
-def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
+def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     """Returns a function that makes a model, and imports the model's module only when it is called.
 
     Args:
-      name: "module:function" within `models`.
-      sized: whether the function takes the number of an example's features, `n_features`. If so, an example
-        is a vector.
+      name: "module:function" within `models`. The function takes the number of features, `n_features`, if an
+        example is a vector.
       fixed: the function's other arguments.
 
     Returns:
@@ -78,8 +78,8 @@ def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
     @cache
     def make(shape: tuple[int, ...]) -> "Model":
         module = importlib.import_module(f"models.{module_name}")
-        arguments = {**fixed, "n_features": shape[0]} if sized else fixed
-        model: Model = getattr(module, function_name)(**arguments)
+        sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
+        model: Model = getattr(module, function_name)(**fixed, **sizes)
         return model
 
     return make
@@ -140,40 +140,31 @@ _TWO_LAYER_CURVATURE = Curved(
     reason="two layers, the second fixed, any data with |x| <= 1",
 )
 
-_HOUSING = Data(
-    name=tables.HOUSING.name,
-    checksum=tables.HOUSING.checksum,
-    file=tables.HOUSING.name,
-    label="California Housing",
-    load=tables.load_housing,
-    examples=DataShape(20_640, (8,), "f4"),
+
+def _describe(
+    recipe: Recipe, label: str, load: Callable[[Sources], Dataset], examples: DataShape
+) -> Data:
+    """Returns the description, for tasks, of a data set that is used just as it is fetched."""
+    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
+
+
+_HOUSING = _describe(
+    tables.HOUSING, "California Housing", tables.load_housing, DataShape(20_640, (8,), "f4")
 )
 _PRICES = _HOUSING._replace(
     name="california_prices", label="California Housing's prices", load=tables.load_prices
 )
-_PURCHASE = Data(
-    name=tables.PURCHASE.name,
-    checksum=tables.PURCHASE.checksum,
-    file=tables.PURCHASE.name,
-    label="Purchase-100",
-    load=tables.load_purchase,
-    examples=DataShape(20_000, (600,), "f4"),
+_PURCHASE = _describe(
+    tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4")
 )
-_CIFAR10 = Data(
-    name=CIFAR10.name,
-    checksum=CIFAR10.checksum,
-    file=CIFAR10.name,
-    label="CIFAR-10",
-    load=partial(load_examples, CIFAR10),
-    examples=DataShape(50_000, (32, 32, 3), "u1"),
+_CIFAR10 = _describe(
+    CIFAR10, "CIFAR-10", partial(load_examples, CIFAR10), DataShape(50_000, (32, 32, 3), "u1")
 )
-_FASHION_MNIST = Data(
-    name=FASHION_MNIST.name,
-    checksum=FASHION_MNIST.checksum,
-    file=FASHION_MNIST.name,
-    label="Fashion-MNIST",
-    load=partial(load_examples, FASHION_MNIST),
-    examples=DataShape(60_000, (28, 28), "u1"),
+_FASHION_MNIST = _describe(
+    FASHION_MNIST,
+    "Fashion-MNIST",
+    partial(load_examples, FASHION_MNIST),
+    DataShape(60_000, (28, 28), "u1"),
 )
 _SHIRTS = _FASHION_MNIST._replace(
     name="fashion_mnist_shirts",
@@ -216,26 +207,26 @@ _ROWS = (
         name="fcnn",
         label="FCNN",
         description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
-        make=_make_lazily("dense:fcnn", sized=True),
+        make=_make_lazily("dense:fcnn"),
         step_seconds=StepSeconds(8e-7, 7.5e-9),
     ),
     _smooth_fcnn(
         name="tanh_fcnn",
         label="tanh FCNN",
         description="FCNN, 8-6-2 with tanh, 68 parameters, on California Housing",
-        make=_make_lazily("dense:tanh_fcnn", sized=True),
+        make=_make_lazily("dense:tanh_fcnn"),
     ),
     _smooth_fcnn(
         name="gelu_fcnn",
         label="GELU FCNN",
         description="FCNN, 8-6-2 with GELU, 68 parameters, on California Housing",
-        make=_make_lazily("dense:gelu_fcnn", sized=True),
+        make=_make_lazily("dense:gelu_fcnn"),
     ),
     _on_housing(
         name="wide_fcnn",
         label="wide FCNN",
         description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
-        make=_make_lazily("dense:wide_fcnn", sized=True),
+        make=_make_lazily("dense:wide_fcnn"),
         step_seconds=StepSeconds(4e-5, 4e-7),
         directions=128,
     ),
@@ -274,7 +265,7 @@ _ROWS = (
         label="MobileNetV2's head",
         description="last layer on a frozen MobileNetV2's features of CIFAR-10",
         data=_FEATURES,
-        make=_make_lazily("dense:head", sized=True),
+        make=_make_lazily("dense:head"),
         clipping="book_keeping",
         step_seconds=StepSeconds(2e-5, 8e-7),
         not_convex=_SOFTMAX,
@@ -285,7 +276,7 @@ _ROWS = (
         label="MobileNetV2's softmax head",
         description="last layer on a frozen MobileNetV2's features of CIFAR-10",
         data=_FEATURES,
-        make=_make_lazily("dense:softmax_head", sized=True),
+        make=_make_lazily("dense:softmax_head"),
         step_seconds=StepSeconds(2e-5, 8e-7),
         not_convex=_SOFTMAX,
         curved=_SOFTMAX_CURVATURE,
@@ -323,7 +314,7 @@ _ROWS = (
         label="Purchase MLP",
         description="MLP, 600-256-256-100 with ReLU, 245,348 parameters, on Purchase-100",
         data=_PURCHASE,
-        make=_make_lazily("dense:mlp", sized=True, classes=tables.PURCHASE_CLASSES),
+        make=_make_lazily("dense:mlp", classes=tables.PURCHASE_CLASSES),
         classes=tables.PURCHASE_CLASSES,
         learning_rate=0.05,
         batch_size=100,
@@ -333,7 +324,7 @@ _ROWS = (
         name="two_layer_tanh",
         label="two-layer tanh network",
         description="two layers of 64 tanh units, the second fixed, on California Housing",
-        make=_make_lazily("dense:two_layer_tanh", sized=True),
+        make=_make_lazily("dense:two_layer_tanh"),
         clipping="unfolded",
         step_seconds=StepSeconds(1e-5, 1e-7),
         canaries=8,
@@ -349,7 +340,7 @@ _ROWS = (
             "ridge regression with weight decay"
         ),
         data=_PRICES,
-        make=_make_lazily("dense:least_squares", sized=True),
+        make=_make_lazily("dense:least_squares"),
         classes=0,
         clipping="unfolded",
         step_seconds=StepSeconds(5e-7, 4e-9),
@@ -362,7 +353,7 @@ _ROWS = (
         label="logistic regression",
         description="logistic regression, 784 parameters, on Fashion-MNIST's T-shirts and shirts",
         data=_SHIRTS,
-        make=_make_lazily("dense:logistic", sized=True),
+        make=_make_lazily("dense:logistic"),
         classes=2,
         learning_rate=0.5,
         step_seconds=StepSeconds(1e-5, 1e-7),
@@ -392,7 +383,7 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
     "character_lstm": FederatedTask(
         description="two LSTMs on Shakespeare's roles",
         load=_load_roles,
-        make=partial(_make_lazily("recurrent:character_lstm"), (80,)),
+        make=partial(_make_lazily("recurrent:character_lstm"), ()),
         file="shakespeare",
         examples=DataShape(18_000, (80,), "u1"),
         padding=0,
@@ -407,7 +398,7 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
     "word_lstm": FederatedTask(
         description="LSTM on Stack Overflow's users (--data_file)",
         load=partial(_load_clients, STACKOVERFLOW),
-        make=partial(_make_lazily("recurrent:word_lstm"), STACKOVERFLOW.shape),
+        make=partial(_make_lazily("recurrent:word_lstm"), ()),
         file="stackoverflow",
         examples=DataShape(76_800, STACKOVERFLOW.shape, STACKOVERFLOW.dtype),
         padding=0,

@@ -7,6 +7,7 @@ fast on narrow images, as patches times a matrix.
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 
@@ -141,10 +142,8 @@ def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
     """
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
-    pair_maxima = jnp.maximum(upper, lower)
-    left = pair_maxima[..., 0::2]
-    right = pair_maxima[..., 1::2]
-    at_pairs = _interleave(left >= right, gradient, -1)
+    maxima = jnp.maximum(upper, lower)
+    at_pairs = _interleave(maxima[..., 0::2] >= maxima[..., 1::2], gradient, -1)
     return (_interleave(upper >= lower, at_pairs, -2),)
 
 
@@ -159,8 +158,7 @@ def _interleave(is_first: Array, value: Array, axis: int) -> Array:
     first = jnp.where(is_first, value, 0)
     second = jnp.where(is_first, 0, value)
     # The pair gets an axis of its own right after `axis`; the two axes are then joined.
-    pair_axis = axis % value.ndim + 1  # counted from the start
-    pairs = jnp.stack([first, second], axis=pair_axis)
+    pairs = jnp.stack([first, second], axis=axis % value.ndim + 1)
     shape = list(value.shape)
     shape[axis] *= 2
     return pairs.reshape(shape)
@@ -198,6 +196,4 @@ def normalised(
         channel's.
       deviation: their standard deviation, likewise.
     """
-    scaled = pixels.astype(jnp.float32) / 255
-    centred = scaled - jnp.array(mean, jnp.float32)
-    return centred / jnp.array(deviation, jnp.float32)
+    return (pixels.astype(jnp.float32) / 255 - np.float32(mean)) / np.float32(deviation)

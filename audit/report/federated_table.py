@@ -17,10 +17,11 @@ from audit.report.bounds_table import (
     show_floor,
     show_verdict,
 )
-from audit.report.table import Column, Table, at_least
+from audit.report.table import at_least
 from audit.written import Level, counted, show_level, write_json
 
 RESULT = "federated.json"  # in a setting's folder
+_RULE = "-" * 80
 
 
 class OverRuns(NamedTuple):
@@ -40,10 +41,7 @@ class OverRuns(NamedTuple):
     def show_mean(self) -> str:
         """Returns the mean epsilon as text: that of bounds rounded down, that of estimates to the nearest."""
         mean = float(np.mean(self.epsilons))
-        is_estimate = bool(self.floor)
-        if is_estimate:
-            return f"{mean:.3f}"
-        return at_least(mean)
+        return f"{mean:.3f}" if self.floor else at_least(mean)
 
     def show_deviation(self) -> str:
         """Returns the standard deviation of epsilon over runs as text."""
@@ -58,31 +56,27 @@ def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
     rows = []
     for findings in zip(*(run.rows() for run in runs), strict=True):
         first = findings[0]
-        floor = ""
-        if not isinstance(first, Bound):
-            floor = show_floor(first.noise_floor)
+        floor = "" if isinstance(first, Bound) else show_floor(first.noise_floor)
         rows.append(OverRuns(first.method, [finding.epsilon for finding in findings], floor))
     return rows
 
 
-def over_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table with the mean and the standard deviation of each method's epsilon over runs.
+def _show_over_runs(runs: Sequence[Conclusion]) -> list[str]:
+    """Returns the lines of a table with the mean and the deviation of each method's epsilon over runs.
 
-    A row is an estimate or a lower bound. An estimate's floor is the mean and the 95% quantile of the values
-    that it has where nothing leaks, in the first run. Bounds have no floor: their rows say that each run has
-    a bound of its own.
+    An estimate's floor is the mean and the 95% quantile of the values that it has where nothing leaks, in the
+    first run. Bounds have no floor: their rows tell that each run has its own bound.
     """
-    # Two spaces before the last column set its texts, aligned to the left, apart from the numbers.
-    columns = (
-        Column(head="estimate or bound", value=lambda row: row.method, width=24, left=True),
-        Column(head="mean", value=OverRuns.show_mean, width=9),
-        Column(head="deviation", value=OverRuns.show_deviation, width=9),
-        Column(head="  floor", value=lambda row: f"  {row.floor or 'a bound a run'}", left=True),
-    )
-    head = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} a run"
-    note = "\nestimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
-    rows = collect_over_runs(runs)
-    return Table(columns, rows, before=(head,), after=(note,), gap=" ", rule=80).text()
+    lines = [
+        f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} a run",
+        f"{'estimate or bound':<24} {'mean':>9} {'deviation':>9}   floor",
+        _RULE,
+    ]
+    for row in collect_over_runs(runs):
+        numbers = f"{row.show_mean():>9} {row.show_deviation():>9}"
+        lines.append(f"{row.method:<24} {numbers}   {row.floor or 'a bound a run'}")
+    note = "estimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
+    return [*lines, "", note]
 
 
 class FederatedAudit(NamedTuple):
@@ -134,20 +128,18 @@ def federated_table(audit: FederatedAudit) -> str:
     runs prove a bound together, it comes between the tables, with the test of the claim and the verdict. The
     models' accuracy, if measured, comes last.
     """
-    first = audit.runs[0]  # all runs have its delta
-    level = f"  at delta {show_level(first.delta)}"
-    columns = (
-        Column(head="mechanism", value=lambda row: row.name, width=24, left=True),
-        Column(head="epsilon", value=BoundRow.show_epsilon, width=9),
-        Column(head=level, value=lambda row: f"  {row.assumes.word}", left=True),
-    )
-    lines = [bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs), ""]
+    lines = [bounds_table(audit.runs[0]), ""]
+    if len(audit.runs) > 1:
+        lines = [*_show_over_runs(audit.runs), ""]
     if audit.together is not None:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"
         lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)}, whatever the curve")
         lines += [*describe_claim(audit.together), show_verdict(audit.together), ""]
-    lines.append(Table(columns, upper_bounds(audit), gap=" ", rule=80).text())
+    level = show_level(audit.runs[0].delta)
+    lines += [f"{'mechanism':<24} {'epsilon':>9}   at delta {level}", _RULE]
+    for row in upper_bounds(audit):
+        lines.append(f"{row.name:<24} {row.show_epsilon():>9}   {row.assumes.word}")
     if audit.accuracies:
         accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"
         if len(audit.accuracies) > 1:

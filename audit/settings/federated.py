@@ -147,13 +147,10 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
 
-    # The standard deviation of the noise on the count, a fixed share of the cohort. A round without noise on
-    # its sum has none on its count either.
-    on_count = 0.0
-    if setting.noise_multiplier:
-        on_count = _COUNT_SHARE * setting.cohort
+    # A fixed share of the cohort. A round without noise on its sum has none on its count either.
+    on_count = _COUNT_SHARE * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
-    return RoundNoise(multiplier, on_count, quantile_rate=_QUANTILE_RATE)
+    return RoundNoise(multiplier, on_count, _QUANTILE_RATE)
 
 
 class Leaks(NamedTuple):
@@ -169,18 +166,11 @@ def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
     A client takes part in at most `most_rounds` rounds, and a canary in as many as its repetitions. With
     Poisson sampling, both may join every round, each time with probability cohort / clients. A round counts
     with the setting's whole noise multiplier, also where `noise` divides the noise between sum and count.
-
-    Args:
-      setting: the setting.
-      clients: the number of clients.
-      most_rounds: the largest number of rounds in which any one client takes part.
     """
     from audit.claims.accounting import Composition
 
     sigma = setting.noise_multiplier
     if setting.participation == "poisson":
         composition = Composition(sigma, setting.rounds, setting.cohort / clients)
-        return Leaks(client=composition, canary=composition)
-    return Leaks(
-        client=Composition(sigma, most_rounds), canary=Composition(sigma, setting.repetitions)
-    )
+        return Leaks(composition, composition)
+    return Leaks(Composition(sigma, most_rounds), Composition(sigma, setting.repetitions))

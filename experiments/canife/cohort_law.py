@@ -31,7 +31,6 @@ _PERIOD = 24.0  # deviations after which a tilted law may repeat
 _CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
 _VALLEY = 1e-15  # the least density, as a share of the most that its integral could be
 _POINTS_PER_DEVIATION = 200  # of the noise, on the grid
-_BLOCK = 1 << 18  # complex entries in memory at once
 
 
 class ScoreLaw(NamedTuple):
@@ -200,44 +199,15 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
 def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:
     """Returns M(s + i t) / M(s) at times t (T,) for a cohort's sum, without noise.
 
-    If clients joined independently, it would be a product over clients. The result is the part of that
-    product from cohorts of the right size, a Fourier coefficient: each client who joins turns the product by
-    an angle, and an average over angles picks out the right number of turns. At t = 0 it is the probability
-    that so many independent clients join, a factor that is missing in M(s).
+    If clients joined independently, it would be a product over clients of 1 - r + r z exp(i t a), with a
+    client's probability of joining r and z = 1. The result is the coefficient of the power of z that is the
+    size of the cohort: the part from cohorts of the right size. At t = 0 it is the probability that so many
+    independent clients join, a factor that is missing in M(s).
     """
-    dots, cohort, _, _, joins = tilted
-    variances = joins * (1 - joins)
-    spread = float(np.sqrt(variances.sum()))  # the deviation of the number of clients who join
-    # Dot products are centred, so the product varies slowly along t. 1e-300 avoids a division by 0.
-    centre = float(variances @ dots) / max(spread**2, 1e-300)
-
-    # A discrete transform adds up the coefficients of numbers of clients that are a period apart. With nine
-    # deviations on either side of the mean number, and 8 more for few clients, all others are negligible.
-    period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
-    turns = np.arange(-(period // 2), period - period // 2)
-    # Beyond the largest angle a Gaussian product is below exp(-_CUT); 30% more, since it is not quite
-    # Gaussian. If the number of clients hardly varies, no angle is left out.
-    largest_angle = 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
-    is_within = np.abs(turns) * 2 * np.pi / period <= largest_angle
-    angles = 2 * np.pi / period * turns[is_within]
-
-    products = _multiply_clients(dots - centre, joins, times, angles)
-    coefficient: Complex = products @ np.exp(-1j * cohort * angles) / period
-    return np.asarray(coefficient * np.exp(1j * times * cohort * centre))  # undoes the centring
-
-
-def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:
-    """Returns prod_j (1 - r_j + r_j exp(i (angle + t a_j))) over clients j, (T, A).
-
-    Client j joins with probability r_j and has the dot product a_j. Clients are multiplied block by block.
-    """
-    products = np.ones((len(times), len(angles)), np.complex128)
-    turns = np.exp(1j * angles)
-    block = max(_BLOCK // len(angles), 1)
-    for start in range(0, len(dots), block):
-        part = slice(start, start + block)
-        for row, time in enumerate(times):
-            waves = joins[part] * np.exp(1j * time * dots[part])
-            factors = (1 - joins[part])[:, None] + waves[:, None] * turns  # (block, A)
-            products[row] *= np.prod(factors, axis=0)
-    return products
+    coefficients = np.zeros((tilted.cohort + 1, len(times)), np.complex128)  # by the power of z
+    coefficients[0] = 1
+    for dot, joins in zip(tilted.dots, tilted.joins, strict=True):
+        joined = joins * np.exp(1j * times * dot) * coefficients[:-1]
+        coefficients *= 1 - joins
+        coefficients[1:] += joined
+    return coefficients[-1]

@@ -7,7 +7,6 @@ The former has its epsilon (1), histograms of scores (3) and a round's epsilon (
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -19,23 +18,25 @@ from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-# (label, marks, color) of the lines of the figure over rounds, by their columns.
-_OVER_TRAINING = {
-    "accountant": ("accountant", "--", style.UPPER),
-    "training_law": ("canaries' laws", "^-", style.BLUE),
-    "training": ("as published", "o-", style.IN),
-}
-_OF_A_ROUND = {
-    "published": ("published, at 1/n", "o", style.IN),
-    "law_then": ("law, at 1/n", "s-", style.ORANGE),
-    "law": ("law", "^-", style.BLUE),
-    "proven": ("proven", "v:", style.BOUND),
-    "perfect": ("perfect canary", "--", style.UPPER),
-}
-_HEALTH = {
-    "health": ("canary health", "o-", style.BLUE),
-    "attack": ("attack accuracy", "s-", style.IN),
-    "test": ("test accuracy", "^-", style.BOUND),
+# The columns that are drawn over rounds, by panel.
+_OVER_ROUNDS = {
+    "epsilon of the training": [
+        "accountant",
+        "training_law",
+        "training",
+        "training_lower",
+        "training_upper",
+    ],
+    "epsilon of one round": [
+        "perfect",
+        "law",
+        "proven",
+        "law_then",
+        "published",
+        "lower",
+        "upper",
+    ],
+    "health and accuracy": ["health", "attack", "test"],
 }
 # Titles of the curves' panels by quantity, and the quantity of their dashed lines. Over a field there is no
 # noise, and no epsilon.
@@ -76,33 +77,28 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws a training run under measurement, in four panels.
+    """Draws a training run under measurement, in four panels; infinite values are left out.
 
     The panels show epsilon of the training run and of each round, with the intervals of the published
-    estimates; the last round's scores; and the canaries' health with the accuracies of attack and model.
-    Infinite values are left out.
+    estimates; the canaries' health with the accuracies of attack and model; and the last round's scores.
 
     Args:
       setting: The setting.
       last: What is stored of the last measured round.
       frame: The frame of all measured rounds, composed.
     """
+    finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
-        figure, ((training, rounds), (scores, health)) = plt.subplots(2, 2, figsize=(7.6, 6.2))
-        training.set_title(rf"epsilon of the training, $\delta$ = {setting.delta:g}")
-        _draw_lines(training, frame, "charged_to", _OVER_TRAINING)
-        _draw_intervals(training, frame, "charged_to", "training_")
-        rounds.set_title("epsilon of one round")
-        _draw_lines(rounds, frame, ROUND, _OF_A_ROUND)
-        _draw_intervals(rounds, frame, ROUND, "")
-        scores.set_title(f"scores / C of round {last.number}")
-        for world, values in (("with", last.scores_in), ("without", last.scores_out)):
-            color = style.IN if world == "with" else style.OUT
-            label = f"{world}, deviation {np.std(values):.3g}"
-            scores.hist(values, 24, color=color, alpha=0.6, label=label)
-        health.set(title="health and accuracy", ylim=(0, 1.05))
-        _draw_lines(health, frame, ROUND, _HEALTH)
-        for panel in (training, rounds, scores, health):
+        figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
+        for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
+            finite[columns].plot(ax=panel, title=title, marker="o", ms=3)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes[1, 0].set_ylim(0, 1.05)
+        axes[1, 1].set_title(f"scores / C of round {last.number}")
+        colors = [style.IN, style.OUT]
+        scores = [last.scores_in, last.scores_out]
+        axes[1, 1].hist(scores, 24, color=colors, label=["with the canary", "without"])
+        for panel in axes.flat:
             panel.legend(fontsize=7)
         figure.suptitle(
             f"{setting.model}: cohorts of {setting.cohort:,}, noise multiplier "
@@ -110,25 +106,6 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
             fontsize=9,
         )
     return figure
-
-
-def _draw_lines(
-    axes: Axes, frame: pd.DataFrame, x: str, looks: dict[str, tuple[str, str, str]]
-) -> None:
-    """Draws columns of a frame over rounds."""
-    for column, (label, marks, color) in looks.items():
-        finite = frame[column].replace(np.inf, np.nan)
-        axes.plot(frame[x], finite, marks, ms=4, color=color, label=label)
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _draw_intervals(axes: Axes, frame: pd.DataFrame, x: str, prefix: str) -> None:
-    """Draws the intervals of the published estimates, as far as the panel's lines reach."""
-    top = axes.get_ylim()[1]
-    upper = frame[f"{prefix}upper"].clip(upper=top)
-    axes.vlines(frame[x], frame[f"{prefix}lower"], upper, color=style.IN, alpha=0.3)
-    axes.set_ylim(0, top)
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:

@@ -118,7 +118,7 @@ def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
     return ImageSamples(model, setting.soft_label, data.examples.shape, mean, deviation)
 
 
-class Population:
+class Population(NamedTuple):
     """A setting's model and clients.
 
     Attributes:
@@ -126,76 +126,70 @@ class Population:
       samples: What the model's canaries can be.
       rate: The learning rate of local SGD; 1 where a client sends its gradient.
       updates: (theta, clients, members (n,)) -> the clipped updates (n, p) that these members send.
+      start: The state before the first round.
+      train: (state, first, rounds) -> the state after `rounds` rounds from number `first` on, without
+        canaries. A round's cohort depends only on the seed and the round's number.
+      accuracy: theta (p,) -> the model's accuracy on test examples.
     """
 
-    def __init__(self, setting: Attacked, split: Split) -> None:
-        """Makes the population of a setting and its clients; compiles nothing yet."""
-        model = federated_task(setting.model).make()
-        self.split = split
-        self.samples = make_samples(setting, model)
-        self._setting = setting
-        self._init = jax.jit(model.init)
-        self._measure = build_federated.accuracy(setting, split.train, split.test)
-        self._play = jax.jit(self._play_rounds)
-        # Hyperparameters that only the mechanism has, and the data in its form.
-        self._own: base.Tree = ()
-        self._data = tuple(map(jnp.asarray, (split.train.features, split.train.labels)))
-        self.rate = 1.0
-        if setting.model in settings.IMAGE_MODELS and not setting.clients:
-            clipped_sum = CLIPPING[TASKS[setting.model].clipping](model)
-            self._mechanism = dpsgd.mechanism(dpsgd.DPSGD(clipped_sum))
-            self.updates = _clip_gradients(setting, model)
-            return
-        self.rate = setting.client_learning_rate
-        self._own = fedavg.Federated(jnp.float32(self.rate), jnp.float32(setting.cohort))
-        self._data = tuple(map(jnp.asarray, split.train.arrays))
-        # What is compiled in: its shapes are those of the client with the most examples.
-        most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
-        choices = fedavg.FedAvg(
-            losses_by_example(model),
-            model.unravel,
-            batch_size=min(setting.batch_size, most_examples),
-            epochs=setting.client_epochs,
-            most_examples=most_examples,
-        )
-        self._mechanism = fedavg.mechanism(choices)
-        self.updates = _train_locally(setting, choices, self._own)
+    split: Split
+    samples: ImageSamples | TextSamples
+    rate: float
+    updates: UpdatesOf
+    start: base.State
+    train: Callable[[base.State, int, int], base.State]
+    accuracy: Callable[[Array], float]
 
-    def start(self) -> base.State:
-        """Returns the state before the first round."""
-        return self._mechanism.start(self._init(root(self._setting.seed, "theta")))
 
-    def train(self, state: base.State, first: int, rounds: int) -> base.State:
-        """Returns the state after `rounds` rounds from number `first` on, without canaries.
+def make_population(setting: Attacked, split: Split) -> Population:
+    """Returns the population of a setting and its clients."""
+    model = federated_task(setting.model).make()
+    measure = build_federated.accuracy(setting, split.train, split.test)
+    if setting.model in settings.IMAGE_MODELS and not setting.clients:
+        rate = 1.0
+        own: base.Tree = ()
+        data: base.Data = (split.train.features, split.train.labels)
+        clipped_sum = CLIPPING[TASKS[setting.model].clipping](model)
+        mechanism = dpsgd.mechanism(dpsgd.DPSGD(clipped_sum))
+        updates = _clip_gradients(setting, model)
+    else:
+        rate = setting.client_learning_rate
+        own = fedavg.Federated(jnp.float32(rate), jnp.float32(setting.cohort))
+        data = split.train.arrays
+        choices = _choose(setting, model, split)
+        mechanism = fedavg.mechanism(choices)
+        updates = _train_locally(setting, choices, own)
+    data = tuple(map(jnp.asarray, data))
 
-        A round's cohort depends only on the seed and the round's number.
-        """
-        setting = self._setting
-        cohorts = []
-        for number in range(first, first + rounds):
-            clients = self.split.train.number
-            cohorts.append(draw_clients(setting, f"cohort {number}", clients, setting.cohort))
-        batches = jnp.asarray(np.stack(cohorts), jnp.int32)
-        schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
-        state_after: base.State = self._play(state, self._data, schedule)
-        return state_after
-
-    def accuracy(self, theta: Array) -> float:
-        """Returns the accuracy of a model (p,) on test examples."""
-        return float(self._measure(theta[None])[0])
-
-    def _play_rounds(
-        self, state: base.State, data: base.Data, schedule: base.Schedule
-    ) -> base.State:
-        setting = self._setting
+    @jax.jit
+    def play(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
         hyper = base.Hyperparameters(
             jnp.float32(setting.learning_rate),
             jnp.float32(setting.clipping_norm),
             jnp.float32(setting.noise_multiplier),
-            self._own,
+            own,
         )
         key = root(setting.seed, "noise")  # of what rounds draw, but for their cohorts
-        return self._mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
+        return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
+
+    def train(state: base.State, first: int, rounds: int) -> base.State:
+        cohorts = []
+        for number in range(first, first + rounds):
+            purpose = f"cohort {number}"
+            cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
+        batches = jnp.asarray(np.stack(cohorts), jnp.int32)
+        schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
+        return play(state, data, schedule)
+
+    return Population(
+        split,
+        make_samples(setting, model),
+        rate,
+        updates,
+        start=mechanism.start(jax.jit(model.init)(root(setting.seed, "theta"))),
+        train=train,
+        accuracy=lambda theta: float(measure(theta[None])[0]),
+    )
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
@@ -209,6 +203,18 @@ def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> In
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
     """Returns a random generator for a purpose, a text: each purpose has its own draws for a seed."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
+
+
+def _choose(setting: Attacked, model: Model, split: Split) -> fedavg.FedAvg:
+    """Returns what DP-FedAvg compiles in; shapes are those of the client with the most examples."""
+    most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
+    return fedavg.FedAvg(
+        losses_by_example(model),
+        model.unravel,
+        batch_size=min(setting.batch_size, most_examples),
+        epochs=setting.client_epochs,
+        most_examples=most_examples,
+    )
 
 
 def _clip_gradients(setting: Attacked, model: Model) -> UpdatesOf:

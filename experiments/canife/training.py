@@ -82,13 +82,13 @@ def measure_missing(
     missing = sorted(set(numbers) - stored)
     if not missing:
         return
-    population = Population(setting, split)
+    population = populations.make_population(setting, split)
     designer = _make_designer(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds, and the state after them; 0 and the first state without a checkpoint.
-    trained, state = checkpoints.resume(_STATES, population.start())
+    trained, state = checkpoints.resume(_STATES, population.start)
     if trained >= missing[0]:  # the checkpoint's model has played the first missing round already
-        trained, state = 0, population.start()
+        trained, state = 0, population.start
 
     for number in range(trained + 1, missing[-1] + 1, setting.every):
         if number > trained + 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.runtime.machine import Progress
 from audit.settings.federated import FINAL, FederatedSetting, federated_identity
@@ -99,6 +100,13 @@ def read_accuracies(store: Store) -> dict[str, float]:
     return {run: float(value) for run, value in answer.get(_ACCURACIES, {}).items()}
 
 
+def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
+    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already."""
+    measured = {str(run): float(value) for run, value in enumerate(values, first)}
+    with hold(store.path):
+        write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
+
+
 def train(
     settings: Sequence[FederatedSetting],
     runs: int,
@@ -140,13 +148,9 @@ def train(
             if midway.steps < len(participation.clients):
                 return
             accuracies = np.asarray(measure(midway.thetas), np.float64)
-            measured = {
-                str(run): float(value) for run, value in enumerate(accuracies, midway.first)
-            }
-            for one in (store, *(other for _, other in others)):
-                with hold(one.path):
-                    write_answer(one, {_ACCURACIES: read_accuracies(one) | measured})
+            keep_accuracies(store, midway.first, accuracies)
             for other_game, other in others:
+                keep_accuracies(other, midway.first, accuracies)
                 other.save(games.final_scores(other_game, midway.thetas, midway.first))
 
         scores.append(games.train(game, store, runs, progress=progress, watch=watch).scores)

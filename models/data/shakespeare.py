@@ -67,9 +67,7 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
 
 def encode(text: str) -> NDArray[np.uint8]:
     """Returns the numbers (n,) of a text's characters: 1 to 86 as in CHARACTERS, UNKNOWN for any other."""
-    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    numbers: NDArray[np.uint8] = _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]
-    return numbers
+    return np.array([_NUMBERS.get(character, UNKNOWN) for character in text], np.uint8)
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -85,11 +83,9 @@ def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDAr
     """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
     n_labels = len(tokens) - 1  # every token but BEGIN
-    count = -(-n_labels // LENGTH)  # rounded up
-    padding = np.full(count * LENGTH - n_labels, PADDING, np.uint8)
-    padded = np.concatenate([tokens, padding])
-    features = padded[:-1].reshape(count, LENGTH).copy()  # labels share the memory of `padded`
-    labels = padded[1:].reshape(count, LENGTH)
+    padded = np.pad(tokens, (0, -n_labels % LENGTH), constant_values=PADDING)
+    features = padded[:-1].reshape(-1, LENGTH).copy()  # labels share the memory of `padded`
+    labels = padded[1:].reshape(-1, LENGTH)
     # Where END is a feature its label is PADDING, as there is nothing to predict: END becomes PADDING too.
     features[labels == PADDING] = PADDING
     return features, labels.astype(np.int32)
@@ -141,9 +137,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
 
     speaker = ""
     speech: list[str] = []  # the lines of the speech that is being read; empty between speeches
-    for line in lines:
-        if not line.strip():
-            continue
+    for line in filter(str.strip, lines):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
         # A line that is indented no further than names ends a speech even without a name, as a heading does.
@@ -169,9 +163,7 @@ def _strip_directions(line: str) -> str:
 _NAME = re.compile(r" {1,2}(?P<name>[A-Z][A-Za-z'-]*(?: [A-Za-z][A-Za-z'-]*){0,3})\. *")
 _CAPITALS = re.compile(r"(?P<name>(?!ACT\b|SCENE\b)[A-Z][A-Z'-]+(?: [A-Z][A-Z'-]*){0,3})\. +")
 _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
-# By a character's code; the last is for all codes above 127.
-_NUMBERS = np.full(129, UNKNOWN, np.uint8)
-_NUMBERS[list(CHARACTERS.encode())] = np.arange(1, 1 + len(CHARACTERS))
+_NUMBERS = {character: number for number, character in enumerate(CHARACTERS, 1)}
 
 
 def _read_text(content: bytes) -> Arrays:
