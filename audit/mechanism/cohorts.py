@@ -3,9 +3,6 @@
 Clients are indices (rounds, W), padded with ABSENT, and canaries a mask (rounds, K).
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-
 import jax
 import numpy as np
 from jax import Array
@@ -22,44 +19,13 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     """Draws cohorts (rounds, cohort) of client indices: one permutation, repeated, cut into equal pieces.
 
     A client joins at most ceil(rounds * cohort / clients) rounds. Raises InputError for a cohort that is
-    empty or larger than the population.
+    larger than the population.
     """
-    _require_cohort(clients, cohort)
+    message = f"`cohort={cohort}` is more than the {clients} clients: lower it"
+    require(cohort <= clients, message)
     order = np.asarray(jax.random.permutation(key, clients), np.int32)
     places = np.arange(rounds * cohort) % clients
     return order[places].reshape(rounds, cohort)
-
-
-def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Draws cohorts by Poisson sampling: client indices (rounds, the largest cohort), padded with ABSENT.
-
-    A cohort has `cohort` clients on average. Raises InputError for a cohort that is empty or larger than the
-    population.
-    """
-    _require_cohort(clients, cohort)
-    return pad([np.flatnonzero(coins) for coins in _toss(key, clients, rounds, cohort / clients)])
-
-
-def sampled_canaries(key: Array, canaries: int, rounds: int, rate: float) -> Mask:
-    """Draws a mask (rounds, canaries) by Poisson sampling: a canary joins a round with chance `rate`."""
-    return np.stack(list(_toss(key, canaries, rounds, rate))).astype(np.float32)
-
-
-def _toss(key: Array, count: int, rounds: int, rate: float) -> Iterator[NDArray[np.bool_]]:
-    """Yields each round's coin tosses (count,), each True with probability `rate`."""
-    # mode "high" draws more random bits, so small rates are exact too.
-    draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
-    for t in range(rounds):
-        yield np.asarray(draw(jax.random.fold_in(key, t)))
-
-
-def pad(rounds: Sequence[NDArray[np.integer]]) -> Indices:
-    """Puts cohorts into one array (rounds, the size of the largest cohort), padded with ABSENT."""
-    width = max([1, *map(len, rounds)])  # no array without columns where every round is empty
-    indices = np.full((len(rounds), width), ABSENT, np.int32)
-    for t, members in enumerate(rounds):
-        indices[t, : len(members)] = members
-    return indices
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
@@ -106,9 +72,3 @@ def most_rounds(cohorts: Indices, clients: int) -> int:
     """Returns the largest number of rounds in which any one client takes part."""
     present = cohorts[cohorts != ABSENT]
     return int(np.bincount(present, minlength=clients).max())
-
-
-def _require_cohort(clients: int, cohort: int) -> None:
-    require(cohort >= 1, f"`cohort={cohort}`: give at least 1 client a round")
-    message = f"`cohort={cohort}` is more than the {clients} clients: lower it"
-    require(cohort <= clients, message)

@@ -108,8 +108,6 @@ def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
     rows = []
     for name, participant in (("canary", audit.canary), ("client", audit.client)):
         rounds = counted(participant.insertions, "round")
-        if participant.sampling_rate != 1:  # Poisson sampling of the participants
-            rounds += f", each with probability {participant.sampling_rate:g}"
         epsilon = participant_upper_bound(participant, delta)
         rows.append(_make_row(f"accounted, {name}", epsilon, rounds)._replace(sign="≤"))
     analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)

@@ -419,7 +419,7 @@ def describe_federated(
         norm += f", at first: it follows the {setting.quantile:g} quantile"
     facts = {
         "Model": model,
-        "Clients": f"{clients}, {setting.cohort:,} a round ({setting.participation}), {rounds}",
+        "Clients": f"{clients}, {setting.cohort:,} a round (shuffled), {rounds}",
         "A client's training": f"{counted(setting.client_epochs, 'epoch')} of mini-batches of "
         f"{setting.batch_size}, learning rate {setting.client_learning_rate:g}",
         "Server": f"learning rate {setting.learning_rate:g}, momentum {setting.momentum:g}",

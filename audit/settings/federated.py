@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 FINAL = ("final", "weights", "fresh")  # values of `observe` that see the final model alone
 OBSERVED = (*FINAL, "all", "means")
-PARTICIPATIONS = ("shuffled", "poisson")
 LEAST_CANARIES = 100
 MOST_ROUNDS = 1_000_000
 MOST_PLACES = 10**8  # rounds * the larger of cohort and canaries
@@ -40,9 +39,7 @@ class FederatedTraining:
     alpha: float = described(
         "Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0, above=0
     )
-    cohort: int = described(
-        "Clients a round; of Poisson sampling on average.", default=30, least=1, most=10**6
-    )
+    cohort: int = described("Clients a round.", default=30, least=1, most=10**6)
     rounds: int = described("Rounds.", default=100, least=1, most=MOST_ROUNDS)
     client_epochs: int = described("Epochs that a client trains.", default=1, least=1, most=10_000)
     batch_size: int = described(
@@ -67,9 +64,6 @@ class FederatedTraining:
 class FederatedSetting(FederatedTraining):
     """The setting of one federated audit; its identity in the store leaves out fields at their defaults."""
 
-    participation: str = described(
-        "shuffled or poisson.", default="shuffled", choices=PARTICIPATIONS
-    )
     momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
     quantile: float = described(
         "Share of updates that an adaptive C leaves alone; 0: C is fixed.",
@@ -160,17 +154,14 @@ class Leaks(NamedTuple):
     canary: "Composition"
 
 
-def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
+def leaks(setting: FederatedSetting, most_rounds: int) -> Leaks:
     """Returns the compositions that bound what a client and what a canary leak.
 
-    A client takes part in at most `most_rounds` rounds, and a canary in as many as its repetitions. With
-    Poisson sampling, both may join every round, each time with probability cohort / clients. A round counts
-    with the setting's whole noise multiplier, also where `noise` divides the noise between sum and count.
+    A client takes part in at most `most_rounds` rounds, and a canary in as many as its repetitions. A round
+    counts with the setting's whole noise multiplier, also where `noise` divides the noise between sum and
+    count.
     """
     from audit.claims.accounting import Composition
 
     sigma = setting.noise_multiplier
-    if setting.participation == "poisson":
-        composition = Composition(sigma, setting.rounds, setting.cohort / clients)
-        return Leaks(composition, composition)
     return Leaks(Composition(sigma, most_rounds), Composition(sigma, setting.repetitions))

@@ -32,7 +32,7 @@ class Participation(NamedTuple):
     """Which clients and canaries take part in which of T rounds.
 
     Attributes:
-      clients: (T, W) the indices of each round's clients, padded with cohorts.ABSENT.
+      clients: (T, W) the indices of each round's clients.
       canaries: (T, K) 1 in the rounds in which each of K canaries takes part, if it is in at all; else 0.
       mean: the mean number of participants of a round: clients, and canaries that are in.
       most: the largest number of rounds in which any one client takes part.
@@ -57,28 +57,20 @@ def checksum(clients: Clients) -> str:
 def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     """Draws from the setting's seed which clients and canaries take part in which round.
 
-    With Poisson participation, canaries take part in each round with the clients' probability. Else each
-    canary takes part in `setting.repetitions` rounds. Raises InputError if there are too few clients for a
-    cohort.
+    Each canary takes part in `setting.repetitions` rounds. Raises InputError if there are too few clients for
+    a cohort.
     """
     key = game.root(setting.seed, "batches")
-    # For the canaries' draws, each of which folds it once more. Clients draw by `key`, whose round 1 may use
-    # this key itself: no draw of either has the other's key. Other keys would change all stored scores.
+    members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
+    # The canaries' draws fold this key once more: no draw has the clients' key. Other keys would change all
+    # stored scores.
     canary_key = jax.random.fold_in(key, 1)
-    if setting.participation == "poisson":
-        members = cohorts.sampled(key, clients.number, setting.rounds, setting.cohort)
-        rate = setting.cohort / clients.number
-        mask = cohorts.sampled_canaries(canary_key, setting.canaries, setting.rounds, rate)
-        # Expected numbers of participants, which do not depend on the draw.
-        mean_canaries = setting.canaries * setting.cohort / clients.number
-    else:
-        members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
-        mask = cohorts.repeated(canary_key, setting.canaries, setting.rounds, setting.repetitions)
-        mean_canaries = float(mask.sum() / setting.rounds)
+    mask = cohorts.repeated(canary_key, setting.canaries, setting.rounds, setting.repetitions)
     return Participation(
         clients=members,
         canaries=mask,
-        mean=setting.cohort + 0.5 * mean_canaries,  # a canary is in with probability 0.5
+        # A canary is in with probability 0.5.
+        mean=setting.cohort + 0.5 * float(mask.sum() / setting.rounds),
         most=cohorts.most_rounds(members, clients.number),
     )
 

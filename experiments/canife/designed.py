@@ -30,8 +30,6 @@ _TINY = 1e-12  # added to a norm, so that its derivative at 0 is finite
 SampleLoss = Callable[[Array, Tree, Array], Array]
 # (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
 Penalty = Callable[[Array, Array], Array]
-# A design: sample, optimizer's state, best sample, its penalty
-Carry = tuple[Tree, Tree, Tree, Array]
 
 
 class Designed(NamedTuple):
@@ -111,33 +109,32 @@ def designer(
         return penalty(gradient, updates)
 
     @jax.jit
-    def take_steps(theta: Array, updates: Array, carry: Carry, keys: Array) -> tuple[Carry, Array]:
-        """Takes a step for each key on the updates; returns the penalties before the steps, too."""
+    def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
+        """Takes a step for each key but the last, which is for the penalty of the last sample."""
 
-        def step(carry: Carry, key: Array) -> tuple[Carry, Array]:
-            sample, state, best, least = carry
+        def step(
+            now: tuple[Tree, Tree], key: Array
+        ) -> tuple[tuple[Tree, Tree], tuple[Tree, Array]]:
+            sample, state = now
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
-            # The penalty is that of the sample before the step, so that sample may be the best.
-            best = _select(value < least, sample, best)
             changes, state = optimizer.update(slope, state, sample)
-            moved = optax.apply_updates(sample, changes)
-            return (moved, state, best, jnp.minimum(value, least)), value
+            # The penalty is that of the sample before the step.
+            return (optax.apply_updates(sample, changes), state), (sample, value)
 
-        result: tuple[Carry, Array] = jax.lax.scan(step, carry, keys)
-        return result
+        start = (sample, optimizer.init(sample))
+        (last, _), (samples, penalties) = jax.lax.scan(step, start, keys[:-1])
+        losses = jnp.append(penalties, objective(last, theta, updates, keys[-1]))
 
-    measure = jax.jit(objective)
+        def choose(leaf: Array, last_leaf: Array) -> Array:
+            return jnp.concatenate([leaf, last_leaf[None]])[jnp.argmin(losses)]
+
+        return Designed(last, jax.tree.map(choose, samples, last), losses)
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
-        carry: Carry = (sample, optimizer.init(sample), sample, jnp.asarray(jnp.inf, theta.dtype))
-        # A key for each step, and one for the penalty of the sample after the last step.
-        keys = jax.random.split(key, steps + 1)
-        (last, _, best, least), penalties = take_steps(theta, updates, carry, keys[:-1])
-        final = measure(last, theta, updates, keys[-1])
-        losses = jnp.append(penalties, final)
+        result = take_steps(theta, sample, updates, jax.random.split(key, steps + 1))
         message = "the canary's design diverged: lower `design_rate`"
-        require(jnp.isfinite(losses).all(), message)
-        return Designed(last, _select(final < least, last, best), losses)
+        require(jnp.isfinite(result.losses).all(), message)
+        return result
 
     @jax.jit
     def compute_gradient(theta: Array, sample: Tree) -> Array:
@@ -146,8 +143,3 @@ def designer(
         return gradient
 
     return Designer(run, compute_gradient, jax.jit(penalty))
-
-
-def _select(condition: Array, if_true: Tree, if_false: Tree) -> Tree:
-    """Selects between two pytrees by a traced condition."""
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)

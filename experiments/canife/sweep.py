@@ -47,44 +47,47 @@ class FigureSize(NamedTuple):
     seeds: int
 
 
-_LAPTOP = Attacked(
-    cohort=32,
-    rounds=101,
-    noise_multiplier=0.0,
-    pool=256,
-    population=1024,
-    mock_rounds=1000,
-    design_steps=300,
-)
-_TINY = Attacked(
-    "linear",
-    cohort=4,
-    rounds=3,
-    every=2,
-    noise_multiplier=0.0,
-    pool=8,
-    population=20,
-    scores=20,
-    mock_rounds=200,
-    design_steps=4,
-)
-_LAPTOP_SIZE = FigureSize(
-    _LAPTOP,
+_LAPTOP = FigureSize(
+    setting=Attacked(
+        cohort=32,
+        rounds=101,
+        noise_multiplier=0.0,
+        pool=256,
+        population=1024,
+        mock_rounds=1000,
+        design_steps=300,
+    ),
     noise_multiplier=0.4,
     pools=(32, 64, 128, 256, 512),
     design_steps=(10, 30, 100, 300, 1000),
     cohorts=(16, 32, 64),
     seeds=3,
 )
-SIZES = {
-    "smoke": FigureSize(_TINY, 0.5, pools=(6, 8), design_steps=(2, 4), cohorts=(4, 8), seeds=1),
-    "laptop": _LAPTOP_SIZE,
-    "paper": _LAPTOP_SIZE._replace(
-        setting=dataclasses.replace(_LAPTOP, design_steps=2500),
-        design_steps=(*_LAPTOP_SIZE.design_steps, 3000),
-        seeds=5,
+_SMOKE = FigureSize(
+    setting=Attacked(
+        "linear",
+        cohort=4,
+        rounds=3,
+        every=2,
+        noise_multiplier=0.0,
+        pool=8,
+        population=20,
+        scores=20,
+        mock_rounds=200,
+        design_steps=4,
     ),
-}
+    noise_multiplier=0.5,
+    pools=(6, 8),
+    design_steps=(2, 4),
+    cohorts=(4, 8),
+    seeds=1,
+)
+_PAPER = _LAPTOP._replace(
+    setting=dataclasses.replace(_LAPTOP.setting, design_steps=2500),
+    design_steps=(*_LAPTOP.design_steps, 3000),
+    seeds=5,
+)
+SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

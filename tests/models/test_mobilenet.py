@@ -48,7 +48,7 @@ def require_close(computed, expected):
     np.testing.assert_allclose(sums, expected["sums"], rtol=1e-4, atol=2e-2)
 
 
-@pytest.mark.parametrize("size", [75, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [32, pytest.param(75, marks=pytest.mark.slow)])
 def test_it_is_torchvisions_on_made_up_weights(size):
     images = np.random.default_rng(1).integers(0, 256, (2, 32, 32, 3), np.uint8)
     computed = compute(made_up(mobilenet.list_shapes()), images, size)
@@ -80,6 +80,7 @@ def test_images_are_resized_with_half_pixel_centres_and_normalised_by_channel():
         np.testing.assert_allclose(x[0, :, :, channel], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_are_computed_once_and_their_checksum_tells_images_and_weights(
     tmp_path, monkeypatch, capfd
 ):
