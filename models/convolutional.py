@@ -142,7 +142,8 @@ def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)
-    return nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))(x)
+    normed: Array = nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))(x)
+    return normed
 
 
 def resnet18() -> Model:

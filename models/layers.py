@@ -7,7 +7,6 @@ fast on narrow images, as patches times a matrix.
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 
@@ -196,4 +195,5 @@ def normalised(
         channel's.
       deviation: their standard deviation, likewise.
     """
-    return (pixels.astype(jnp.float32) / 255 - np.float32(mean)) / np.float32(deviation)
+    scaled = pixels.astype(jnp.float32) / 255
+    return (scaled - jnp.array(mean, jnp.float32)) / jnp.array(deviation, jnp.float32)

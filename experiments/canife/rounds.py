@@ -74,35 +74,25 @@ class Ideal(NamedTuple):
 
 
 def best_epsilon(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float = 0.95
+    scores_in: ArrayLike,
+    scores_out: ArrayLike,
+    delta: float,
+    confidence: float = 0.95,
+    by_accuracy: bool = False,
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
 
-    It is infinite if a threshold separates the two worlds' scores, and 0 if no threshold has both errors.
+    It is infinite if a threshold separates the two worlds' scores, and 0 if no threshold has both errors
+    (Errata C7).
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
       delta: The delta of epsilon, 1 / (n + m) in the paper.
       confidence: The confidence of the intervals of both error rates.
+      by_accuracy: Whether to take the threshold of the best accuracy, as the public code until February 2023,
+        which took OLD_DELTA.
     """
-    return _estimate(scores_in, scores_out, delta, confidence, by_accuracy=False)
-
-
-def best_accuracy(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float = OLD_DELTA, confidence: float = 0.95
-) -> RoundEstimate:
-    """Returns the public code's estimate until February 2023: epsilon at the threshold of best accuracy.
-
-    The thresholds, the edge cases and the arguments are those of `best_epsilon`.
-    """
-    return _estimate(scores_in, scores_out, delta, confidence, by_accuracy=True)
-
-
-def _estimate(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float, by_accuracy: bool
-) -> RoundEstimate:
-    """Returns the estimate at the threshold of the largest epsilon, or of the best accuracy (Errata C7)."""
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
     n_in = np.size(scores_in)
     n_out = np.size(scores_out)
@@ -198,12 +188,12 @@ def forward(measured: Sequence[int], total: int) -> list[int]:
       measured: The numbers of the measured rounds, rising; rounds count from 1.
       total: The number of all rounds.
     """
-    return np.diff([*measured, total + 1]).tolist()
+    return [int(count) for count in np.diff([*measured, total + 1])]
 
 
 def backward(measured: Sequence[int]) -> list[int]:
     """Returns how many rounds each measured round represents: since the last, as in the code (Errata C8)."""
-    return np.diff([0, *measured]).tolist()
+    return [int(count) for count in np.diff([0, *measured])]
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:

@@ -54,8 +54,8 @@ class ImageSamples(NamedTuple):
     model: Model
     soft_label: bool
     shape: tuple[int, ...]
-    mean: NDArray[np.float32]
-    deviation: NDArray[np.float32]
+    mean: Array
+    deviation: Array
 
     def _from_pixels(self, pixels: NDArray[np.float32], label: int) -> Sample:
         """Returns the sample of pixels on [0, 1] and a label, a class."""
@@ -69,7 +69,7 @@ class ImageSamples(NamedTuple):
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns the sample of an example, whose features are bytes."""
-        return self._from_pixels(features.astype(np.float32) / 255, int(label))
+        return self._from_pixels(features.astype(np.float32) / np.float32(255), int(label))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Returns the model's loss of a sample; nothing of an image is drawn with the key."""

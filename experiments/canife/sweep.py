@@ -10,7 +10,7 @@ Each combination of fields is a training run of its own; seeds are averaged.
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,7 +138,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_sweep(
-    number: str, title: str, base: Attacked, seeds: int, varied: dict[str, Sequence[Any]]
+    number: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
 ) -> AblationSweep:
     """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
 

@@ -133,14 +133,15 @@ def train(
     clients = federation.clients
     participation = build_federated.rounds(settings[0], clients)
     measure = build_federated.accuracy(settings[0], clients, federation.test)
-    stores = [open_store(out, setting, federation) for setting in settings]
-    built = [build_federated.build(setting, clients, participation) for setting in settings]
+    pairs = []
+    for setting in settings:
+        game = build_federated.build(setting, clients, participation)
+        pairs.append((game, open_store(out, setting, federation)))
 
     scores = []
-    for i, (game, store) in enumerate(zip(built, stores, strict=True)):
-        others = list(zip(built, stores, strict=True))[i + 1 :]
+    for i, (game, store) in enumerate(pairs):
 
-        def watch(midway: "Midway", store: Store = store, others: Sequence[Any] = others) -> None:
+        def watch(midway: "Midway", place: int = i) -> None:
             """Stores accuracies, and other settings' scores, of a chunk's models if they are final.
 
             Accuracies come first: a process that dies leaves no run with a score and without an accuracy.
@@ -148,8 +149,8 @@ def train(
             if midway.steps < len(participation.clients):
                 return
             accuracies = np.asarray(measure(midway.thetas), np.float64)
-            keep_accuracies(store, midway.first, accuracies)
-            for other_game, other in others:
+            keep_accuracies(pairs[place][1], midway.first, accuracies)
+            for other_game, other in pairs[place + 1 :]:
                 keep_accuracies(other, midway.first, accuracies)
                 other.save(games.final_scores(other_game, midway.thetas, midway.first))
 

@@ -68,7 +68,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
         found = f"{features.dtype} {features.shape}"
         require(fits, f"{split}features is {found}, not {form.dtype} (n, *{form.shape})")
         fits = labels.shape == (len(features), *form.label_shape)
-        fits = fits and np.isin(labels, range(form.classes)).all()
+        fits = fits and bool(np.isin(labels, range(form.classes)).all())
         shape = f"(n, *{form.label_shape})"
         require(
             fits, f"{split}labels are not numbers of 0 to {form.classes - 1} of the shape {shape}"

@@ -101,7 +101,7 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
         found = f"{images.dtype} {images.shape}"
         require(fits, f"{split}_images is {found}, not uint8 (n, {', '.join(map(str, shape))})")
         fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
-        fits = fits and np.isin(labels, range(10)).all()  # both data sets have ten classes
+        fits = fits and bool(np.isin(labels, range(10)).all())  # both data sets have ten classes
         require(fits, f"{split}_labels are not {len(images):,} integers from 0 to 9")
         # In C order and writable, whatever the source: arrays over a file's bytes are read-only.
         canonical[f"{split}_images"] = np.require(images, requirements=("C", "W"))

@@ -13,7 +13,7 @@ import numpy as np
 
 from audit.errors import require
 from audit.tasks.task import Dataset, Sources
-from models.data.sources import Arrays, Package, Recipe, load_arrays, read_npz
+from models.data.sources import Arrays, Package, Recipe, load_arrays
 
 FEATURES = (
     "MedInc",
@@ -108,11 +108,9 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
 
 
 def _read_table(path: Path) -> Arrays:
-    """Reads a .csv or .parquet table with a header, or an .npz archive, as arrays by column."""
+    """Reads a .csv or .parquet table with a header, as arrays by column."""
     import pandas
 
-    if path.suffix == ".npz":
-        return read_npz(path)
     readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
     require(path.suffix in readers, f"it ends in {path.suffix}, not .csv or .parquet")
     return dict(readers[path.suffix](path).items())

@@ -1,5 +1,7 @@
 """CANIFE's estimates against its public record and what can be derived; Renyi DP against dp-accounting."""
 
+from functools import partial
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ WITHOUT = np.fromstring(
 
 
 def test_the_public_record_by_either_estimator():
-    found = rounds.best_accuracy(WITH, WITHOUT)
+    found = rounds.best_epsilon(WITH, WITHOUT, rounds.OLD_DELTA, by_accuracy=True)
     assert found == pytest.approx((2.944426, 0.991806, 6.797383), abs=5e-7)
     assert rounds.largest_accuracy(WITH, WITHOUT) == pytest.approx(0.86)
     found = rounds.best_epsilon(WITH, WITHOUT, 1 / 50)
@@ -30,8 +32,9 @@ def test_the_public_record_by_either_estimator():
     assert rounds.renyi_epsilon(0.477294921875, 1e-5) == pytest.approx(11.353132625, abs=5e-9)
 
 
-@pytest.mark.parametrize("estimate", [rounds.best_epsilon, rounds.best_accuracy])
-def test_estimates_at_the_edges_and_their_cap(estimate):
+@pytest.mark.parametrize("by_accuracy", [False, True])
+def test_estimates_at_the_edges_and_their_cap(by_accuracy):
+    estimate = partial(rounds.best_epsilon, by_accuracy=by_accuracy)
     found = estimate([0.0, 3.0], [1.0, 1.0], 0.01)
     assert found.epsilon == found.lower == 0
     scores_in = np.arange(50) + 100.0

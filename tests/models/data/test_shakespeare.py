@@ -146,14 +146,6 @@ def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch,
     np.testing.assert_array_equal(fetched.labels, cached.labels)
 
 
-@pytest.mark.parametrize("content", [b"", b"Some text.\n  Bob. No play."])
-def test_another_text_is_one_line(tmp_path, content):
-    (tmp_path / "f.txt").write_bytes(content)
-    refusal(
-        shakespeare.load_shakespeare, "no play with speakers", data_file=str(tmp_path / "f.txt")
-    )
-
-
 @pytest.mark.slow
 def test_the_package_holds_36_plays():
     roles = shakespeare.load_shakespeare(Sources())
