@@ -131,7 +131,8 @@ def designer(
         return Designed(last, jax.tree.map(choose, samples, last), losses)
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
-        result = take_steps(theta, sample, updates, jax.random.split(key, steps + 1))
+        keys = jax.random.split(key, steps + 1)
+        result: Designed = take_steps(theta, sample, updates, keys)
         message = "the canary's design diverged: lower `design_rate`"
         require(jnp.isfinite(result.losses).all(), message)
         return result

@@ -92,19 +92,15 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
     """Returns the columns of FEATURES and TARGET as float32, by name.
 
     In float32 all sources agree: the packages' float64 values differ by 3e-14 from each other, and TFDS has
-    float32. Raises InputError, KeyError or ValueError where a column is missing or cannot be standardised.
+    float32. Raises an error where a column is missing, has another length or cannot be standardised.
     """
-    columns = {}
-    for name in (*FEATURES, TARGET):
-        values = np.asarray(raw[name]).astype("<f8")
-        require(values.ndim == 1 and len(values) > 1, f"column {name} has fewer than 2 rows")
-        # The limit is far above any real value; a comparison with a NaN is false, too.
-        require((abs(values) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
-        columns[name] = values.astype("<f4")
-        require(np.ptp(columns[name]) > 0, f"column {name} is constant")
-    lengths = set(map(len, columns.values()))
-    require(len(lengths) == 1, "the columns differ in length")
-    return columns
+    names = (*FEATURES, TARGET)
+    table = np.stack([np.asarray(raw[name]).astype("<f8") for name in names])
+    # The limit is far above any real value; a comparison with a NaN is false, too.
+    for name, column in zip(names, table, strict=True):
+        require((abs(column) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
+        require(np.ptp(column.astype("<f4")) > 0, f"column {name} is constant")
+    return dict(zip(names, table.astype("<f4"), strict=True))
 
 
 def _read_table(path: Path) -> Arrays:
