@@ -365,8 +365,7 @@ _ROWS = (
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
 
 
-# An image model trains on clients too. The numbers of examples of other data sets are those of 600 clients,
-# for which programs are compiled ahead.
+# An image model trains on clients too.
 _RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}
 FEDERATED_TASKS: dict[str, FederatedTask] = {
     **{
@@ -375,7 +374,6 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
             load=partial(_deal_images, _RECIPES[row.data.name]),
             make=partial(row.make, row.data.examples.shape),
             file=row.data.file,
-            examples=row.data.examples,
         )
         for row in _ROWS
         if row.data.name in _RECIPES
@@ -385,7 +383,6 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
         load=_load_roles,
         make=partial(_make_lazily("recurrent:character_lstm"), ()),
         file="shakespeare",
-        examples=DataShape(18_000, (80,), "u1"),
         padding=0,
     ),
     "emnist_cnn": FederatedTask(
@@ -393,14 +390,12 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
         load=partial(_load_clients, EMNIST),
         make=partial(_make_lazily("convolutional:emnist_cnn"), EMNIST.shape),
         file="emnist",
-        examples=DataShape(60_000, EMNIST.shape, EMNIST.dtype),
     ),
     "word_lstm": FederatedTask(
         description="LSTM on Stack Overflow's users (--data_file)",
         load=partial(_load_clients, STACKOVERFLOW),
         make=partial(_make_lazily("recurrent:word_lstm"), ()),
         file="stackoverflow",
-        examples=DataShape(76_800, STACKOVERFLOW.shape, STACKOVERFLOW.dtype),
         padding=0,
     ),
 }

@@ -81,12 +81,9 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     """Returns a data set's N examples as those of clients, in the data set's order.
 
     `owners` (N,) has the client, from 0, to whom each example belongs. The largest number sets how many
-    clients there are. Raises InputError if there are no examples, or a client has none.
+    clients there are, each of which must have an example.
     """
-    require(len(owners), "the data set has no examples: name another")
     counts = np.bincount(owners).astype(np.int32)
-    message = f"client {counts.argmin()} of {len(counts)} has no examples: take fewer clients"
-    require(counts.all(), message)
     order = np.argsort(owners, kind="stable")  # client after client
     return _make_clients(
         dataset._replace(features=dataset.features[order], labels=dataset.labels[order]), counts
@@ -133,12 +130,11 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
       seed: the seed of a NumPy generator; the same seed always deals alike.
 
     Raises:
-      InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.
+      InputError: `clients` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
     message = f"`clients={clients}`: give 1 to {size:,}, the number of examples"
     require(1 <= clients <= size, message)
-    require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
     for _ in range(100):  # not forever: with a small alpha, some client nearly always gets none
         owners = _draw_owners(generator, dataset.labels, clients, alpha)

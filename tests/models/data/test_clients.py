@@ -62,17 +62,13 @@ def test_one_example_a_client_keeps_the_order_and_so_do_chosen_clients():
     assert (chosen.counts.tolist(), chosen.starts.tolist()) == ([1, 3], [0, 1])
 
 
-@pytest.mark.parametrize(
-    ("deal", "message"),
-    [
-        (lambda: clients.dirichlet(_dataset(), 0, 1.0, 0), "`clients=0`: give 1 to 1,200"),
-        (lambda: clients.dirichlet(_dataset(), 3, 0.0, 0), "`alpha=0.0`"),
-        (lambda: clients.dirichlet(_dataset(), 3, np.nan, 0), "`alpha=nan`"),
-        (lambda: clients.dealt(_dataset(3), np.array([0, 2, 2])), "client 1 of 3 has no examples"),
-    ],
-)
-def test_what_cannot_be_dealt_is_one_line(deal, message):
-    refusal(lambda sources: deal(), message)
+def test_what_cannot_be_dealt_is_one_line():
+    for number, alpha, message in (
+        (0, 1.0, "`clients=0`: give 1 to 1,200"),
+        (1100, 1e-3, "`alpha=0.001` leaves one of 1,100 clients without examples"),
+    ):
+        given = (number, alpha, 0)
+        refusal(lambda _, given=given: clients.dirichlet(_dataset(), *given), message)
 
 
 def _arrays(**changes):
