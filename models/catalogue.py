@@ -27,7 +27,7 @@ from audit.tasks.task import (
 )
 from models.data import tables
 from models.data.clients import Form, dirichlet, one_each, read_clients, select
-from models.data.images import CIFAR10, FASHION_MNIST, ImageDataset, load_images, load_shirts
+from models.data.images import CIFAR10, FASHION_MNIST, load_examples, load_images, load_shirts
 from models.data.shakespeare import load_shakespeare
 from models.data.sources import Recipe
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 Row = TypeVar("Row", Task, FederatedTask)
-LoadData = Callable[[str | None, str | None], Dataset]
 
 EMNIST = Form("EMNIST by writer", (28, 28), "f4", label_shape=(), classes=62)
 # A sentence's tokens: 1 to 10,000 for words by frequency, then begin, end and unknown; 0 is padding.
@@ -63,13 +62,12 @@ def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
     return rows[model]
 
 
-def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
+def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     """Returns a function that makes a model, and imports the model's module only when it is called.
 
     Args:
-      name: "module:function" within `models`.
-      sized: whether the function takes the number of an example's features, `n_features`. If so, an example
-        is a vector.
+      name: "module:function" within `models`. The function takes the number of features, `n_features`, if an
+        example is a vector.
       fixed: the function's other arguments.
 
     Returns:
@@ -79,55 +77,19 @@ def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
 
     @cache
     def make(shape: tuple[int, ...]) -> "Model":
-        """Imports the model's module and makes the model for examples of this shape."""
         module = importlib.import_module(f"models.{module_name}")
-        arguments = {**fixed, "n_features": shape[0]} if sized else fixed
-        model: Model = getattr(module, function_name)(**arguments)
+        sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
+        model: Model = getattr(module, function_name)(**fixed, **sizes)
         return model
 
     return make
 
 
-def _make_data(recipe: Recipe, label: str, load: LoadData, examples: DataShape) -> Data:
-    """Returns the description, for tasks, of a data set that is used just as it is fetched.
-
-    Its name and checksum are the recipe's. Under that name a user's file may replace it.
-
-    Args:
-      recipe: the recipe that fetches the data set.
-      label: the data set's name for people.
-      load: (file, tfds_dir) -> the data set.
-      examples: the number, shape and type of its examples.
-    """
-    return Data(
-        name=recipe.name,
-        label=label,
-        checksum=recipe.checksum,
-        load=lambda sources: load(sources.data_file, sources.tfds_dir),
-        file=recipe.name,
-        examples=examples,
-    )
-
-
-def _get_training_examples(images: ImageDataset) -> Dataset:
-    """Returns the training images as examples."""
-    return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
-
-
-def _make_image_data(recipe: Recipe, label: str, examples: DataShape) -> Data:
-    """Returns the description of the training images of a data set."""
-
-    def load(file: str | None, tfds_dir: str | None) -> Dataset:
-        return _get_training_examples(load_images(recipe, file, tfds_dir))
-
-    return _make_data(recipe, label, load, examples)
-
-
-def _load_features(file: str | None, tfds_dir: str | None) -> Dataset:
+def _load_features(sources: Sources) -> Dataset:
     """Loads the features of CIFAR-10's images by a frozen body, whose module starts JAX."""
     from models.mobilenet import load_features
 
-    return load_features(file, tfds_dir)
+    return load_features(sources)
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
@@ -136,8 +98,8 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
     A class's images are divided by proportions from a Dirichlet(alpha) law: the smaller `setting.alpha`, the
     fewer clients get most of a class. For 0 clients every example is a client of its own.
     """
-    images = load_images(recipe, sources.data_file, sources.tfds_dir)
-    dataset = _get_training_examples(images)
+    images = load_images(recipe, sources)
+    dataset = load_examples(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
         clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
@@ -146,11 +108,9 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
 
 def _load_roles(setting: Dealing, sources: Sources) -> Federation:
     """Loads Shakespeare's roles as clients: the `setting.clients` roles that say most, or all if it is 0."""
-    roles = load_shakespeare(sources.data_file, sources.tfds_dir)
-    if 0 < setting.clients < roles.number:
-        by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
-        roles = select(roles, by_size[: setting.clients])
-    return Federation(roles, None)
+    roles = load_shakespeare(sources)
+    by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
+    return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
 def _load_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
@@ -180,27 +140,45 @@ _TWO_LAYER_CURVATURE = Curved(
     reason="two layers, the second fixed, any data with |x| <= 1",
 )
 
-_HOUSING = _make_data(
+
+def _describe(
+    recipe: Recipe, label: str, load: Callable[[Sources], Dataset], examples: DataShape
+) -> Data:
+    """Returns the description, for tasks, of a data set that is used just as it is fetched."""
+    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
+
+
+_HOUSING = _describe(
     tables.HOUSING, "California Housing", tables.load_housing, DataShape(20_640, (8,), "f4")
 )
-_PRICES = _make_data(
-    tables.HOUSING, "California Housing's prices", tables.load_prices, _HOUSING.examples
-)._replace(name="california_prices")
-_PURCHASE = _make_data(
+_PRICES = _HOUSING._replace(
+    name="california_prices", label="California Housing's prices", load=tables.load_prices
+)
+_PURCHASE = _describe(
     tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4")
 )
-_CIFAR10 = _make_image_data(CIFAR10, "CIFAR-10", DataShape(50_000, (32, 32, 3), "u1"))
-_FASHION_MNIST = _make_image_data(FASHION_MNIST, "Fashion-MNIST", DataShape(60_000, (28, 28), "u1"))
-_SHIRTS = _make_data(
+_CIFAR10 = _describe(
+    CIFAR10, "CIFAR-10", partial(load_examples, CIFAR10), DataShape(50_000, (32, 32, 3), "u1")
+)
+_FASHION_MNIST = _describe(
     FASHION_MNIST,
-    "Fashion-MNIST's T-shirts and shirts",
-    load_shirts,
-    DataShape(12_000, (784,), "f4"),
-)._replace(name="fashion_mnist_shirts")
+    "Fashion-MNIST",
+    partial(load_examples, FASHION_MNIST),
+    DataShape(60_000, (28, 28), "u1"),
+)
+_SHIRTS = _FASHION_MNIST._replace(
+    name="fashion_mnist_shirts",
+    label="Fashion-MNIST's T-shirts and shirts",
+    load=load_shirts,
+    examples=DataShape(12_000, (784,), "f4"),
+)
 # Computed features differ in their last bits between machines: they have no checksum.
-_FEATURES = _make_data(
-    CIFAR10, "CIFAR-10", _load_features, DataShape(50_000, (1280,), "f4")
-)._replace(name="mobilenet_features", checksum=None)
+_FEATURES = _CIFAR10._replace(
+    name="mobilenet_features",
+    checksum=None,
+    load=_load_features,
+    examples=DataShape(50_000, (1280,), "f4"),
+)
 
 _on_housing = partial(
     Task,
@@ -229,26 +207,26 @@ _ROWS = (
         name="fcnn",
         label="FCNN",
         description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
-        make=_make_lazily("dense:fcnn", sized=True),
+        make=_make_lazily("dense:fcnn"),
         step_seconds=StepSeconds(8e-7, 7.5e-9),
     ),
     _smooth_fcnn(
         name="tanh_fcnn",
         label="tanh FCNN",
         description="FCNN, 8-6-2 with tanh, 68 parameters, on California Housing",
-        make=_make_lazily("dense:tanh_fcnn", sized=True),
+        make=_make_lazily("dense:tanh_fcnn"),
     ),
     _smooth_fcnn(
         name="gelu_fcnn",
         label="GELU FCNN",
         description="FCNN, 8-6-2 with GELU, 68 parameters, on California Housing",
-        make=_make_lazily("dense:gelu_fcnn", sized=True),
+        make=_make_lazily("dense:gelu_fcnn"),
     ),
     _on_housing(
         name="wide_fcnn",
         label="wide FCNN",
         description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
-        make=_make_lazily("dense:wide_fcnn", sized=True),
+        make=_make_lazily("dense:wide_fcnn"),
         step_seconds=StepSeconds(4e-5, 4e-7),
         directions=128,
     ),
@@ -287,7 +265,7 @@ _ROWS = (
         label="MobileNetV2's head",
         description="last layer on a frozen MobileNetV2's features of CIFAR-10",
         data=_FEATURES,
-        make=_make_lazily("dense:head", sized=True),
+        make=_make_lazily("dense:head"),
         clipping="book_keeping",
         step_seconds=StepSeconds(2e-5, 8e-7),
         not_convex=_SOFTMAX,
@@ -298,7 +276,7 @@ _ROWS = (
         label="MobileNetV2's softmax head",
         description="last layer on a frozen MobileNetV2's features of CIFAR-10",
         data=_FEATURES,
-        make=_make_lazily("dense:softmax_head", sized=True),
+        make=_make_lazily("dense:softmax_head"),
         step_seconds=StepSeconds(2e-5, 8e-7),
         not_convex=_SOFTMAX,
         curved=_SOFTMAX_CURVATURE,
@@ -336,7 +314,7 @@ _ROWS = (
         label="Purchase MLP",
         description="MLP, 600-256-256-100 with ReLU, 245,348 parameters, on Purchase-100",
         data=_PURCHASE,
-        make=_make_lazily("dense:mlp", sized=True, classes=tables.PURCHASE_CLASSES),
+        make=_make_lazily("dense:mlp", classes=tables.PURCHASE_CLASSES),
         classes=tables.PURCHASE_CLASSES,
         learning_rate=0.05,
         batch_size=100,
@@ -346,7 +324,7 @@ _ROWS = (
         name="two_layer_tanh",
         label="two-layer tanh network",
         description="two layers of 64 tanh units, the second fixed, on California Housing",
-        make=_make_lazily("dense:two_layer_tanh", sized=True),
+        make=_make_lazily("dense:two_layer_tanh"),
         clipping="unfolded",
         step_seconds=StepSeconds(1e-5, 1e-7),
         canaries=8,
@@ -362,7 +340,7 @@ _ROWS = (
             "ridge regression with weight decay"
         ),
         data=_PRICES,
-        make=_make_lazily("dense:least_squares", sized=True),
+        make=_make_lazily("dense:least_squares"),
         classes=0,
         clipping="unfolded",
         step_seconds=StepSeconds(5e-7, 4e-9),
@@ -375,7 +353,7 @@ _ROWS = (
         label="logistic regression",
         description="logistic regression, 784 parameters, on Fashion-MNIST's T-shirts and shirts",
         data=_SHIRTS,
-        make=_make_lazily("dense:logistic", sized=True),
+        make=_make_lazily("dense:logistic"),
         classes=2,
         learning_rate=0.5,
         step_seconds=StepSeconds(1e-5, 1e-7),
@@ -387,8 +365,7 @@ _ROWS = (
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
 
 
-# An image model trains on clients too. The numbers of examples of other data sets are those of 600 clients,
-# for which programs are compiled ahead.
+# An image model trains on clients too.
 _RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}
 FEDERATED_TASKS: dict[str, FederatedTask] = {
     **{
@@ -397,7 +374,6 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
             load=partial(_deal_images, _RECIPES[row.data.name]),
             make=partial(row.make, row.data.examples.shape),
             file=row.data.file,
-            examples=row.data.examples,
         )
         for row in _ROWS
         if row.data.name in _RECIPES
@@ -405,9 +381,8 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
     "character_lstm": FederatedTask(
         description="two LSTMs on Shakespeare's roles",
         load=_load_roles,
-        make=partial(_make_lazily("recurrent:character_lstm"), (80,)),
+        make=partial(_make_lazily("recurrent:character_lstm"), ()),
         file="shakespeare",
-        examples=DataShape(18_000, (80,), "u1"),
         padding=0,
     ),
     "emnist_cnn": FederatedTask(
@@ -415,14 +390,12 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
         load=partial(_load_clients, EMNIST),
         make=partial(_make_lazily("convolutional:emnist_cnn"), EMNIST.shape),
         file="emnist",
-        examples=DataShape(60_000, EMNIST.shape, EMNIST.dtype),
     ),
     "word_lstm": FederatedTask(
         description="LSTM on Stack Overflow's users (--data_file)",
         load=partial(_load_clients, STACKOVERFLOW),
-        make=partial(_make_lazily("recurrent:word_lstm"), STACKOVERFLOW.shape),
+        make=partial(_make_lazily("recurrent:word_lstm"), ()),
         file="stackoverflow",
-        examples=DataShape(76_800, STACKOVERFLOW.shape, STACKOVERFLOW.dtype),
         padding=0,
     ),
 }

@@ -40,13 +40,10 @@ class ConvNet(nn.Module):
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` takes images
         for features in (6, 16):
-            x = Convolution(features, window=5)(x)
-            x = self.pool(x)
-            x = self.activate(x)
+            x = self.activate(self.pool(Convolution(features, window=5)(x)))
         x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
         for width in (120, 84):
-            x = nn.Dense(width)(x)
-            x = self.activate(x)
+            x = self.activate(nn.Dense(width)(x))
         return nn.Dense(10)(x)
 
 
@@ -74,12 +71,10 @@ class EmnistCNN(nn.Module):
         """Returns the logits (..., 62) of images (..., 28, 28) of float32."""
         x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` takes images
         for features in (32, 64):
-            x = Convolution(features, window=3)(x)
-            x = nn.relu(x)
+            x = nn.relu(Convolution(features, window=3)(x))
         x = max_pool(x)
         x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
-        x = nn.Dense(128)(x)
-        x = nn.relu(x)
+        x = nn.relu(nn.Dense(128)(x))
         return nn.Dense(EMNIST_CLASSES)(x)
 
 
@@ -99,7 +94,8 @@ def emnist_cnn() -> Model:
 class Block(nn.Module):
     """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
 
-    It has two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes.
+    It is ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions, each with a norm. The
+    shortcut is x itself where the shape stays, else a 1x1 convolution with a norm.
     """
 
     features: int
@@ -107,20 +103,11 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns ReLU(shortcut(x) + residual(x)) of x (..., H, W, C).
-
-        The residual is two 3x3 convolutions, each with a norm. The shortcut is x itself where the shape
-        stays, else a 1x1 convolution with a norm.
-        """
-        strides = (self.stride, self.stride)
-        y = _make_convolution(self.features, 3, strides)(x)
-        y = _make_norm(self.features)(y)
-        y = nn.relu(y)
-        y = _make_convolution(self.features, 3, (1, 1))(y)
-        y = _make_norm(self.features)(y)
+        """Returns the block's output of x (..., H, W, C)."""
+        y = nn.relu(_convolve(x, self.features, 3, self.stride))
+        y = _convolve(y, self.features, 3)
         if x.shape[-1] != self.features or self.stride != 1:
-            x = _make_convolution(self.features, 1, strides)(x)
-            x = _make_norm(self.features)(x)
+            x = _convolve(x, self.features, 1, self.stride)
         return nn.relu(x + y)
 
 
@@ -138,41 +125,25 @@ class ResNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (10,) of an image (height, width, 3) of uint8."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
-        x = _make_convolution(self.widths[0], 3, (1, 1))(x)
-        x = _make_norm(self.widths[0])(x)
-        x = nn.relu(x)
+        x = nn.relu(_convolve(x, self.widths[0], 3))
         for stage, features in enumerate(self.widths):
-            stride = 1 if stage == 0 else 2
-            x = Block(features, stride)(x)
+            x = Block(features, stride=min(stage + 1, 2))(x)
             x = Block(features, stride=1)(x)
         x = jnp.mean(x, axis=(-3, -2))  # over height and width
         return nn.Dense(10)(x)
 
 
-def _make_convolution(features: int, window: int, strides: tuple[int, int]) -> nn.Conv:
-    """Makes a square convolution without bias, padded so that it keeps the image's size at stride 1.
+def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
+    """Applies a square convolution and a group norm, within a module's compact method.
 
-    It needs no bias, since a normalisation with a bias of its own follows.
-
-    Args:
-      features: the number of output channels.
-      window: the side of the square in pixels, odd.
-      strides: the steps (down, right) in pixels.
+    At stride 1 the convolution keeps the image's size. It needs no bias: the norm has one. The norm has 32
+    groups of channels, or as many as channels if these are fewer, and normalises all pixels of a group
+    together. Its axes are given because Flax by default takes the first axis to be that of a batch.
     """
     padding = (window - 1) // 2
-    return nn.Conv(features, (window, window), strides, padding, use_bias=False)
-
-
-def _make_norm(features: int) -> nn.GroupNorm:
-    """Makes a group norm, which normalises all pixels of a group of channels together.
-
-    There are 32 groups, or as many as channels if these are fewer. The axes are given because Flax by default
-    takes the first axis to be that of a batch, and there is none.
-
-    Args:
-      features: the number of channels; a multiple of 32 if above 32.
-    """
-    return nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))
+    x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)
+    normed: Array = nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))(x)
+    return normed
 
 
 def resnet18() -> Model:

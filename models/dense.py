@@ -19,9 +19,8 @@ from models.layers import normalised
 
 _BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no features longer than the norm
 TWO_LAYER_WIDTH = 64
-SOFTMAX_NORM = (
-    0.5**0.5
-)  # the largest norm of features for which no softmax gradient is longer than 1
+# The largest norm of features for which no softmax gradient is longer than 1.
+SOFTMAX_NORM = 0.5**0.5
 Activation = Callable[[Array], Array]
 Criterion = Callable[[Array, Array], Array]
 
@@ -51,9 +50,7 @@ class FCNN(nn.Module):
         # weights by number. The scores in tests/system/golden belong to this order.
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
-        x = hidden_layer(x)
-        x = self.activation(x)
-        return output_layer(x)
+        return output_layer(self.activation(hidden_layer(x)))
 
 
 @jax.custom_vjp
@@ -70,20 +67,9 @@ def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array,
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Returns the gradient of `two_logit_cross_entropy` at the logits in closed form; the label has none.
-
-    With margin = logits[1] - logits[0] and residual r = sigmoid(margin) - label, the gradient is (-r, r).
-
-    Args:
-      saved: (logits (2,), label), from the forward pass.
-      cotangent: (), the gradient of the final result at this loss, which multiplies that of this loss.
-
-    Returns:
-      The gradient at the logits (2,), and None for the label.
-    """
+    """Returns the logits' gradient (-r, r) with r = sigmoid(margin) - label; the label has none."""
     logits, label = saved
-    margin = logits[1] - logits[0]
-    residual = cotangent * (jax.nn.sigmoid(margin) - label)
+    residual = cotangent * (jax.nn.sigmoid(logits[1] - logits[0]) - label)
     return jnp.stack([-residual, residual]), None
 
 
@@ -199,8 +185,7 @@ class SoftmaxHead(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (10,) of features (n,)."""
-        x = limit_norm(x, SOFTMAX_NORM)
-        return nn.Dense(10, use_bias=False)(x)
+        return nn.Dense(10, use_bias=False)(limit_norm(x, SOFTMAX_NORM))
 
 
 def softmax_head(n_features: int) -> Model:
@@ -220,8 +205,7 @@ def _flatten_pixels(x: Array) -> Array:
     """
     if x.dtype != jnp.uint8:
         return x
-    pixels = normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-    return pixels.reshape(-1)
+    return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
 
 
 class MLP(nn.Module):
@@ -242,8 +226,7 @@ class MLP(nn.Module):
         """Returns the logits (classes,) of an image (28, 28) of uint8 or of features (n,)."""
         x = _flatten_pixels(x)
         for width in self.widths:
-            x = nn.Dense(width)(x)
-            x = nn.relu(x)
+            x = nn.relu(nn.Dense(width)(x))
         return nn.Dense(self.classes)(x)
 
 

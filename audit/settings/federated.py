@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 FINAL = ("final", "weights", "fresh")  # values of `observe` that see the final model alone
 OBSERVED = (*FINAL, "all", "means")
-PARTICIPATIONS = ("shuffled", "poisson")
 LEAST_CANARIES = 100
 MOST_ROUNDS = 1_000_000
 MOST_PLACES = 10**8  # rounds * the larger of cohort and canaries
@@ -40,9 +39,7 @@ class FederatedTraining:
     alpha: float = described(
         "Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0, above=0
     )
-    cohort: int = described(
-        "Clients a round; of Poisson sampling on average.", default=30, least=1, most=10**6
-    )
+    cohort: int = described("Clients a round.", default=30, least=1, most=10**6)
     rounds: int = described("Rounds.", default=100, least=1, most=MOST_ROUNDS)
     client_epochs: int = described("Epochs that a client trains.", default=1, least=1, most=10_000)
     batch_size: int = described(
@@ -67,9 +64,6 @@ class FederatedTraining:
 class FederatedSetting(FederatedTraining):
     """The setting of one federated audit; its identity in the store leaves out fields at their defaults."""
 
-    participation: str = described(
-        "shuffled or poisson.", default="shuffled", choices=PARTICIPATIONS
-    )
     momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
     quantile: float = described(
         "Share of updates that an adaptive C leaves alone; 0: C is fixed.",
@@ -147,13 +141,10 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
 
-    # The standard deviation of the noise on the count, a fixed share of the cohort. A round without noise on
-    # its sum has none on its count either.
-    on_count = 0.0
-    if setting.noise_multiplier:
-        on_count = _COUNT_SHARE * setting.cohort
+    # A fixed share of the cohort. A round without noise on its sum has none on its count either.
+    on_count = _COUNT_SHARE * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
-    return RoundNoise(multiplier, on_count, quantile_rate=_QUANTILE_RATE)
+    return RoundNoise(multiplier, on_count, _QUANTILE_RATE)
 
 
 class Leaks(NamedTuple):
@@ -163,24 +154,14 @@ class Leaks(NamedTuple):
     canary: "Composition"
 
 
-def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
+def leaks(setting: FederatedSetting, most_rounds: int) -> Leaks:
     """Returns the compositions that bound what a client and what a canary leak.
 
-    A client takes part in at most `most_rounds` rounds, and a canary in as many as its repetitions. With
-    Poisson sampling, both may join every round, each time with probability cohort / clients. A round counts
-    with the setting's whole noise multiplier, also where `noise` divides the noise between sum and count.
-
-    Args:
-      setting: the setting.
-      clients: the number of clients.
-      most_rounds: the largest number of rounds in which any one client takes part.
+    A client takes part in at most `most_rounds` rounds, and a canary in as many as its repetitions. A round
+    counts with the setting's whole noise multiplier, also where `noise` divides the noise between sum and
+    count.
     """
     from audit.claims.accounting import Composition
 
     sigma = setting.noise_multiplier
-    if setting.participation == "poisson":
-        composition = Composition(sigma, setting.rounds, setting.cohort / clients)
-        return Leaks(client=composition, canary=composition)
-    return Leaks(
-        client=Composition(sigma, most_rounds), canary=Composition(sigma, setting.repetitions)
-    )
+    return Leaks(Composition(sigma, most_rounds), Composition(sigma, setting.repetitions))

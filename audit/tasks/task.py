@@ -250,7 +250,6 @@ class FederatedTask(NamedTuple):
       load: (how examples are dealt, sources) -> the clients and the test examples.
       make: () -> the model.
       file: the name of the data set that `data_file` replaces.
-      examples: the number and the shape of the examples of all clients.
       padding: for text, the label that marks padding; None otherwise.
     """
 
@@ -258,7 +257,6 @@ class FederatedTask(NamedTuple):
     load: Callable[[Dealing, Sources], Federation]
     make: "Callable[[], Model]"
     file: str
-    examples: DataShape
     padding: int | None = None
 
 

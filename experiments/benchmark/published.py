@@ -36,18 +36,16 @@ _SHARES = tuple(
 )  # the shares that are tried, where the best result is taken
 
 
-def canife(
-    estimate: Callable[..., rounds.RoundEstimate], coins: Coins, delta: float, confidence: float
-) -> float:
+def canife(by_accuracy: bool, coins: Coins, delta: float, confidence: float) -> float:
     """Returns CANIFE's estimate (2023, Algorithm 2): the best threshold on the scores that it then counts.
 
     Args:
-      estimate: `rounds.best_epsilon`, or `rounds.best_accuracy` for the first version of its code.
+      by_accuracy: Whether the threshold is that of the best accuracy, as in the first version of its code.
       coins: The scores of all runs, with the canary and without it.
       delta: The delta of epsilon.
       confidence: The confidence of the interval that comes with it, which is not used.
     """
-    return estimate(*coins.pooled(), delta, confidence).epsilon
+    return rounds.best_epsilon(*coins.pooled(), delta, confidence, by_accuracy).epsilon
 
 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
@@ -233,8 +231,8 @@ _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2
 _NORMAL = frozenset([FAIR, GAUSSIAN_CURVE])
 
 ESTIMATORS = (
-    _canife("CANIFE", epsilon=partial(canife, rounds.best_epsilon)),
-    _canife("CANIFE, first version", epsilon=partial(canife, rounds.best_accuracy)),
+    _canife("CANIFE", epsilon=partial(canife, False)),
+    _canife("CANIFE, first version", epsilon=partial(canife, True)),
     _make(
         "auditbench: Gaussian limit",
         design=ONE_CANARY,

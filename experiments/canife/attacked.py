@@ -10,19 +10,12 @@ from typing import Any
 
 from audit.errors import require
 from audit.settings.federated import FederatedTraining
-from audit.settings.fields import (
-    FieldLimits,
-    deciding,
-    declared,
-    described,
-    require_fields,
-)
+from audit.settings.fields import deciding, described, require_fields
 from models.catalogue import TASKS
 from models.data.images import CIFAR10, FASHION_MNIST
 
-IMAGE_MODELS = tuple(
-    row.name for row in TASKS.values() if row.data.name in (FASHION_MNIST.name, CIFAR10.name)
-)
+_IMAGES = (FASHION_MNIST.name, CIFAR10.name)
+IMAGE_MODELS = tuple(row.name for row in TASKS.values() if row.data.name in _IMAGES)
 MODELS = (*IMAGE_MODELS, "character_lstm")
 _MAX_EPSILON = 512.0  # of a round, by its exact law
 STARTS = ("random", "sample")
@@ -61,6 +54,7 @@ class Attacked(FederatedTraining):
         "(Shakespeare), with rounds, cohorts and rates of its own by default.",
         default="two_layer",
         always=True,
+        choices=MODELS,
     )
     clients: int = described(
         "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.",
@@ -142,7 +136,6 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
     defaults = MODEL_DEFAULTS.get(values["model"], {})
     own = {name: value for name, value in defaults.items() if name not in given}
     setting = Attacked(**{**values, **own})
-    require_model(setting.model)
     require_fields(setting)
     require_computable(setting)
     return setting
@@ -151,59 +144,41 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
 def require_computable(setting: Attacked) -> None:
     """Raises InputError for so little noise that the exact law of a round's score may have no epsilon.
 
-    The law's grid ends at an epsilon of 512 (`densities.epsilon_at`). No canary that is added leaks
-    more than a perfect one, whose curve is Gaussian with mu = 1 / sigma. Whether another canary stays below
-    512 depends on the training, so less noise is refused before it.
+    The law's grid ends at an epsilon of 512 (`densities.epsilon_at`). No canary that is added leaks more than
+    a perfect one, whose curve is Gaussian with mu = 1 / sigma.
     """
     from audit.laws import conversions  # loads SciPy
 
-    # Rounded up, so that the noise that the message advises is accepted.
-    least = 1 / conversions.mu_from_epsilon(_MAX_EPSILON, setting.delta)
-    rounded_up = math.ceil(1000 * least) / 1000
+    # Rounded up, so the noise that the message advises is accepted.
+    least = math.ceil(1000 / conversions.mu_from_epsilon(_MAX_EPSILON, setting.delta)) / 1000
     sigma = setting.noise_multiplier
     require(
         sigma == 0 or sigma >= least,
         f"`noise_multiplier={sigma:g}`: a round may leak an epsilon above {_MAX_EPSILON:g}, which its exact "
-        f"law can't compute: give at least {rounded_up:g}",
+        f"law can't compute: give at least {least:g}",
     )
-
-
-def require_model(model: str) -> None:
-    """Raises InputError for a model whose canaries can't be designed here, and says why."""
-    why = "is unknown"
-    if model in TASKS:
-        why = "reads neither images nor texts, which canaries are"
-    require(model in MODELS, f"`model={model}` {why}: choose one of {', '.join(MODELS)}")
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
     """Returns a setting whose numbers of clients suit the data.
 
     A pool of 0 becomes all mock clients, up to 512. A population of 0 becomes all clients to train on, up to
-    2,048.
-
-    Args:
-      setting: The setting; its pool or population may be 0.
-      train_clients: The number of clients to train on.
-      mock_clients: The number of mock clients, on whom canaries are designed.
-
-    Raises:
-      InputError: A field is larger than the number of clients allows.
+    2,048. Raises InputError for a field that is larger than the number of clients allows.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
     # A round draws its cohort from the clients to train on, a mock round from the population, both without
-    # replacement. A canary may replace one of at least two. A design's minibatch is from the pool.
+    # replacement. A design's minibatch is from the pool.
     limits = {
-        "cohort": FieldLimits(least=2, most=min(population, train_clients)),
-        "population": FieldLimits(least=2, most=train_clients),
-        "pool": FieldLimits(least=1, most=mock_clients),
-        "design_batch": FieldLimits(least=0, most=pool),
+        "cohort": min(population, train_clients),
+        "population": train_clients,
+        "pool": mock_clients,
+        "design_batch": pool,
     }
-    fields = declared(Attacked)
-    for name, field_limits in limits.items():
-        fields[name]._replace(limits=field_limits).require(getattr(setting, name))
+    for name, most in limits.items():
+        value = getattr(setting, name)
+        require(value <= most, f"`{name}={value}`: give at most {most:,}, the number of clients")
     return setting
 
 

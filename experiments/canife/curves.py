@@ -14,22 +14,23 @@ A frame of rounds has a row for each measured round, and these columns:
 
 import textwrap
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from audit.laws import conversions
-from audit.report.table import Column, Table, at_least, number
+from audit.report.table import at_least
 from audit.written import counted
 from experiments.canife import rounds
 from experiments.canife.attacked import Attacked
 from experiments.canife.measured import Floats, Measured
 from experiments.canife.rounds import Charge
 from experiments.canife.sweep import ROUND, AblationSweep
-from experiments.sweeps.records import Record, field
 
-_WIDTH = 80
+_ROUNDS_HEAD = """\
+                                     at delta 1/n          {}
+round  test health    |g|         published    law perfect    law perfect proven
+{}"""
 _NOTES = """\
 published: best threshold of {n} scores at delta 1/n [95% Clopper-Pearson], an
 estimate, at most {cap:.2f} whatever leaks. law: the exact epsilon of the score;
@@ -42,14 +43,9 @@ training: epsilon up to there, composed of the published estimates"""
 
 
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
-    """Returns the frame of measured rounds, in their order.
+    """Returns the frame of a training run's measured rounds, in their order.
 
-    A perfect canary's score is N(1, sigma^2) with the canary and N(0, sigma^2) without it. Its trade-off
-    curve is Gaussian with mu = 1 / sigma.
-
-    Args:
-      setting: The setting of the training run.
-      measured: What is stored of its rounds.
+    A perfect canary's trade-off curve is Gaussian with mu = 1 / sigma.
     """
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
@@ -57,7 +53,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
-        record: Record = {
+        record = {
             "round": row.number,
             "test": row.accuracy,
             "health": row.health,
@@ -85,8 +81,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
     """Returns a frame of all measured rounds with epsilon of the training run up to each, by Renyi DP.
 
     Each measured round's epsilon is converted to the noise multiplier of a Gaussian round that leaks as much.
-    All rounds that it represents are charged this noise. A round of infinite epsilon is charged its true
-    noise multiplier. The further columns are
+    All rounds that it represents are charged this noise, or the true one if epsilon is infinite. The further
+    columns are
 
         charged_to                         the last round that is charged
         training                           of the published estimates, converted through Renyi DP
@@ -105,36 +101,30 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
     counts = rounds.forward(numbers, min(numbers[-1] + setting.every - 1, setting.rounds))
     if backward:
         counts = rounds.backward(numbers)
-    sampling_rate = float(frame["rate"].iloc[0])
-    paper_delta = 1 / setting.scores
-    floored = frame["published"].clip(lower=rounds.MIN_EPSILON)
 
-    def charge(noises: Sequence[float]) -> list[float]:
-        """Returns epsilon up to each measured round, whose rounds are charged these noise multipliers."""
-        pairs = zip(noises, counts, strict=True)
-        charges = [Charge(noise, sampling_rate, count) for noise, count in pairs]
+    def charge(
+        epsilons: pd.Series, least: float, find_noise: Callable[[float, float], float], delta: float
+    ) -> list[float]:
+        """Returns epsilon up to each measured round, of the rounds' epsilons at delta, at least `least`."""
+        charges = []
+        for epsilon, rate, count in zip(epsilons, frame["rate"], counts, strict=True):
+            noise = setting.noise_multiplier
+            if np.isfinite(epsilon):
+                noise = find_noise(max(epsilon, least), delta)
+            charges.append(Charge(noise, rate, count))
         return rounds.cumulative(charges, setting.delta)
 
-    def convert(
-        find_noise: Callable[[float, float], float], epsilons: pd.Series, delta: float
-    ) -> list[float]:
-        """Returns epsilon up to each measured round, of the rounds' epsilons at delta."""
-        noises = []
-        for epsilon in epsilons:
-            is_finite = np.isfinite(epsilon)
-            noises.append(find_noise(epsilon, delta) if is_finite else setting.noise_multiplier)
-        return charge(noises)
-
-    lower = frame["lower"].clip(lower=rounds.MIN_LOWER)
-    upper = frame["upper"].clip(lower=rounds.MIN_EPSILON)
+    then = 1 / setting.scores
+    least = rounds.MIN_EPSILON
+    infinite = pd.Series(np.inf, frame.index)
     return frame.assign(
         charged_to=np.cumsum(counts),
-        training=convert(rounds.renyi_noise, floored, paper_delta),
-        training_lower=convert(rounds.renyi_noise, lower, paper_delta),
-        training_upper=convert(rounds.renyi_noise, upper, paper_delta),
-        training_gaussian=convert(rounds.gaussian_noise, floored, paper_delta),
-        training_law=convert(rounds.gaussian_noise, frame["law"], setting.delta),
-        accountant=charge([setting.noise_multiplier] * len(counts)),
+        training=charge(frame["published"], least, rounds.renyi_noise, then),
+        training_lower=charge(frame["lower"], rounds.MIN_LOWER, rounds.renyi_noise, then),
+        training_upper=charge(frame["upper"], least, rounds.renyi_noise, then),
+        training_gaussian=charge(frame["published"], least, rounds.gaussian_noise, then),
+        training_law=charge(frame["law"], 0.0, rounds.gaussian_noise, setting.delta),
+        accountant=charge(infinite, 0.0, rounds.gaussian_noise, setting.delta),
     )
 
 
@@ -165,54 +155,30 @@ def average_over_seeds(
         else:
             x = getattr(setting, sweep.x)
         parts.append(frame.assign(curve=getattr(setting, sweep.curve), x=x))
-    together = pd.concat(parts)
-    by_point = together.groupby(["curve", "x", ROUND], sort=False)
+    by_point = pd.concat(parts).groupby(["curve", "x", ROUND], sort=False)
     averages = by_point.mean().join(by_point.std().add_suffix("_deviation"))
     return averages.assign(trainings=by_point.size()).reset_index()
 
 
-def _show_interval(record: Record) -> str:
-    return f"{record['published']:.2f} [{record['lower']:.1f}, {record['upper']:.1f}]"
-
-
-def _show_norm(norm: float) -> str:
-    return f"{norm:.0f}" if norm >= 100 else f"{norm:.3g}"
-
-
-_EPSILON = number(".2f")
-_ROUND_COLUMNS = (
-    field("round", head="round", width=5),
-    field("test", head="test", show=number(".0%"), width=5),
-    field("health", head="health", show=number(".3f"), width=6),
-    field("norm", head="|g|", show=_show_norm, width=6),
-    Column(None, _show_interval, head="published", width=17),
-    field("law_then", head="law", show=_EPSILON, width=6),
-    field("perfect_then", head="perfect", show=_EPSILON, width=7),
-    field("law", head="law", show=_EPSILON, width=6),
-    field("perfect", head="perfect", show=_EPSILON, width=7),
-    field("proven", head="proven", show=partial(at_least, decimals=2), width=6),
-)
-
-
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
     """Returns what each measured round leaks, as a table for people."""
-    # The first columns, of 26 characters, have no delta. Three columns at 1/n follow, and three at delta.
-    at_delta = f"at delta {setting.delta:g}"
-    headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
     # The largest finite estimate is that of a single error of either kind; 0 for very few scores.
     half = setting.scores // 2
     cap = conversions.epsilon_from_rates(1 / half, 1 / (setting.scores - half), 1 / setting.scores)
     notes = _NOTES.format(
         n=setting.scores, cap=max(float(cap), 0.0), mock=setting.mock_rounds, delta=setting.delta
     )
-    return Table(
-        _ROUND_COLUMNS,
-        frame.to_dict("records"),
-        before=[headings.rstrip()],
-        after=[notes],
-        gap=" ",
-        rule=_WIDTH,
-    ).text()
+    at_delta = f"at delta {setting.delta:g}"
+    lines = [_ROUNDS_HEAD.format(f"{at_delta:^18}".rstrip(), "-" * 80)]
+    for row in frame.itertuples():
+        norm = f"{row.norm:.0f}" if row.norm >= 100 else f"{row.norm:.3g}"
+        published = f"{row.published:.2f} [{row.lower:.1f}, {row.upper:.1f}]"
+        proven = at_least(row.proven, 2)
+        lines.append(
+            f"{row.round:>5} {row.test:>5.0%} {row.health:>6.3f} {norm:>6} {published:>17} "
+            f"{row.law_then:>6.2f} {row.perfect_then:>7.2f} {row.law:>6.2f} {row.perfect:>7.2f} {proven:>6}"
+        )
+    return "\n".join([*lines, notes])
 
 
 def show_texts(measured: Sequence[Measured]) -> str:
@@ -247,10 +213,10 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     rng = np.random.default_rng(setting.seed)  # the simulation is the same at each call
     perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
 
-    # Mock rounds draw their cohorts from fewer clients, of whom each takes part more often.
+    # Mock rounds draw their cohorts from fewer clients, each of whom takes part more often.
     training = charge._replace(rounds=setting.rounds)
     mock_rounds = len(frame) * setting.scores
-    mock = Charge(setting.noise_multiplier, float(last["mock_rate"]), mock_rounds)
+    mock = charge._replace(sampling_rate=float(last["mock_rate"]), rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
 
     way = "backward" if backward else "forward"
@@ -267,12 +233,7 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {way}:
 
 
 def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
-    """Returns the points of a sweep's curves as a table for people: means, with deviations over seeds.
-
-    Args:
-      sweep: The sweep.
-      averages: The frame of its points.
-    """
+    """Returns the points of a sweep's curves as a table for people: means, with deviations over seeds."""
     shown = {"attack": 2, "published": 2, "law_then": 2, "training": 2}  # decimals
     which = ""
     if sweep.x != ROUND:  # such sweeps have no noise, and no epsilon
@@ -280,16 +241,9 @@ def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
         which = f"round {averages[ROUND].max()}, "
     columns = {sweep.curve: averages["curve"], sweep.x: averages["x"]}
     for name, decimals in shown.items():
-        pairs = zip(averages[name], averages[f"{name}_deviation"], strict=True)
-        columns[name] = [_show_mean(mean, deviation, decimals) for mean, deviation in pairs]
-    trainings = averages["trainings"].max()
-    which += f"mean (deviation) over {counted(trainings, 'training run')}"
+        means = averages[name].map(f"{{:.{decimals}f}}".format)
+        deviations = averages[f"{name}_deviation"].map(f" ({{:.{decimals}f}})".format)
+        columns[name] = means + deviations.replace(" (nan)", "")  # of a single value
+    which += f"mean (deviation) over {counted(averages['trainings'].max(), 'training run')}"
     table = pd.DataFrame(columns).to_string(index=False)
     return "\n".join([f"{sweep.name}: {sweep.title}", which, table, _CURVES_NOTES])
-
-
-def _show_mean(mean: float, deviation: float, decimals: int) -> str:
-    """Returns a mean with its deviation in brackets; without, if there is one value only."""
-    if np.isnan(deviation):
-        return f"{mean:.{decimals}f}"
-    return f"{mean:.{decimals}f} ({deviation:.{decimals}f})"

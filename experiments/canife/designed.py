@@ -1,9 +1,8 @@
-"""A canary sample, designed against a frozen model so that its gradient is orthogonal to other clients'
-updates: gradient descent over the sample, through second derivatives of the loss.
+"""A canary sample, designed against a frozen model so that its gradient is orthogonal to clients' updates.
 
-A sample is a pytree of numbers, such as pixels and a label's log-probabilities; `SampleLoss` turns it into a
-loss of the model. A penalty reads the sample's gradient g in R^p, p the number of the model's parameters, and
-a minibatch of n mock updates u_i, clipped to C. It pushes |g| above C or above k, a constant of the design:
+The design is gradient descent over the sample, through second derivatives of the loss. A penalty reads the
+sample's gradient g in R^p and a minibatch of n mock updates u_i, clipped to C. It pushes |g| above C, or
+above a constant k:
 
     as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as the public code (Errata C3)
     as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, the paper's Equation 2
@@ -27,22 +26,18 @@ from audit.mechanism.base import Tree
 
 _TINY = 1e-12  # added to a norm, so that its derivative at 0 is finite
 
-
 # (theta (p,), sample, key) -> the model's loss of the sample; the key is for samples relaxed by random draws
 SampleLoss = Callable[[Array, Tree, Array], Array]
 # (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
 Penalty = Callable[[Array, Array], Array]
-Carry = tuple[
-    Tree, Tree, Tree, Array
-]  # a design: sample, optimizer's state, best sample, its penalty
 
 
 class Designed(NamedTuple):
     """A design's result.
 
     Attributes:
-      last: the sample after the last step, which the paper takes.
-      best: the sample of the smallest penalty on its minibatch.
+      last: The sample after the last step, which the paper takes.
+      best: The sample of the smallest penalty on its minibatch.
       losses: (steps + 1,) the penalty of each sample, from the first to the last, on its minibatch.
     """
 
@@ -66,69 +61,30 @@ class Designer(NamedTuple):
     penalty: Penalty
 
 
-def health(first: Array | float, last: Array | float) -> float:
-    """Returns a canary's health: the share of its first sample's penalty that the design removed.
-
-    It is (first - last) / first for the first and the last sample's penalty. It is 0 where the first penalty
-    is 0, and negative where the design made the penalty larger.
-    """
-    return float((first - last) / first) if float(first) else 0.0
+def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
+    """Returns the public code's penalty of a gradient (p,) against updates (b, p), with k and C."""
+    norm = _norm(gradient)
+    products = updates @ (clipping_norm * gradient / norm)
+    return gradient.size * (_shortfall(norm_constant, norm) + jnp.mean(products**2))
 
 
-def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
-    """Returns the public code's penalty, p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2 (Errata C3).
-
-    Here g is the sample's gradient in R^p, and u_i are the clipped updates of mock clients.
-
-    Args:
-      norm_constant: k, the norm below which a gradient is penalised; 5 in the code's instructions.
-      clipping_norm: C, the clipping norm.
-    """
-
-    def penalty(gradient: Array, updates: Array) -> Array:
-        """Returns the penalty of a sample's gradient (p,) against clients' clipped updates (b, p).
-
-        It is p ((k - |g|)^2 + mean_i <C g / |g|, u_i>^2) for the gradient g and the updates u_i. The first
-        term is 0 where |g| exceeds k.
-        """
-        norm = _norm(gradient)
-        products = updates @ (clipping_norm * gradient / norm)  # (b,) with g scaled to the norm C
-        shortfall = jnp.maximum(norm_constant - norm, 0.0)
-        return gradient.size * (shortfall**2 + jnp.mean(products**2))
-
-    return penalty
+def as_printed(clipping_norm: float, gradient: Array, updates: Array) -> Array:
+    """Returns the penalty of the paper's Equation 2 of a gradient (p,) against updates (b, p)."""
+    return _shortfall(clipping_norm, _norm(gradient)) + jnp.sum((updates @ gradient) ** 2)
 
 
-def as_printed(clipping_norm: float) -> Penalty:
-    """Returns the penalty of the paper's Equation 2: max(C - |g|, 0)^2 + sum_i <u_i, g>^2.
-
-    Here g is the sample's gradient, u_i are the clipped updates of mock clients, and C is the clipping norm.
-    """
-    return _with_norm(clipping_norm, lambda products: jnp.sum(products**2))
+def of_the_mean(clipping_norm: float, gradient: Array, updates: Array) -> Array:
+    """Returns the penalty "loss 1" of Appendix A of a gradient (p,) against updates (b, p)."""
+    return _shortfall(clipping_norm, _norm(gradient)) + jnp.mean(updates @ gradient) ** 2
 
 
-def of_the_mean(clipping_norm: float) -> Penalty:
-    """Returns the penalty "loss 1" of the paper's Appendix A: max(C - |g|, 0)^2 + <mean_i u_i, g>^2.
-
-    Here g is the sample's gradient, u_i are the clipped updates of mock clients, and C is the clipping norm.
-    """
-    return _with_norm(clipping_norm, lambda products: jnp.mean(products) ** 2)
+def _shortfall(least: float, norm: Array) -> Array:
+    """Returns the square of what a gradient's norm lacks of the least norm."""
+    return jnp.maximum(least - norm, 0.0) ** 2
 
 
-def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Penalty:
-    """Returns the penalty max(C - |g|, 0)^2 + penalise(products), of a sample's gradient g.
-
-    Args:
-      clipping_norm: C, the clipping norm.
-      penalise: a function of the dot products (b,) of g with the updates.
-    """
-
-    def penalty(gradient: Array, updates: Array) -> Array:
-        """Returns the penalty of a sample's gradient (p,) against clients' clipped updates (b, p)."""
-        shortfall = jnp.maximum(clipping_norm - _norm(gradient), 0.0)
-        return shortfall**2 + penalise(updates @ gradient)
-
-    return penalty
+def _norm(gradient: Array) -> Array:
+    return jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)
 
 
 def designer(
@@ -153,48 +109,38 @@ def designer(
         return penalty(gradient, updates)
 
     @jax.jit
-    def take_steps(theta: Array, updates: Array, carry: Carry, keys: Array) -> tuple[Carry, Array]:
-        """Takes a step for each key on the updates; returns the penalties before the steps, too."""
+    def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
+        """Takes a step for each key but the last, which is for the penalty of the last sample."""
 
-        def step(carry: Carry, key: Array) -> tuple[Carry, Array]:
-            sample, state, best, least = carry
+        def step(
+            now: tuple[Tree, Tree], key: Array
+        ) -> tuple[tuple[Tree, Tree], tuple[Tree, Array]]:
+            sample, state = now
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
-            # The penalty is that of the sample before the step, so that sample may be the best.
-            best = _select(value < least, sample, best)
             changes, state = optimizer.update(slope, state, sample)
-            moved = optax.apply_updates(sample, changes)
-            return (moved, state, best, jnp.minimum(value, least)), value
+            # The penalty is that of the sample before the step.
+            return (optax.apply_updates(sample, changes), state), (sample, value)
 
-        result: tuple[Carry, Array] = jax.lax.scan(step, carry, keys)
-        return result
+        start = (sample, optimizer.init(sample))
+        (last, _), (samples, penalties) = jax.lax.scan(step, start, keys[:-1])
+        losses = jnp.append(penalties, objective(last, theta, updates, keys[-1]))
 
-    measure = jax.jit(objective)
+        def choose(leaf: Array, last_leaf: Array) -> Array:
+            return jnp.concatenate([leaf, last_leaf[None]])[jnp.argmin(losses)]
+
+        return Designed(last, jax.tree.map(choose, samples, last), losses)
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
-        carry: Carry = (sample, optimizer.init(sample), sample, jnp.asarray(jnp.inf, theta.dtype))
-        # A key for each step, and one for the penalty of the sample after the last step.
         keys = jax.random.split(key, steps + 1)
-        (last, _, best, least), penalties = take_steps(theta, updates, carry, keys[:-1])
-        final = measure(last, theta, updates, keys[-1])
-        losses = jnp.append(penalties, final)
+        result: Designed = take_steps(theta, sample, updates, keys)
         message = "the canary's design diverged: lower `design_rate`"
-        require(jnp.isfinite(losses).all(), message)
-        return Designed(last, _select(final < least, last, best), losses)
+        require(jnp.isfinite(result.losses).all(), message)
+        return result
 
     @jax.jit
     def compute_gradient(theta: Array, sample: Tree) -> Array:
-        """Returns the gradient of a settled sample. Nothing of it is left to draw: any key will do."""
+        """Returns the gradient of a settled sample, which draws nothing: any key will do."""
         gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
         return gradient
 
     return Designer(run, compute_gradient, jax.jit(penalty))
-
-
-def _select(condition: Array, if_true: Tree, if_false: Tree) -> Tree:
-    """Selects between two pytrees by a traced condition."""
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)
-
-
-def _norm(gradient: Array) -> Array:
-    """Returns a gradient's Euclidean norm, to which _TINY is added so that it has a derivative at 0."""
-    return jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)

@@ -7,7 +7,6 @@ The former has its epsilon (1), histograms of scores (3) and a round's epsilon (
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -19,19 +18,25 @@ from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-# (label, marks, color) of the lines of the figure over rounds, by their columns.
-_LOOKS = {
-    "accountant": ("accountant", "--", style.UPPER),
-    "training_law": ("canaries' laws", "^-", style.BLUE),
-    "training": ("as published", "o-", style.IN),
-    "published": ("published, at 1/n", "o", style.IN),
-    "law_then": ("law, at 1/n", "s-", style.ORANGE),
-    "law": ("law", "^-", style.BLUE),
-    "proven": ("proven", "v:", style.BOUND),
-    "perfect": ("perfect canary", "--", style.UPPER),
-    "health": ("canary health", "o-", style.BLUE),
-    "attack": ("attack accuracy", "s-", style.IN),
-    "test": ("test accuracy", "^-", style.BOUND),
+# The columns that are drawn over rounds, by panel.
+_OVER_ROUNDS = {
+    "epsilon of the training": [
+        "accountant",
+        "training_law",
+        "training",
+        "training_lower",
+        "training_upper",
+    ],
+    "epsilon of one round": [
+        "perfect",
+        "law",
+        "proven",
+        "law_then",
+        "published",
+        "lower",
+        "upper",
+    ],
+    "health and accuracy": ["health", "attack", "test"],
 }
 # Titles of the curves' panels by quantity, and the quantity of their dashed lines. Over a field there is no
 # noise, and no epsilon.
@@ -48,7 +53,7 @@ _PANELS = {
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves from what the store holds, and makes their table.
 
-    A cell counts as missing unless all its rounds are stored. Where all cells are missing, nothing is drawn.
+    A cell counts as missing unless all its rounds are stored. If all cells are missing, nothing is drawn.
 
     Args:
       sweep: An AblationSweep, whose cells each measure rounds of a setting.
@@ -73,32 +78,27 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws a training run under measurement, in four panels.
+    """Draws a training run under measurement, in four panels; infinite values are left out.
 
     The panels show epsilon of the training run and of each round, with the intervals of the published
-    estimates; the last round's scores; and the canaries' health with the accuracies of attack and model.
-    Infinite values are left out.
+    estimates; the canaries' health with the accuracies of attack and model; and the last round's scores.
 
     Args:
       setting: The setting.
       last: What is stored of the last measured round.
       frame: The frame of all measured rounds, composed.
     """
+    finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
-        axes[0, 0].set_title(rf"epsilon of the training, $\delta$ = {setting.delta:g}")
-        _draw_lines(axes[0, 0], frame, "charged_to", ["accountant", "training_law", "training"])
-        _draw_intervals(axes[0, 0], frame, "charged_to", ["training_lower", "training_upper"])
-        axes[0, 1].set_title("epsilon of one round")
-        columns = ["published", "law_then", "law", "proven", "perfect"]
-        _draw_lines(axes[0, 1], frame, ROUND, columns)
-        _draw_intervals(axes[0, 1], frame, ROUND, ["lower", "upper"])
-        axes[1, 0].set_title(f"scores / C of round {last.number}")
-        scores = {"with": last.scores_in, "without": last.scores_out}
-        labels = [f"{name}, deviation {np.std(drawn):.3g}" for name, drawn in scores.items()]
-        axes[1, 0].hist(list(scores.values()), 24, color=[style.IN, style.OUT], label=labels)
-        axes[1, 1].set(title="health and accuracy", ylim=(0, 1.05))
-        _draw_lines(axes[1, 1], frame, ROUND, ["health", "attack", "test"])
+        for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
+            finite[columns].plot(ax=panel, title=title, marker="o", ms=3)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes[1, 0].set_ylim(0, 1.05)
+        axes[1, 1].set_title(f"scores / C of round {last.number}")
+        colors = [style.IN, style.OUT]
+        scores = [last.scores_in, last.scores_out]
+        axes[1, 1].hist(scores, 24, color=colors, label=["with the canary", "without"])
         for panel in axes.flat:
             panel.legend(fontsize=7)
         figure.suptitle(
@@ -109,55 +109,34 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
     return figure
 
 
-def _draw_lines(axes: Axes, frame: pd.DataFrame, x: str, columns: list[str]) -> None:
-    """Draws columns of a frame over rounds."""
-    finite = frame.replace(np.inf, np.nan)
-    for column in columns:
-        label, marks, color = _LOOKS[column]
-        axes.plot(frame[x], finite[column], marks, ms=4, color=color, label=label)
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _draw_intervals(axes: Axes, frame: pd.DataFrame, x: str, ends: list[str]) -> None:
-    """Draws intervals with these lower and upper ends, as far as the panel's lines reach."""
-    top = axes.get_ylim()[1]
-    lower, upper = ends
-    axes.vlines(frame[x], frame[lower], frame[upper].clip(upper=top), color=style.IN, alpha=0.3)
-    axes.set_ylim(0, top)
-
-
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """Draws a sweep's curves over x; bars are standard deviations over training runs.
 
-    Panels show the scores' deviation, the attack's accuracy and the canary's health. Where x is the round,
-    three more show the model's accuracy, and epsilon of a round and of the training run.
+    Panels show the scores' deviation, the attack's accuracy and the canary's health. If x is the round, three
+    more show the model's accuracy, and epsilon of a round and of the training run.
 
     Args:
       sweep: The sweep.
       averages: The points of its curves; see `curves.average_over_seeds`.
     """
-    over_rounds = sweep.x == ROUND
-    rows = 2 if over_rounds else 1
+    rows = 2 if sweep.x == ROUND else 1
     labels = averages["curve"].replace(PENALTIES)
     finite = averages.assign(curve=labels).replace(np.inf, np.nan).set_index(["x", "curve"])
     colors = [style.BLUE, style.VERMILION, style.GREEN]
     with plt.rc_context(style.STYLE):
         size = (10.5, 1 + 2.7 * rows)
         figure, axes = plt.subplots(rows, 3, figsize=size, sharex=True, squeeze=False)
-        for panel, quantity in zip(axes.flat, _PANELS, strict=False):
-            title, dashed = _PANELS[quantity]
-            means = finite[quantity].unstack()
+        for panel, (quantity, (title, dashed)) in zip(axes.flat, _PANELS.items(), strict=False):
             bars = finite[f"{quantity}_deviation"].unstack()
-            means.plot(yerr=bars, ax=panel, marker="o", ms=4, color=colors, legend=False)
+            looks = {"ax": panel, "color": colors, "legend": False}
+            finite[quantity].unstack().plot(yerr=bars, marker="o", ms=4, **looks)
             if dashed:
-                lines = finite[dashed].unstack()
-                lines.plot(ax=panel, style="--", color=colors, legend=False)
+                finite[dashed].unstack().plot(style="--", **looks)
                 panel.set_ylim(0, None)
             panel.set(title=title, xlabel=sweep.x.replace("_", " "))
         first = axes[0, 0]
         first.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if not over_rounds:
+        if sweep.x != ROUND:
             values = sorted(set(averages["x"]))
             first.set_xscale("log")
             first.set_xticks(values, [str(value) for value in values])

@@ -57,13 +57,7 @@ class Measured(NamedTuple):
 
 
 def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
-    """Returns the store of a setting's measured rounds, in the folder `out` of all stores.
-
-    Args:
-      setting: The setting.
-      checksum: The checksum of the clients' data.
-      out: The folder of all stores.
-    """
+    """Returns the store of a setting's measured rounds on data of a checksum, in the folder of all stores."""
     config = {**identity(setting), "data_sha256": checksum}
     return Store(out, config, f"canife-{setting.model}")
 
@@ -71,9 +65,7 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
     """Returns those of a setting's measured rounds that the folder of stores holds; loads no data."""
     store = held.open(identity(setting))
-    if store is None:
-        return []
-    return read_rounds(store, numbers)
+    return [] if store is None else read_rounds(store, numbers)
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.mechanism import base, dpsgd, fedavg
 from audit.mechanism.clipping.base import scale_to_norm
-from audit.tasks.model import Model, losses_by_example
+from audit.tasks.model import Model
 from audit.tasks.task import Clients, Dataset
 from audit.training import build_federated
 from audit.training.build import CLIPPING
@@ -52,65 +52,42 @@ class Split(NamedTuple):
     checksum: str
 
 
-class _Training(NamedTuple):
-    """How clients train, and what they send."""
-
-    mechanism: base.Mechanism
-    own: base.Tree  # the hyperparameters that only this mechanism has
-    data: base.Data
-    updates: UpdatesOf
-
-
 def split_clients(setting: Attacked, data: DataSets) -> Split:
     """Returns a setting's clients and test set; clients keep at most `setting.examples` examples (0: all).
 
     Raises:
       InputError: They can't be loaded, or do not fit the setting.
     """
-    settings.require_model(setting.model)
-    deal = deal_images if setting.model in settings.IMAGE_MODELS else split_roles
+    deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
     split = deal(setting, data)
-    if not setting.examples:
-        return split
+    most = setting.examples or np.iinfo(np.int32).max
     cut = []
     for clients in (split.train, split.mock):
-        counts = np.minimum(clients.counts, setting.examples).astype(np.int32)
-        cut.append(clients._replace(counts=counts))
+        cut.append(clients._replace(counts=np.minimum(clients.counts, most).astype(np.int32)))
     return split._replace(train=cut[0], mock=cut[1])
 
 
-def deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Deals a data set of images to clients: one image each, or unequal shares of each class.
+def _deal_images(setting: Attacked, data: DataSets) -> Split:
+    """Deals training images to the clients to train on, and test images to mock clients.
 
-    Training images go to the clients to train on, test images to mock clients. The clients' shares of a class
-    are drawn from a symmetric Dirichlet(alpha) distribution. Mock clients have as many images on average.
-
-    Args:
-      setting: The setting: its model, its number of clients (0: one client for each image), and alpha. The
-        smaller alpha is, the more unequal are the shares.
-      data: The models' data.
+    They get one image each, or shares of each class that are drawn from a symmetric Dirichlet(alpha)
+    distribution. Mock clients have as many images on average.
     """
     train, test = data.clients(setting)
     assert test is not None  # all data sets of images have a test set
     test_set = Dataset(*test, train.source, train.checksum)
-    if not setting.clients:  # a client for each image
-        return Split(train, one_each(test_set), test, train.checksum)
-    mock_share = len(test_set.labels) / len(train.labels)
-    mock_clients = max(int(setting.clients * mock_share), 1)
-    # Another seed: otherwise mock client i would prefer the same classes as client i.
-    mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
+    mock = one_each(test_set)
+    if setting.clients:
+        mock_clients = int(setting.clients * (len(test_set.labels) / len(train.labels)))
+        # Another seed: otherwise mock client i would prefer the same classes as client i.
+        mock = dirichlet(test_set, max(mock_clients, 1), setting.alpha, setting.seed + 1)
     return Split(train, mock, test, train.checksum)
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Splits the roles of Shakespeare's plays into mock clients and clients to train on.
+    """Splits the roles of Shakespeare's plays into mock clients and `setting.clients` others (0: all).
 
-    Each role is a client. A tenth of the roles, drawn by the seed, are mock clients. Their examples are the
-    test set too.
-
-    Args:
-      setting: The setting: its seed, and its number of clients to train on (0: all other roles).
-      data: The models' data.
+    A tenth of the roles, drawn by the seed, are mock clients. Their examples are the test set too.
 
     Raises:
       InputError: More clients are to be trained on than there are other roles.
@@ -130,83 +107,92 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
     """Returns what canaries of a setting's model can be."""
     if setting.model not in settings.IMAGE_MODELS:
-        vocabulary = shakespeare.VOCABULARY
-        return TextSamples(model, shakespeare.LENGTH + 1, shakespeare.CHARACTERS, 1, vocabulary)
-    soft = setting.soft_label
-    if TASKS[setting.model].data.name == images.CIFAR10.name:
-        return ImageSamples(model, soft, (32, 32, 3), 10, images.CIFAR10_MEAN, images.CIFAR10_STD)
-    mean = images.FASHION_MNIST_MEAN
-    return ImageSamples(model, soft, (28, 28), 10, mean, images.FASHION_MNIST_STD)
+        length = shakespeare.LENGTH + 1
+        return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
+    data = TASKS[setting.model].data
+    moments = {
+        images.CIFAR10.name: (images.CIFAR10_MEAN, images.CIFAR10_STD),
+        images.FASHION_MNIST.name: (images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
+    }
+    mean, deviation = (jnp.asarray(moment, jnp.float32) for moment in moments[data.name])
+    return ImageSamples(model, setting.soft_label, data.examples.shape, mean, deviation)
 
 
-class Population:
+class Population(NamedTuple):
     """A setting's model and clients.
-
-    Models on images whose setting has `clients` = 0 have one image for each client. They are trained by
-    DP-SGD, of which a step is a round. All others are trained by DP-FedAvg.
 
     Attributes:
       split: The clients, and the test set.
       samples: What the model's canaries can be.
       rate: The learning rate of local SGD; 1 where a client sends its gradient.
       updates: (theta, clients, members (n,)) -> the clipped updates (n, p) that these members send.
+      start: The state before the first round.
+      train: (state, first, rounds) -> the state after `rounds` rounds from number `first` on, without
+        canaries. A round's cohort depends only on the seed and the round's number.
+      accuracy: theta (p,) -> the model's accuracy on test examples.
     """
 
-    def __init__(self, setting: Attacked, split: Split) -> None:
-        """Makes the population of a setting and its clients; compiles nothing yet."""
-        model = federated_task(setting.model).make()
-        self.split = split
-        self.samples = make_samples(setting, model)
-        if setting.model in settings.IMAGE_MODELS and not setting.clients:
-            self.rate = 1.0
-            training = _train_by_dpsgd(setting, model, split.train)
-        else:
-            self.rate = setting.client_learning_rate
-            training = _train_by_fedavg(setting, model, split)
-        self.updates = training.updates
-        self._setting = setting
-        self._model = model
-        self._training = training
-        self._measure = build_federated.accuracy(setting, split.train, split.test)
-        self._play = jax.jit(self._play_rounds)
+    split: Split
+    samples: ImageSamples | TextSamples
+    rate: float
+    updates: UpdatesOf
+    start: base.State
+    train: Callable[[base.State, int, int], base.State]
+    accuracy: Callable[[Array], float]
 
-    def start(self) -> base.State:
-        """Returns the state before the first round."""
-        theta = jax.jit(self._model.init)(root(self._setting.seed, "theta"))
-        return self._training.mechanism.start(theta)
 
-    def train(self, state: base.State, first: int, rounds: int) -> base.State:
-        """Returns the state after `rounds` rounds from number `first` on, without canaries.
+def make_population(setting: Attacked, split: Split) -> Population:
+    """Returns the population of a setting and its clients."""
+    model = federated_task(setting.model).make()
+    measure = build_federated.accuracy(setting, split.train, split.test)
+    if setting.model in settings.IMAGE_MODELS and not setting.clients:
+        rate = 1.0
+        own: base.Tree = ()
+        arrays: tuple[NDArray[Any], ...] = (split.train.features, split.train.labels)
+        clipped_sum = CLIPPING[TASKS[setting.model].clipping](model)
+        mechanism = dpsgd.mechanism(dpsgd.DPSGD(clipped_sum))
+        updates = _clip_gradients(setting, model)
+    else:
+        rate = setting.client_learning_rate
+        own = fedavg.Federated(jnp.float32(rate), jnp.float32(setting.cohort))
+        arrays = split.train.arrays
+        # What is compiled in has the shapes of the client with the most examples.
+        most_examples = max(split.train.counts.max(), split.mock.counts.max())
+        choices = build_federated.choose(setting, model, int(most_examples))
+        mechanism = fedavg.mechanism(choices)
+        updates = _train_locally(setting, choices, own)
+    data = tuple(map(jnp.asarray, arrays))
 
-        A round's cohort depends only on the seed and the round's number.
-        """
-        cohorts = []
-        for number in range(first, first + rounds):
-            clients = self.split.train.number
-            purpose = f"cohort {number}"
-            cohorts.append(draw_clients(self._setting, purpose, clients, self._setting.cohort))
-        batches = jnp.asarray(np.stack(cohorts), jnp.int32)
-        schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
-        state_after: base.State = self._play(state, self._training.data, schedule)
-        return state_after
-
-    def accuracy(self, theta: Array) -> float:
-        """Returns the accuracy of a model (p,) on test examples."""
-        return float(self._measure(theta[None])[0])
-
-    def _play_rounds(
-        self, state: base.State, data: base.Data, schedule: base.Schedule
-    ) -> base.State:
-        setting = self._setting
+    @jax.jit
+    def play(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
         hyper = base.Hyperparameters(
             jnp.float32(setting.learning_rate),
             jnp.float32(setting.clipping_norm),
             jnp.float32(setting.noise_multiplier),
-            self._training.own,
+            own,
         )
         key = root(setting.seed, "noise")  # of what rounds draw, but for their cohorts
-        segment = self._training.mechanism.segment
-        return segment(hyper, state, data, schedule, base.no_canaries(), key)
+        return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
+
+    def train(state: base.State, first: int, rounds: int) -> base.State:
+        cohorts = []
+        for number in range(first, first + rounds):
+            purpose = f"cohort {number}"
+            cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
+        batches = jnp.asarray(np.stack(cohorts), jnp.int32)
+        schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
+        after: base.State = play(state, data, schedule)
+        return after
+
+    return Population(
+        split,
+        make_samples(setting, model),
+        rate,
+        updates,
+        start=mechanism.start(jax.jit(model.init)(root(setting.seed, "theta"))),
+        train=train,
+        accuracy=lambda theta: float(measure(theta[None])[0]),
+    )
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
@@ -214,8 +200,7 @@ def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> In
 
     The setting's seed and the purpose, a text, decide the draws.
     """
-    rng = make_generator(setting, purpose)
-    return rng.choice(clients, size, replace=False, shuffle=False)
+    return make_generator(setting, purpose).choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
@@ -223,57 +208,39 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
-def _train_by_dpsgd(setting: Attacked, model: Model, train: Clients) -> _Training:
-    """Returns how clients with a single example each train: a client sends its clipped gradient."""
-    norm = jnp.float32(setting.clipping_norm)
+def _clip_gradients(setting: Attacked, model: Model) -> UpdatesOf:
+    """Returns a function that computes the updates of clients with one example each: clipped gradients."""
 
     @jax.jit
-    def clip_gradients(theta: Array, features: Array, labels: Array) -> Array:
-        """Returns the clipped gradients (n, p) of n examples."""
+    def compute(theta: Array, features: Array, labels: Array) -> Array:
         raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
-        factors = scale_to_norm(jnp.sum(raw**2, axis=1), norm)  # (n,) from squared norms; at most 1
+        factors = scale_to_norm(jnp.sum(raw**2, axis=1), jnp.float32(setting.clipping_norm))
         return raw * factors[:, None]
 
     def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        clipped: Array = clip_gradients(theta, clients.features[members], clients.labels[members])
-        return clipped
+        sent: Array = compute(theta, clients.features[members], clients.labels[members])
+        return sent
 
-    clipped_sum = CLIPPING[TASKS[setting.model].clipping](model)
-    data = (jnp.asarray(train.features), jnp.asarray(train.labels))
-    return _Training(dpsgd.mechanism(dpsgd.DPSGD(clipped_sum)), (), data, updates)
+    return updates
 
 
-def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> _Training:
-    """Returns how clients with several examples train: a client sends its clipped update by local SGD."""
-    # What is compiled in: its shapes are those of the client with the most examples.
-    most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
-    choices = fedavg.FedAvg(
-        losses_by_example(model),
-        model.unravel,
-        batch_size=min(setting.batch_size, most_examples),
-        epochs=setting.client_epochs,
-        most_examples=most_examples,
-    )
-    own = fedavg.Federated(jnp.float32(setting.client_learning_rate), jnp.float32(setting.cohort))
+def _train_locally(setting: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated) -> UpdatesOf:
+    """Returns a function that computes clients' clipped updates by local SGD."""
     norm = jnp.float32(setting.clipping_norm)
     # Not the key of training: clients shuffle their examples in other orders here, the same at each call.
     key = root(setting.seed, "guess")
 
     @jax.jit
-    def compute_updates(theta: Array, members: Array, data: base.Data) -> Array:
-        """Returns the clipped updates (n, p) of clients (n,), computing `choices.block` of them at a time."""
-
+    def compute(theta: Array, members: Array, data: base.Data) -> Array:
         def compute_update(member: Array) -> Array:
             """Returns a client's clipped update (p,), as the sum over a cohort of only this client."""
-            sums = fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key)
-            return sums.updates
+            return fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key).updates
 
         sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
         return sent
 
     def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        sent: Array = compute_updates(theta, jnp.asarray(members, jnp.int32), clients.arrays)
+        sent: Array = compute(theta, jnp.asarray(members, jnp.int32), clients.arrays)
         return sent
 
-    data = tuple(jnp.asarray(array) for array in split.train.arrays)
-    return _Training(fedavg.mechanism(choices), own, data, updates)
+    return updates

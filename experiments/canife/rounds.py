@@ -1,18 +1,16 @@
-"""CANIFE's estimates from a frozen round's scores, and what they become over a training run.
+"""CANIFE's estimates from a round's scores, and what they become over a training run.
 
-Neither estimate is a confidence bound: the threshold is chosen on the scores that it then counts, and n
-scores per world show at most log((1 - delta) n - 1) whatever leaks (Errata C6, C7). An epsilon becomes a
-noise multiplier in two ways: the published inversion by Renyi DP, and the exact one of the Gaussian curve
-(Errata C5).
+No estimate is a confidence bound: the threshold is chosen on the scores that it then counts, and n scores
+per world show at most log((1 - delta) n - 1) whatever leaks (Errata C6, C7). An epsilon becomes a noise
+multiplier by the published inversion through Renyi DP, or exactly, by the Gaussian curve (Errata C5).
 
 Source: Maddock, Sablayrolles and Stock, "CANIFE: Crafting canaries for empirical privacy measurement in
 federated learning" (ICLR 2023), Algorithms 1 and 2, and its public code.
 
-Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature: dp-accounting's
-series leaves out orders below about 1.7 at these sampling rates and noise, and with them the least epsilon:
-it gives 51.0 in place of 50.0 (CelebA's, at sigma = 0.4166). Source: Mironov, Talwar and Zhang, "Renyi
-differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4 and Equation 1; the conversion is of
-Balle et al. (2020), Theorem 21.
+Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature: dp-accounting leaves
+out orders below about 1.7 here, and with them the least epsilon (Errata C11). Source: Mironov, Talwar and
+Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4 and Equation 1; the
+conversion is of Balle et al. (2020), Theorem 21.
 """
 
 import functools
@@ -36,37 +34,25 @@ MIN_LOWER = 0.2  # the public code composes it in place of a smaller lower end o
 _MIN_SIGMA = 1e-3  # the range in which `renyi_noise` searches
 _MAX_SIGMA = 1e4
 _REACH = 13.0  # standard deviations that a quadrature's grid reaches below 0 and above the order
-_REPETITIONS = 150  # of the procedure, where a perfect canary's estimate is simulated
+_NUM_SIMULATIONS = 150  # of a perfect canary's estimate
 
 
 class RoundEstimate(NamedTuple):
     """A round's estimate of epsilon, which is no confidence bound.
 
     Attributes:
-      epsilon: The estimate, from the error rates at the threshold; infinite where it separates the worlds.
+      epsilon: The estimate; infinite if a threshold separates the worlds.
       lower: The same formula at the upper ends of both error rates' two-sided Clopper-Pearson intervals.
       upper: The same formula at the lower ends. The choice of the threshold is not corrected for.
-      threshold: The threshold; a score that reaches it is guessed to be with the canary.
-      false_positives: The number of scores without the canary that are guessed wrong.
-      false_negatives: The number of scores with the canary that are guessed wrong.
     """
 
     epsilon: float
     lower: float
     upper: float
-    threshold: float
-    false_positives: int
-    false_negatives: int
 
 
 class Charge(NamedTuple):
-    """Rounds that the composition counts as Poisson-sampled Gaussian releases of the same noise.
-
-    Attributes:
-      noise_multiplier: The noise multiplier of each round.
-      sampling_rate: The probability with which a client takes part in a round.
-      rounds: The number of rounds, at least 1.
-    """
+    """Rounds that are composed as Poisson-sampled Gaussian releases of the same noise."""
 
     noise_multiplier: float
     sampling_rate: float
@@ -78,7 +64,7 @@ class Ideal(NamedTuple):
 
     Attributes:
       mean: The mean of the finite estimates.
-      deviation: The standard deviation of the finite estimates.
+      deviation: Their standard deviation.
       composed: Epsilon of the training run if the median of all estimates is charged to every round.
     """
 
@@ -87,82 +73,63 @@ class Ideal(NamedTuple):
     composed: float
 
 
-class _Errors:
-    """The errors of guessing "with the canary" at scores that reach a threshold, for each distinct score."""
-
-    def __init__(self, scores_in: ArrayLike, scores_out: ArrayLike) -> None:
-        s_in = np.sort(np.asarray(scores_in, np.float64))
-        s_out = np.sort(np.asarray(scores_out, np.float64))
-        self.n_in = len(s_in)
-        self.n_out = len(s_out)
-        self.thresholds = np.unique(np.concatenate([s_in, s_out]))[::-1]  # falling
-        self.false_positives = self.n_out - np.searchsorted(s_out, self.thresholds)
-        self.false_negatives = np.searchsorted(s_in, self.thresholds)
-        self.fpr = self.false_positives / self.n_out
-        self.fnr = self.false_negatives / self.n_in
-
-    def compute_epsilons(self, delta: float) -> Array:
-        """Returns epsilon at each threshold: inf without errors, -inf with one kind only (Errata C7)."""
-        epsilons = conversions.epsilon_from_rates(self.fpr, self.fnr, delta)
-        has_both = (self.fpr > 0) & (self.fnr > 0)
-        separates = (self.fpr == 0) & (self.fnr == 0)
-        return np.where(separates, np.inf, np.where(has_both, epsilons, -np.inf))
-
-    def estimate(self, place: int, delta: float, confidence: float) -> RoundEstimate:
-        """Returns the estimate at the threshold with this index."""
-        false_positives = int(self.false_positives[place])
-        false_negatives = int(self.false_negatives[place])
-        fpr = intervals.clopper_pearson(false_positives, self.n_out, confidence)
-        fnr = intervals.clopper_pearson(false_negatives, self.n_in, confidence)
-        # Larger error rates give a smaller epsilon.
-        lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
-        upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-        return RoundEstimate(
-            epsilon=max(float(self.compute_epsilons(delta)[place]), 0.0),
-            lower=max(float(lower), 0.0),
-            upper=max(float(upper), 0.0),
-            threshold=float(self.thresholds[place]),
-            false_positives=false_positives,
-            false_negatives=false_negatives,
-        )
-
-
 def best_epsilon(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float = 0.95
+    scores_in: ArrayLike,
+    scores_out: ArrayLike,
+    delta: float,
+    confidence: float = 0.95,
+    by_accuracy: bool = False,
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
 
-    It is infinite if a threshold separates the two worlds' scores, and 0 if no threshold has both errors.
+    It is infinite if a threshold separates the two worlds' scores, and 0 if no threshold has both errors
+    (Errata C7).
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
       delta: The delta of epsilon, 1 / (n + m) in the paper.
       confidence: The confidence of the intervals of both error rates.
+      by_accuracy: Whether to take the threshold of the best accuracy, as the public code until February 2023,
+        which took OLD_DELTA.
     """
-    errors = _Errors(scores_in, scores_out)
-    best = int(np.argmax(errors.compute_epsilons(delta)))
-    return errors.estimate(best, delta, confidence)
+    false_positives, false_negatives = _count_errors(scores_in, scores_out)
+    n_in = np.size(scores_in)
+    n_out = np.size(scores_out)
+    epsilons = conversions.epsilon_from_rates(
+        false_positives / n_out, false_negatives / n_in, delta
+    )
+    epsilons = np.where((false_positives > 0) & (false_negatives > 0), epsilons, -np.inf)
+    epsilons = np.where(false_positives + false_negatives == 0, np.inf, epsilons)
+    ranks = epsilons
+    if by_accuracy:
+        errors = false_positives / n_out + false_negatives / n_in
+        ranks = np.where(epsilons > -np.inf, -errors, -np.inf)
+    best = int(np.argmax(ranks))
+
+    fpr = intervals.clopper_pearson(int(false_positives[best]), n_out, confidence)
+    fnr = intervals.clopper_pearson(int(false_negatives[best]), n_in, confidence)
+    # Larger error rates give a smaller epsilon.
+    lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
+    upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
+    return RoundEstimate(*(max(float(value), 0.0) for value in (epsilons[best], lower, upper)))
 
 
-def best_accuracy(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float = OLD_DELTA, confidence: float = 0.95
-) -> RoundEstimate:
-    """Returns the public code's estimate until February 2023: epsilon at the threshold of best accuracy.
-
-    Only thresholds at which both errors occur are candidates. It is infinite if a threshold separates the two
-    worlds' scores. The arguments are those of `best_epsilon`.
-    """
-    errors = _Errors(scores_in, scores_out)
-    is_candidate = errors.compute_epsilons(delta) > -np.inf
-    ranks = np.where(is_candidate, -errors.fpr - errors.fnr, -np.inf)  # few errors: a high rank
-    return errors.estimate(int(np.argmax(ranks)), delta, confidence)
+def _count_errors(
+    scores_in: ArrayLike, scores_out: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the false positives and the false negatives of guessing "in" from each distinct score up."""
+    thresholds = np.unique(np.concatenate([scores_in, scores_out]))[::-1]  # falling
+    false_positives = np.size(scores_out) - np.searchsorted(np.sort(scores_out), thresholds)
+    false_negatives = np.searchsorted(np.sort(scores_in), thresholds)
+    return false_positives, false_negatives
 
 
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """Returns the largest share of right guesses over all thresholds, both worlds weighted equally."""
-    errors = _Errors(scores_in, scores_out)
-    return float(1 - min((errors.fpr + errors.fnr).min(), 1.0) / 2)
+    false_positives, false_negatives = _count_errors(scores_in, scores_out)
+    errors = false_positives / np.size(scores_out) + false_negatives / np.size(scores_in)
+    return float(1 - min(errors.min(), 1.0) / 2)
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -187,8 +154,7 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges a round for its estimated epsilon.
 
-    It is `renyi_noise` of the estimate, or of 0.15 if the estimate is smaller. If the estimate is infinite,
-    it is the round's true noise multiplier.
+    An estimate below 0.15 counts as 0.15. An infinite one is charged the round's true noise multiplier.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -199,8 +165,8 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
     """Returns the Renyi divergence of a round at each of ORDERS; infinite without noise.
 
-    A round is a Poisson-sampled Gaussian release. At sampling rate q, noise multiplier sigma and order a, the
-    divergence is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~ N(0, sigma^2)
+    At sampling rate q, noise multiplier sigma and order a, it is
+    log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~ N(0, sigma^2)
     (Mironov, Talwar and Zhang, 2019, Theorem 4).
     """
     orders = np.array(ORDERS)
@@ -222,12 +188,12 @@ def forward(measured: Sequence[int], total: int) -> list[int]:
       measured: The numbers of the measured rounds, rising; rounds count from 1.
       total: The number of all rounds.
     """
-    return [int(n) for n in np.diff([*measured, total + 1])]
+    return [int(count) for count in np.diff([*measured, total + 1])]
 
 
 def backward(measured: Sequence[int]) -> list[int]:
     """Returns how many rounds each measured round represents: since the last, as in the code (Errata C8)."""
-    return [int(n) for n in np.diff([0, *measured])]
+    return [int(count) for count in np.diff([0, *measured])]
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
@@ -235,8 +201,7 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
     total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
     for charge in charges:
-        one_round = divergences(charge.noise_multiplier, charge.sampling_rate)
-        total = total + charge.rounds * one_round
+        total = total + charge.rounds * divergences(charge.noise_multiplier, charge.sampling_rate)
         epsilons.append(_convert_divergences(total, delta))
     return epsilons
 
@@ -249,8 +214,7 @@ def composed(charges: Sequence[Charge], delta: float) -> float:
 def ideal(rng: np.random.Generator, charge: Charge, delta: float, scores: int = 100) -> Ideal:
     """Simulates what the published procedure shows of a perfect canary (Errata C9).
 
-    The score of a perfect canary is N(1, sigma^2) with the canary and N(0, sigma^2) without it. Such a canary
-    leaks all that the round's noise allows.
+    Its score is N(1, sigma^2) with the canary and N(0, sigma^2) without it: all that the noise allows leaks.
 
     Args:
       rng: The generator of the scores.
@@ -259,7 +223,7 @@ def ideal(rng: np.random.Generator, charge: Charge, delta: float, scores: int = 
       scores: The number n of scores of an estimate, half in each world; an odd n is rounded down.
     """
     sigma = charge.noise_multiplier
-    draws = sigma * rng.standard_normal((_REPETITIONS, 2, scores // 2))
+    draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     epsilons = []
     for noise_in, noise_out in draws:
         epsilons.append(best_epsilon(1 + noise_in, noise_out, 1 / scores).epsilon)
@@ -281,16 +245,13 @@ def _convert_divergences(total: Array, delta: float) -> float:
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     """Returns log E[(1 - q + q L(x))^order] over x ~ N(0, sigma^2), by trapezoids.
 
-    L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q the sampling rate. For a smooth
-    integrand that is negligible at both ends, the error is no more than rounding.
+    L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q the sampling rate.
     """
-    # The density times L^k is that of N(k, sigma^2), up to a factor, and k reaches from 0 to the order. So
-    # the integrand falls off below 0 and above the order, with deviation sigma.
+    # The density times L^k is that of N(k, sigma^2), up to a factor, and k reaches from 0 to the order.
     low = -_REACH * sigma
     high = order + _REACH * sigma
-    # The density varies over a distance sigma, and the likelihood ratio grows by a factor e over a distance
-    # sigma^2. The steps are fractions of both. They are no finer than sigma / 200, so the grid fits in
-    # memory: below sigma = 0.02 nearly all of the integral is a Gaussian density with deviation sigma.
+    # The density varies over sigma, and L grows by a factor e over sigma^2. The steps are fractions of both,
+    # but no finer than sigma / 200, so the grid fits in memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
 

@@ -9,8 +9,10 @@
     show            (settled sample) -> what is stored of it, pixels or a text
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,8 +21,8 @@ from numpy.typing import NDArray
 
 from audit.tasks.model import Model, identity
 from experiments.canife.measured import Canary
-from models import soft
 
+_NUM_CLASSES = 10
 _LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label, which gets 86% of ten classes
 _TOKEN_WEIGHT = 12.0  # a text's log weight at the token that it begins with, as in the public code
 
@@ -45,7 +47,6 @@ class ImageSamples(NamedTuple):
       model: The model.
       soft_label: Whether the label is a mixture of classes that is designed too, rather than one fixed class.
       shape: The shape of an image's array of pixels.
-      classes: The number of classes.
       mean: The mean of pixels on [0, 1], for each channel or for all.
       deviation: The standard deviation of pixels on [0, 1], for each channel or for all.
     """
@@ -53,45 +54,36 @@ class ImageSamples(NamedTuple):
     model: Model
     soft_label: bool
     shape: tuple[int, ...]
-    classes: int
-    mean: float | tuple[float, ...]
-    deviation: float | tuple[float, ...]
+    mean: Array
+    deviation: Array
 
-    def _from_pixels(self, pixels: NDArray[np.floating[Any]], label: int) -> Sample:
+    def _from_pixels(self, pixels: NDArray[np.float32], label: int) -> Sample:
         """Returns the sample of pixels on [0, 1] and a label, a class."""
-        mean, deviation = self._find_moments()
-        weights = _LABEL_WEIGHT * jax.nn.one_hot(label, self.classes)
-        return Sample((jnp.asarray(pixels) - mean) / deviation, weights)
-
-    def _find_moments(self) -> tuple[Array, Array]:
-        return jnp.asarray(self.mean, jnp.float32), jnp.asarray(self.deviation, jnp.float32)
+        weights = _LABEL_WEIGHT * jax.nn.one_hot(label, _NUM_CLASSES)
+        return Sample((jnp.asarray(pixels) - self.mean) / self.deviation, weights)
 
     def draw(self, rng: np.random.Generator) -> Sample:
         """Draws a sample of uniform pixels and a uniform label."""
-        label = int(rng.integers(self.classes))
+        label = int(rng.integers(_NUM_CLASSES))
         return self._from_pixels(rng.random(self.shape, np.float32), label)
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns the sample of an example, whose features are bytes."""
-        return self._from_pixels(features.astype(np.float32) / 255, int(label))
+        return self._from_pixels(features.astype(np.float32) / np.float32(255), int(label))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a sample; nothing of an image is drawn with the key.
-
-        With `soft_label` the label is a mixture of classes, by its log weights. Otherwise it is the class
-        with the largest weight.
-        """
+        """Returns the model's loss of a sample; nothing of an image is drawn with the key."""
         features = sample.content.reshape(-1)  # what the model's `inputs` makes of an image's bytes
         if self.model.inputs is identity:  # the model takes only bytes
-            mean, deviation = self._find_moments()
             # Not rounded, since a rounded pixel would have no gradient.
-            features = (sample.content * deviation + mean) * 255
-        if self.soft_label:
-            mixture_loss = soft.soft_label(self.model, self.classes)
-            return mixture_loss(theta, (features, jax.nn.softmax(sample.label)))
-        # The design does not change a fixed label, so the label has no gradient.
-        label = jnp.argmax(jax.lax.stop_gradient(sample.label))
-        return self.model.loss(theta, (features, label))
+            features = (sample.content * self.deviation + self.mean) * 255
+        if not self.soft_label:
+            # The design does not change a fixed label, so the label has no gradient.
+            label = jnp.argmax(jax.lax.stop_gradient(sample.label))
+            return self.model.loss(theta, (features, label))
+        logits: Any = self.model.module.apply({"params": self.model.unravel(theta)}, features)
+        losses = jax.vmap(self.model.criterion, (None, 0))(logits, jnp.arange(_NUM_CLASSES))
+        return jax.nn.softmax(sample.label) @ losses
 
     def settle(self, sample: Sample, key: Array) -> Sample:
         """Returns the sample as it is: nothing of an image is drawn."""
@@ -109,17 +101,15 @@ class TextSamples(NamedTuple):
     its characters' embeddings (Guo et al., 2021).
 
     Attributes:
-      model: The model.
+      model: The model, whose module begins with a single nn.Embed.
       length: The number of characters.
-      alphabet: The characters, whose tokens are first, first + 1, ... in this order.
-      first: The token of the alphabet's first character.
+      alphabet: The characters, whose tokens are 1, 2, ... in this order.
       vocabulary: The number of the model's tokens.
     """
 
     model: Model
     length: int
     alphabet: str
-    first: int
     vocabulary: int
 
     def draw(self, rng: np.random.Generator) -> Sample:
@@ -128,32 +118,44 @@ class TextSamples(NamedTuple):
         return Sample(jnp.asarray(content), jnp.zeros(0))
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
-        """Returns a sample whose characters have large log weights.
-
-        Args:
-          features: The tokens of the example's text.
-          label: The next character at each place.
-        """
+        """Returns a sample with large log weights at the tokens of the example's text."""
         text = np.append(features, label[-1])  # the text's last character is only a label
-        content = _TOKEN_WEIGHT * jax.nn.one_hot(text - self.first, len(self.alphabet))
+        content = _TOKEN_WEIGHT * jax.nn.one_hot(text - 1, len(self.alphabet))
         return Sample(content, jnp.zeros(0))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a text whose characters are mixtures, drawn by Gumbel-softmax."""
-        # The model's vocabulary can have tokens beside those of the alphabet; their weight stays 0.
-        tokens = jnp.arange(len(self.alphabet)) + self.first
+        """Returns the mean cross entropy of predicting each drawn mixture but the first from those before it.
+
+        If all mixtures are single characters, this is the model's own loss.
+        """
+        # The weight of the vocabulary's other tokens stays 0.
+        tokens = jnp.arange(len(self.alphabet)) + 1
         mixtures = jnp.zeros((self.length, self.vocabulary))
-        mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
-        return soft.soft_tokens(self.model)(theta, mixtures)
+        mixtures = mixtures.at[:, tokens].set(_draw_mixtures(key, sample.content))
+        logits = self._compute_logits(theta, mixtures[:-1])
+        return -jnp.mean(jnp.sum(mixtures[1:] * jax.nn.log_softmax(logits), axis=-1))
+
+    def _compute_logits(self, theta: Array, mixtures: Array) -> Any:
+        """Returns the module's logits for mixtures (T, V) of tokens, in place of tokens (T,)."""
+
+        def embed_mixtures(
+            call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
+        ) -> Any:
+            """Returns the mixtures of the tokens' embeddings; leaves other layers to Flax."""
+            if isinstance(context.module, nn.Embed) and context.method_name == "__call__":
+                return mixtures @ context.module.embedding
+            return call(*args, **kwargs)
+
+        with nn.intercept_methods(embed_mixtures):
+            tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
+            return self.model.module.apply({"params": self.model.unravel(theta)}, tokens)
 
     def settle(self, sample: Sample, key: Array) -> Sample:
-        """Draws the text's characters, by Gumbel-softmax.
+        """Draws the text's characters by their weights.
 
-        Each drawn character has log weight 0, and all others at its position have -inf, so that the text is
-        the same with any key.
+        Each drawn character has log weight 0 and all others have -inf: the text is the same with any key.
         """
-        # The largest weight of a Gumbel-softmax draw is that of a character drawn by the sample's weights.
-        characters = jnp.argmax(soft.gumbel_softmax(key, sample.content), axis=-1)
+        characters = jnp.argmax(_draw_mixtures(key, sample.content), axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)
         return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))
 
@@ -161,3 +163,9 @@ class TextSamples(NamedTuple):
         """Returns the text of each position's likeliest character."""
         characters = np.asarray(sample.content).argmax(axis=-1)
         return "".join(self.alphabet[character] for character in characters)
+
+
+def _draw_mixtures(key: Array, log_weights: Array) -> Array:
+    """Draws mixtures (..., V) by Gumbel-softmax at temperature 1 (Jang, Gu and Poole, 2017)."""
+    noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
+    return jax.nn.softmax(log_weights + noise)

@@ -47,46 +47,47 @@ class FigureSize(NamedTuple):
     seeds: int
 
 
-_LAPTOP = Attacked(
-    cohort=32,
-    rounds=101,
-    noise_multiplier=0.0,
-    pool=256,
-    population=1024,
-    mock_rounds=1000,
-    design_steps=300,
-)
-_TINY = Attacked(
-    "linear",
-    cohort=4,
-    rounds=3,
-    every=2,
-    noise_multiplier=0.0,
-    pool=8,
-    population=20,
-    scores=20,
-    mock_rounds=200,
-    design_steps=4,
-)
-_LAPTOP_SIZE = FigureSize(
-    _LAPTOP,
+_LAPTOP = FigureSize(
+    setting=Attacked(
+        cohort=32,
+        rounds=101,
+        noise_multiplier=0.0,
+        pool=256,
+        population=1024,
+        mock_rounds=1000,
+        design_steps=300,
+    ),
     noise_multiplier=0.4,
     pools=(32, 64, 128, 256, 512),
     design_steps=(10, 30, 100, 300, 1000),
     cohorts=(16, 32, 64),
     seeds=3,
 )
-SIZES = {
-    "smoke": FigureSize(
-        _TINY, noise_multiplier=0.5, pools=(6, 8), design_steps=(2, 4), cohorts=(4, 8), seeds=1
+_SMOKE = FigureSize(
+    setting=Attacked(
+        "linear",
+        cohort=4,
+        rounds=3,
+        every=2,
+        noise_multiplier=0.0,
+        pool=8,
+        population=20,
+        scores=20,
+        mock_rounds=200,
+        design_steps=4,
     ),
-    "laptop": _LAPTOP_SIZE,
-    "paper": _LAPTOP_SIZE._replace(
-        setting=dataclasses.replace(_LAPTOP, design_steps=2500),
-        design_steps=(*_LAPTOP_SIZE.design_steps, 3000),
-        seeds=5,
-    ),
-}
+    noise_multiplier=0.5,
+    pools=(6, 8),
+    design_steps=(2, 4),
+    cohorts=(4, 8),
+    seeds=1,
+)
+_PAPER = _LAPTOP._replace(
+    setting=dataclasses.replace(_LAPTOP.setting, design_steps=2500),
+    design_steps=(*_LAPTOP.design_steps, 3000),
+    seeds=5,
+)
+SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,15 +127,14 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     by_pool = {"start": STARTS, "pool": size.pools[1:]}
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
     by_loss = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
-    by_cohort = {"cohort": size.cohorts}
     seeds = size.seeds
-    figure_sweeps = (
+    made = (
         _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
         _make_sweep("5b", "Canaries by steps of their design", setting, seeds, by_steps),
         _make_sweep("8a", "Two losses of the design", with_best_sample, seeds + 2, by_loss),
-        _make_sweep("8c", "Clients a round", noisy, seeds, by_cohort),
+        _make_sweep("8c", "Clients a round", noisy, seeds, {"cohort": size.cohorts}),
     )
-    return {sweep.name: sweep for sweep in figure_sweeps}
+    return {sweep.name: sweep for sweep in made}
 
 
 def _make_sweep(
@@ -153,7 +153,7 @@ def _make_sweep(
         numbers = setting.measured()
         if x != ROUND:
             numbers = numbers[-1:]  # a figure over another field shows only the last measured round
-        combination = ", ".join(str(value) for value in values)
+        combination = ", ".join(map(str, values))
         cells.append(_make_cell(setting, numbers, f"{setting.model}, {combination}, seed {seed}"))
     return AblationSweep(f"canife_figure_{number}", title, tuple(cells), curve=curve, x=x)
 
@@ -166,9 +166,9 @@ def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
 
     # These import what starts JAX when they are called: listing cells does not start it.
     def open_cell(out: Path, data: DataSets) -> Store:
-        from experiments.canife import populations
+        from experiments.canife import training
 
-        return measured.open_store(setting, populations.split_clients(setting, data).checksum, out)
+        return training.prepare(setting, out, data)[2]
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         from experiments.canife import populations, training

@@ -21,11 +21,12 @@ from audit.errors import require
 from audit.laws import densities
 from audit.methods import estimate
 from audit.storage.store import Checkpoints, Store
+from audit.tasks.task import Clients
 from audit.training.game import root
 from experiments.canife import attacked as settings
-from experiments.canife import cohort_law, designed, populations, round_game
-from experiments.canife import measured as rounds
+from experiments.canife import designed, measured, populations, round_game
 from experiments.canife.attacked import Attacked
+from experiments.canife.cohort_law import score_densities
 from experiments.canife.designed import Designer
 from experiments.canife.measured import Measured
 from experiments.canife.populations import Population, Split
@@ -53,7 +54,7 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
-    return setting, split, rounds.open_store(setting, split.checksum, out)
+    return setting, split, measured.open_store(setting, split.checksum, out)
 
 
 def measure_missing(
@@ -77,17 +78,17 @@ def measure_missing(
     Raises:
       InputError: The model diverged.
     """
-    stored = {measured.number for measured in rounds.read_rounds(store, numbers)}
+    stored = {one.number for one in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)
     if not missing:
         return
-    population = Population(setting, split)
+    population = populations.make_population(setting, split)
     designer = _make_designer(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds, and the state after them; 0 and the first state without a checkpoint.
-    trained, state = checkpoints.resume(_STATES, population.start())
+    trained, state = checkpoints.resume(_STATES, population.start)
     if trained >= missing[0]:  # the checkpoint's model has played the first missing round already
-        trained, state = 0, population.start()
+        trained, state = 0, population.start
 
     for number in range(trained + 1, missing[-1] + 1, setting.every):
         if number > trained + 1:
@@ -99,18 +100,19 @@ def measure_missing(
         )
         checkpoints.offer(_STATES, trained, state)
         if number in missing:
-            measured = _measure(setting, population, designer, jnp.asarray(state.theta), number)
-            rounds.save_round(store, measured)
-            yield measured
+            one = _measure(setting, population, designer, jnp.asarray(state.theta), number)
+            measured.save_round(store, one)
+            yield one
     checkpoints.clear()
 
 
 def _make_designer(setting: Attacked, population: Population) -> Designer:
     """Returns the function that designs a setting's canaries."""
+    norm = setting.clipping_norm
     penalties = {
-        "as_run": designed.as_run(setting.norm_constant, setting.clipping_norm),
-        "as_printed": designed.as_printed(setting.clipping_norm),
-        "of_the_mean": designed.of_the_mean(setting.clipping_norm),
+        "as_run": partial(designed.as_run, setting.norm_constant, norm),
+        "as_printed": partial(designed.as_printed, norm),
+        "of_the_mean": partial(designed.of_the_mean, norm),
     }
     return designed.designer(
         population.samples.loss,
@@ -123,69 +125,53 @@ def _make_designer(setting: Attacked, population: Population) -> Designer:
 def _measure(
     setting: Attacked, population: Population, designer: Designer, theta: Array, number: int
 ) -> Measured:
-    """Measures the round that a frozen model is about to play.
+    """Designs a canary against the frozen model (p,) of a round, and measures the round by mock rounds.
 
-    Designs a canary against the model, computes the dot product of clients' updates with the canary's
-    direction, and plays mock rounds. Of the clients to train on, `setting.population` take part, drawn by the
-    seed; they are the same for all rounds. Lower bounds come from further mock rounds.
-
-    All epsilons are at the training run's delta, except `exact_then`: it is at the published estimate's delta
-    1/n. The exact epsilons follow from the law of the scores, and are infinite without noise.
-
-    Args:
-      setting: The setting.
-      population: The model and its clients.
-      designer: The function that designs the setting's canaries.
-      theta: The frozen model (p,).
-      number: The number of the round, from 1.
+    Of the clients to train on, `setting.population` take part, drawn by the seed; they are the same for all
+    rounds. Lower bounds come from further mock rounds.
     """
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
-    # As published, the canary's client sends its gradient as it is, without a learning rate.
+    length = float(jnp.linalg.norm(gradient))
+    message = f"the canary's gradient has norm {length:g}: design it with another `seed`"
+    require(0 < length < np.inf, message)
+
+    # All dot products are with the canary's direction, over C. The canary's own is 1 if it is clipped. As
+    # published, its client sends its gradient as it is, without a learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
-    inserted = round_game.inserted(gradient, rate, setting.clipping_norm)
+    own = min(rate * length / setting.clipping_norm, 1.0)
+    train = population.split.train
+    members = populations.draw_clients(setting, "population", train.number, setting.population)
+    updates = _in_blocks(population, theta, train, members)
+    dots = [np.asarray(block @ (gradient / length), np.float64) for block in updates]
+    known = np.concatenate(dots) / setting.clipping_norm
 
-    clients = population.split.train.number
-    members = populations.draw_clients(setting, "population", clients, setting.population)
-
-    def project(places: NDArray[np.int64], direction: Array) -> Array:
-        """Returns the dot products (n,) of the clients at places (n,) of `members` with a direction."""
-        return population.updates(theta, population.split.train, members[places]) @ direction
-
-    norm = setting.clipping_norm
-    dots = round_game.dots(project, setting.population, inserted, norm, _BLOCK)
-    own = round_game.own_dot(inserted, norm)
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
-    play = partial(round_game.mock_scores, rng, dots, setting.cohort, own, sigma)
+    play = partial(round_game.mock_scores, rng, known, setting.cohort, own, sigma)
     if setting.as_published:
-        scores_in, scores_out = round_game.published_scores(
-            rng, dots, setting.cohort, own, sigma, setting.scores
-        )
+        scores = round_game.published_scores(rng, known, setting.cohort, own, sigma, setting.scores)
     else:
-        scores_in, scores_out = play(setting.scores // 2)  # an odd n is rounded down
-
+        scores = play(setting.scores // 2)  # an odd n is rounded down
     # Bounds are about the accountant's neighbours: the canary is added, rather than replacing a client.
     proven = estimate.assumption_free(*play(setting.mock_rounds), setting.delta, _CONFIDENCE)
 
     exact = np.inf  # a score without noise identifies its world
     exact_then = np.inf
     if sigma:
-        compute_law = cohort_law.replacing if setting.as_published else cohort_law.added
-        pair = compute_law(dots, setting.cohort, sigma, own)
+        pair = score_densities(known, setting.cohort, sigma, own, setting.as_published)
         exact = densities.epsilon_at(pair, setting.delta)
         exact_then = densities.epsilon_at(pair, 1 / setting.scores)
-
     return Measured(
         number=number,
-        clients=clients,
+        clients=train.number,
         accuracy=population.accuracy(theta),
         health=health,
-        norm=float(jnp.linalg.norm(gradient)),
+        norm=length,
         own=own,
-        known=dots,
-        scores_in=scores_in,
-        scores_out=scores_out,
+        known=known,
+        scores_in=scores[0],
+        scores_out=scores[1],
         exact=exact,
         exact_then=exact_then,
         proven=proven.epsilon,
@@ -194,13 +180,20 @@ def _measure(
     )
 
 
+def _in_blocks(
+    population: Population, theta: Array, clients: Clients, members: NDArray[np.int64]
+) -> Iterator[Array]:
+    """Yields the clipped updates (n, p) of clients, block by block."""
+    for start in range(0, len(members), _BLOCK):
+        yield population.updates(theta, clients, members[start : start + _BLOCK])
+
+
 def _design_canary(
     setting: Attacked, population: Population, designer: Designer, theta: Array, number: int
 ) -> tuple[Sample, float]:
     """Designs a round's canary against a frozen model, on the updates of a pool of mock clients.
 
     A sample is settled when the characters of a text are drawn, which are distributions during the design.
-    The arguments are those of `_measure`.
 
     Returns:
       The canary's settled sample; and its health, the share of the settled first sample's penalty that the
@@ -220,22 +213,16 @@ def _design_canary(
         first = samples.from_example(features[0], labels[0])
         pool = np.delete(pool, chosen)  # the canary is designed on all other clients of the pool
 
-    blocks = []
-    for start in range(0, len(pool), _BLOCK):
-        blocks.append(population.updates(theta, mock, pool[start : start + _BLOCK]))
-    updates = jnp.concatenate(blocks)
+    updates = jnp.concatenate(list(_in_blocks(population, theta, mock, pool)))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = designer.run(theta, first, updates, setting.design_steps, key)
-    chosen_sample = result.best if setting.keep_best else result.last
 
     # A text's characters are drawn now, by a key that differs from all keys of the design. `fold_in` takes a
     # number: the checksum of a word.
     first_key, last_key = jax.random.split(jax.random.fold_in(key, zlib.crc32(b"settle")))
-    settled_first = samples.settle(first, first_key)
-    canary = samples.settle(chosen_sample, last_key)
-
-    def judge(sample: Sample) -> float:
-        """Returns a settled sample's penalty on all updates of the pool."""
-        return float(designer.penalty(designer.gradient(theta, sample), updates))
-
-    return canary, designed.health(judge(settled_first), judge(canary))
+    canary = samples.settle(result.best if setting.keep_best else result.last, last_key)
+    penalties = []
+    for sample in (samples.settle(first, first_key), canary):
+        penalties.append(float(designer.penalty(designer.gradient(theta, sample), updates)))
+    before, after = penalties
+    return canary, (before - after) / before if before else 0.0

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +17,7 @@ from audit.tasks.task import Federation
 from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
 if TYPE_CHECKING:
-    from jax import Array
-
-    from audit.training.game import Game, Midway, Watch
+    from audit.training.game import Midway
 
 _ACCURACIES = "accuracies"
 
@@ -49,23 +47,20 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
       name: The cell's name for people.
       seconds: An estimate of the seconds that it takes on two cores.
     """
+    observed = [setting]
+    if setting.observe not in FINAL:
+        observed.append(final(setting))
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns whether all observed settings' stores have the scores of all runs."""
-        return all(read(held, observed, runs) for observed in _observed_settings(setting))
+        return all(read(held, one, runs) for one in observed)
 
-    def open_store(out: Path, data: DataSets) -> Store:
-        """Returns the setting's store below `out`."""
-        from audit.training import build_federated
-
-        return _make_store(out, setting, build_federated.checksum(data.clients(setting).clients))
+    def open_cell(out: Path, data: DataSets) -> Store:
+        return open_store(out, setting, data.clients(setting))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Trains the runs that the stores of all observed settings lack."""
-        _train(setting, runs, store, data.clients(setting), progress)
+        train(observed, runs, store.path.parent, data.clients(setting), progress)
 
-    identity = json.dumps(make_identity(setting))
-    return Cell(name, identity, runs, seconds, is_done, open_store, do)
+    return Cell(name, json.dumps(make_identity(setting)), runs, seconds, is_done, open_cell, do)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
@@ -75,15 +70,21 @@ def final(setting: FederatedSetting) -> FederatedSetting:
 
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
     """Returns the fields by which the store identifies a setting, without its clients' checksum."""
-    # None: rounds have a checksum only where a user lists them, and here they are drawn.
     return federated_identity(setting, "")
 
 
-def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
-    """Returns the cosines and accuracies that are stored of a setting's first runs.
+def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> Store:
+    """Returns the store of a setting on its clients, in the folder `out` of all stores."""
+    from audit.training import build_federated
 
-    The store is looked up by the setting alone, whatever its clients are. None where the cosines of any of
-    these runs are missing. Accuracies of some runs may be missing.
+    checksum = build_federated.checksum(federation.clients)
+    return Store(out, federated_identity(setting, checksum), f"federated-{setting.model}")
+
+
+def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
+    """Returns the cosines and accuracies that are stored of a setting's first runs, whatever its clients are.
+
+    None where the cosines of any of these runs are missing. Accuracies of some runs may be missing.
     """
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
@@ -100,44 +101,29 @@ def read_accuracies(store: Store) -> dict[str, float]:
 
 
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
-    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already.
-
-    No other process can read and write the file at the same time.
-    """
+    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already."""
     measured = {str(run): float(value) for run, value in enumerate(values, first)}
     with hold(store.path):
         write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
 
 
-def _observed_settings(setting: FederatedSetting) -> list[FederatedSetting]:
-    """Returns the settings whose scores a training run gives, the given setting first.
+def train(
+    settings: Sequence[FederatedSetting],
+    runs: int,
+    out: Path,
+    federation: Federation,
+    progress: Progress,
+) -> list[Scores]:
+    """Trains the runs that settings' stores lack, and returns the scores of each setting.
 
-    A setting that observes every iterate also gives the scores of the one that observes the final model
-    alone.
-    """
-    if setting.observe in FINAL:
-        return [setting]
-    return [setting, final(setting)]
-
-
-def _make_store(out: Path, setting: FederatedSetting, checksum: str) -> Store:
-    """Returns the store of a setting on clients with a checksum, under the root `out`."""
-    return Store(out, federated_identity(setting, checksum), f"federated-{setting.model}")
-
-
-def _train(
-    setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
-) -> None:
-    """Trains the runs that the stores lack.
-
-    A training run gives the scores of all observed settings (`_observed_settings`). First come the runs that
-    the first setting's store lacks: they fill all stores. Then each further store gets the runs that it still
-    lacks.
+    Settings differ only in what they observe, so a training run gives the scores of all. First come the runs
+    that the first setting's store lacks: they fill all stores. Then each further store gets the runs that it
+    still lacks.
 
     Args:
-      setting: The setting.
+      settings: The settings, on the same training runs.
       runs: The number of runs that each store is to have.
-      store: The setting's store. The stores of other observed settings are beside it.
+      out: The folder of all stores.
       federation: The clients and the test set.
       progress: Called with the number of runs that were trained since the last call.
     """
@@ -145,59 +131,28 @@ def _train(
     from audit.training import game as games
 
     clients = federation.clients
-    checksum = store.config()["data_sha256"]
-    build_federated.require_clients(clients)
-    participation = build_federated.rounds(setting, clients)
-    rounds = len(participation.clients)
-    measure = build_federated.accuracy(setting, clients, federation.test)
+    participation = build_federated.rounds(settings[0], clients)
+    measure = build_federated.accuracy(settings[0], clients, federation.test)
+    pairs = []
+    for setting in settings:
+        game = build_federated.build(setting, clients, participation)
+        pairs.append((game, open_store(out, setting, federation)))
 
-    # The game and the store of each observed setting, the given setting first.
-    observations: list[tuple[Game, Store]] = []
-    for observed in _observed_settings(setting):
-        game = build_federated.build(observed, clients, participation)
-        own_store = store
-        if observations:
-            own_store = _make_store(store.path.parent, observed, checksum)
-        observations.append((game, own_store))
-    for i, (game, own_store) in enumerate(observations):
-        # While a game's runs are trained, the games after it are scored too.
-        watch = _make_watch(own_store, observations[i + 1 :], rounds, measure)
-        games.train(game, own_store, runs, progress=progress, watch=watch)
+    scores = []
+    for i, (game, store) in enumerate(pairs):
 
+        def watch(midway: "Midway", place: int = i) -> None:
+            """Stores accuracies, and other settings' scores, of a chunk's models if they are final.
 
-def _make_watch(
-    store: Store,
-    others: list[tuple["Game", Store]],
-    rounds: int,
-    measure: "Callable[[Array], Array]",
-) -> "Watch":
-    """Returns a watch: a function that looks at a chunk of runs while they train.
+            Accuracies come first: a process that dies leaves no run with a score and without an accuracy.
+            """
+            if midway.steps < len(participation.clients):
+                return
+            accuracies = np.asarray(measure(midway.thetas), np.float64)
+            keep_accuracies(pairs[place][1], midway.first, accuracies)
+            for other_game, other in pairs[place + 1 :]:
+                keep_accuracies(other, midway.first, accuracies)
+                other.save(games.final_scores(other_game, midway.thetas, midway.first))
 
-    It stores the accuracies of final models, and the scores that other settings give these models.
-
-    Accuracies are stored before the scores of the same runs: the trained setting's scores are stored after
-    the last call. So a process that dies in between leaves no run with a score and without an accuracy.
-
-    Args:
-      store: The store of the setting that is trained, which gets accuracies.
-      others: The games of other settings on the same training runs, each with its store, which gets scores
-        and accuracies.
-      rounds: The number of rounds after which models are final.
-      measure: (models (R, p)) -> accuracies (R,).
-    """
-
-    def watch(midway: "Midway") -> None:
-        """Stores the accuracies and the other settings' scores of a chunk's models, if they are final."""
-        from audit.training import game as games
-
-        if midway.steps < rounds:  # the watch is called after each segment of training
-            return
-        accuracies = np.asarray(measure(midway.thetas), np.float64)
-        keep_accuracies(store, midway.first, accuracies)
-        for other_game, other_store in others:
-            scores = games.final_scores(other_game, midway.thetas, midway.first)
-            # Before the scores, which tell that a run is complete.
-            keep_accuracies(other_store, midway.first, accuracies)
-            other_store.save(scores)
-
-    return watch
+        scores.append(games.train(game, store, runs, progress=progress, watch=watch).scores)
+    return scores

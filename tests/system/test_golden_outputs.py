@@ -32,13 +32,11 @@ import sys
 from experiments import __main__ as main
 from models.data import images
 load = images.load_arrays
-images.load_arrays = lambda recipe, **named: load(recipe, **named | {"file": "images.npz"})
+images.load_arrays = lambda recipe, given: load(recipe, given._replace(data_file="images.npz"))
 sys.argv = ["hidden-state-audit", "compare", *sys.argv[1:]]
 main.main()
 """
-CIRCUMSTANCES_OF_PAGES = (
-    r"audit \d\S+, python .*|\d{4}-\d\d-\d\dT[\d:+]+|\b\d{4}-\d\d-\d\d\b"
-)
+CIRCUMSTANCES_OF_PAGES = r"audit \d\S+, python .*|\d{4}-\d\d-\d\dT[\d:+]+|\b\d{4}-\d\d-\d\d\b"
 CIRCUMSTANCES = {"provenance", "seconds", "time", "out", "data", "age", "folder"}  # fields of JSON
 
 

@@ -1,7 +1,5 @@
 """DP-FedAvg against DP-SGD, and against a slow reference in NumPy's float64."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +8,7 @@ import pytest
 
 from audit.adversaries import directions
 from audit.errors import InputError
-from audit.mechanism import base, cohorts, dpsgd, ensemble, fedavg
-from audit.tasks.model import losses_by_example
+from audit.mechanism import base, cohorts, ensemble, fedavg
 from audit.training import game
 
 KEY = jax.random.key(7, impl="threefry2x32")
@@ -30,6 +27,9 @@ def loss(weights, example):
     return optax.softmax_cross_entropy_with_integer_labels(
         features @ weights[:-1] + weights[-1], label
     )
+
+
+GRADIENT = jax.grad(lambda weights, batch: jnp.mean(loss(weights, batch)))
 
 
 def momentum(rate):
@@ -53,7 +53,7 @@ def clients():
 def schedule():
     """Six rounds, one of them without any client; canaries in rounds of their own."""
     rounds = [[2, 0, 4], [1], [], [6, 5, 3, 2, 1], [0, 1, 2, 3, 4, 5, 6], [4]]
-    listed = cohorts.pad([np.array(members, np.int32) for members in rounds])
+    listed = np.array([members + [cohorts.ABSENT] * (7 - len(members)) for members in rounds])
     mask = cohorts.repeated(KEY, CANARIES, 6, 2)
     return base.Schedule(jnp.asarray(cohorts.by_size(listed, COUNTS)), jnp.asarray(mask))
 
@@ -70,26 +70,17 @@ def _directions():
     )
 
 
-def _softmax_gradient(weights, features, labels):
-    logits = features @ weights[:-1] + weights[-1]
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    shares[np.arange(len(labels)), labels] -= 1
-    return np.hstack([features, np.ones((len(labels), 1))]).T @ shares / len(labels)
-
-
 def _slow_update(choices, rate, theta, data, client, key):
     """A client's update by Python loops, in the order that the mechanism shuffles its examples to."""
-    features, labels = np.asarray(data[0], np.float64), np.asarray(data[1])
     count, weights = COUNTS[client], unravel(theta.copy())
-    orders = np.asarray(
-        fedavg._draw_orders(choices, jax.random.fold_in(key, client), jnp.int32(count))
-    )
+    key = jax.random.fold_in(key, client)
+    orders = np.asarray(fedavg._draw_orders(choices, key, jnp.int32(count)))
     for order in orders[:, :count]:
         assert sorted(order) == list(range(count))
         for first in range(0, count, choices.batch_size):
             rows = STARTS[client] + order[first : first + choices.batch_size]
-            weights = weights - rate * _softmax_gradient(weights, features[rows], labels[rows])
+            gradient = GRADIENT(jnp.asarray(weights, jnp.float32), (data[0][rows], data[1][rows]))
+            weights = weights - rate * np.asarray(gradient, np.float64)
     return theta - weights.ravel()
 
 
@@ -149,33 +140,6 @@ def test_rounds_are_those_of_a_slow_reference(
     np.testing.assert_allclose(third.theta, path[2], rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choices):
-    """Noise, momentum and a canary at every step included."""
-    count, steps = len(data[1]), 5
-    sgd = dpsgd.mechanism(choices._replace(optimizer=momentum))
-    batches = jnp.tile(jnp.arange(count), (steps, 1))
-    gradient = jnp.arange(model.n_parameters) / 10.0
-    canaries = base.Canaries(lambda step, theta: gradient[None], jnp.ones(1))
-    sizes = {"batch_size": 4, "epochs": 1, "most_examples": 1}
-    chosen = fedavg.FedAvg(losses_by_example(model), model.unravel, **sizes, optimizer=momentum)
-    federated, own = fedavg.mechanism(chosen), fedavg.Federated(1.0, count)
-    hyper = base.Hyperparameters(0.5, 0.4, 1.3, own)
-    theta_0 = model.init(jax.random.key(1))
-    schedule = base.Schedule(batches, jnp.ones(steps))
-    clients = (*data, jnp.arange(count), jnp.ones(count, int))
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def train(mechanism, hyper, data):
-        return mechanism.segment(
-            hyper, mechanism.start(theta_0), data, schedule, canaries, KEY
-        ).theta
-
-    ends = train(sgd, hyper._replace(own=()), data), train(federated, hyper, clients)
-    assert np.abs(ends[0] - theta_0).max() > 0.05
-    np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=1e-5)
-
-
 @pytest.fixture(scope="module")
 def whole(clients, schedule):
     (scores,) = game.play(_game(clients, schedule), [(0, 9)], 9)
@@ -211,56 +175,33 @@ def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, 
 
 
 @pytest.mark.slow
-def test_memory_grows_with_the_block_and_sums_do_not_change(clients, schedule, theta, play):
+def test_memory_grows_with_the_block_and_a_model_that_diverges_is_refused(
+    clients, schedule, theta, play
+):
     one, many = (
         fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4)
     )
-    assert theta.nbytes < one.held < one.written < many.written < 5 * one.written
-    assert one.held < many.held < 5 * one.held and ensemble.chunk_size(3, one) <= 3
-    given = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), 0.5, clients, jnp.arange(7), KEY
-    sums = (functools.partial(fedavg.cohort_sums, choices(block=block)) for block in (1, 2))
-    one, two = (jax.jit(of_block)(*given) for of_block in sums)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
-    assert np.any(one.updates)
+    assert theta.nbytes < one.held < many.held < 5 * one.held
+    assert one.written < many.written < 5 * one.written
+    assert ensemble.chunk_size(3, one) <= 3
     hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
     with pytest.raises(InputError, match="diverged"):
         play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)
 
 
-RUN_KEY = jax.random.key(3, impl="threefry2x32")
-
-
-def _times(found, clients):
-    return np.bincount(found[found >= 0], minlength=clients)
-
-
 def test_shuffled_cohorts_take_everybody_equally_often():
-    found = cohorts.shuffled(RUN_KEY, 12, 9, 4)
-    assert (
-        found.shape == (9, 4)
-        and (_times(found, 12) == 3).all()
-        and cohorts.most_rounds(found, 12) == 3
-    )
-    assert sorted(found[:3].ravel()) == list(range(12)) != list(found[:3].ravel())
-    for clients, rounds, cohort in ((7, 10, 5), (7, 3, 7), (5, 1, 1)):
-        found = cohorts.shuffled(RUN_KEY, clients, rounds, cohort)
+    for clients, rounds, cohort in ((12, 9, 4), (7, 10, 5), (7, 3, 7), (5, 1, 1)):
+        found = cohorts.shuffled(KEY, clients, rounds, cohort)
         assert all(len(set(members)) == cohort for members in found)
-        assert _times(found, clients).max() == -(-rounds * cohort // clients)
+        times = np.bincount(found.ravel(), minlength=clients)
+        assert times.max() == cohorts.most_rounds(found, clients) == -(-rounds * cohort // clients)
+        assert times.min() == rounds * cohort // clients
 
 
-def test_sampled_cohorts_are_coins():
-    found = cohorts.sampled(RUN_KEY, 50, 400, 10)
-    sizes = (found >= 0).sum(axis=1)
-    assert abs(sizes.mean() - 10) < 5 * np.sqrt(8 / 400) and sizes.max() == found.shape[1]
-    assert abs(sizes.var() - 8) < 2.5 and all(
-        len(set(row[row >= 0])) == (row >= 0).sum() for row in found
-    )
-
-
-@pytest.mark.parametrize("repetitions", [1, 2, 3, 5, 10])
-@pytest.mark.parametrize("canaries, rounds", [(7, 10), (40, 11), (3, 10), (100, 10)])
+@pytest.mark.parametrize("repetitions", [1, 2, 3, 10])
+@pytest.mark.parametrize("canaries, rounds", [(7, 10), (40, 11), (3, 10)])
 def test_each_canary_takes_part_so_often_in_different_rounds(canaries, rounds, repetitions):
-    mask = cohorts.repeated(RUN_KEY, canaries, rounds, repetitions)
+    mask = cohorts.repeated(KEY, canaries, rounds, repetitions)
     assert set(np.unique(mask)) <= {0.0, 1.0} and (mask.sum(axis=0) == repetitions).all()
     sizes, mean = mask.sum(axis=1), canaries * repetitions / rounds
     assert sizes.min() >= np.floor(mean) and sizes.max() <= np.ceil(mean)
@@ -268,16 +209,10 @@ def test_each_canary_takes_part_so_often_in_different_rounds(canaries, rounds, r
         assert (mask.reshape(repetitions, -1, canaries).sum(axis=1) == 1).all()
 
 
-def test_the_largest_clients_come_first():
-    found = cohorts.by_size(np.array([[0, 1, 2], [2, -1, 0]], np.int32), np.array([5, 9, 7]))
-    np.testing.assert_array_equal(found, [[1, 2, 0], [2, 0, -1]])
-
-
 def test_what_no_population_has_is_refused():
-    for call, says in (
-        (lambda: cohorts.shuffled(RUN_KEY, 5, 2, 6), "`cohort=6` is more than the 5 clients"),
-        (lambda: cohorts.sampled(RUN_KEY, 5, 2, 0), "`cohort=0`"),
-        (lambda: cohorts.repeated(RUN_KEY, 5, 2, 3), "`repetitions=3`: give 1 to 2"),
+    for call, words in (
+        (lambda: cohorts.shuffled(KEY, 5, 2, 6), "`cohort=6` is more than the 5 clients"),
+        (lambda: cohorts.repeated(KEY, 5, 2, 3), "`repetitions=3`: give 1 to 2"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=words):
             call()

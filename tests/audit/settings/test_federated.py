@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.claims.accounting import epsilon_upper_bound, participant_upper_bound
+from audit.claims.accounting import (
+    Composition,
+    epsilon_upper_bound,
+    participant_upper_bound,
+)
 from audit.conclusions import concluded
 from audit.errors import InputError
-from audit.mechanism import cohorts
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
 from audit.storage.store import Store
@@ -35,30 +38,22 @@ def clients():
     )
 
 
-def test_the_denominator_is_the_mean_number_of_clients_and_of_half_the_canaries(clients):
+def test_rounds_have_a_mean_number_of_participants_and_leak_by_their_number(clients):
     participation = build_federated.rounds(SMALL, clients)
     assert participation.mean == pytest.approx(4 + 0.5 * 100 / 6) and participation.most == 2
     assert (participation.canaries.sum(axis=0) == 1).all()
-    sampled = build_federated.rounds(changed(participation="poisson"), clients)
-    assert sampled.mean == pytest.approx(4 + 0.5 * 100 / 3)
-    assert abs(sampled.canaries.mean() - 1 / 3) < 5 * np.sqrt(2 / 9 / 600)
-
-
-def test_what_is_accounted_is_who_took_part_how_often(clients):
-    leaks = federated.leaks(changed(repetitions=3), 12, 2)
+    leaks = federated.leaks(changed(repetitions=3), 2)
     assert leaks.client == (0.5, 2, 1.0) and leaks.canary == (0.5, 3, 1.0)
-    sampled = federated.leaks(changed(participation="poisson", noise_multiplier=1.0), 12, 5)
-    assert sampled.client == sampled.canary == (1.0, 6, 1 / 3)
+
+
+def test_sampling_bounds_a_participant_below_certain_participation():
+    sampled = Composition(1.0, 6, 1 / 3)
     loose = epsilon_upper_bound(1.0, 6, 1e-5)
-    assert 0 < participant_upper_bound(sampled.client, 1e-5) < 0.8 * loose
-    whole = {noise: epsilon_upper_bound(noise, 6, 1e-5) for noise in (0.1, 0.04)}
-    quiet = {
-        noise: participant_upper_bound(sampled.client._replace(noise_multiplier=noise), 1e-5)
-        for noise in whole
-    }
-    assert quiet[0.1] == pytest.approx(352.29, abs=0.05) and quiet[0.1] < whole[0.1]
-    assert quiet[0.04] == whole[0.04]  # below LEAST_PARTICIPANT_NOISE
-    assert cohorts.most_rounds(np.array([[0, -1], [0, 2]], np.int32), 4) == 2
+    assert 0 < participant_upper_bound(sampled, 1e-5) < 0.8 * loose
+    # At little noise, and below LEAST_PARTICIPANT_NOISE.
+    for noise, expected in ((0.1, 352.29), (0.04, epsilon_upper_bound(0.04, 6, 1e-5))):
+        quiet = participant_upper_bound(sampled._replace(noise_multiplier=noise), 1e-5)
+        assert quiet == pytest.approx(expected, abs=0.05)
 
 
 def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual():
@@ -81,16 +76,6 @@ def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual()
             "data_sha256": "abc",
         },
     }
-
-
-def test_clients_without_examples_are_refused(clients):
-    counts = clients.counts.copy()
-    counts[3] = 0
-    with pytest.raises(InputError, match="client .3. has no examples"):
-        build_federated.require_clients(clients._replace(counts=counts))
-    none = clients._replace(counts=counts[:0], starts=counts[:0])
-    with pytest.raises(InputError, match="there are no clients"):
-        build_federated.require_clients(none)
 
 
 @pytest.mark.slow

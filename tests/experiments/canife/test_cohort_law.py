@@ -27,7 +27,7 @@ def test_a_score_is_the_mixture_over_all_cohorts(sigma):
 
 @pytest.mark.slow
 def test_no_canary_shows_more_than_the_mechanism_leaks():
-    pair = cohort_law.replacing(DOTS, 3, 0.4, 0.9)
+    pair = cohort_law.score_densities(DOTS, 3, 0.4, 0.9, replaces=True)
     sums = np.array([sum(c) for c in itertools.combinations(DOTS, 2)]) + 0.9
     exact = np.exp(mixture(pair.points, sums, np.full(len(sums), 1 / len(sums)), 0.4))
     np.testing.assert_allclose(pair.q, exact, atol=1e-7 * exact.max())
@@ -36,12 +36,12 @@ def test_no_canary_shows_more_than_the_mechanism_leaks():
         dots = rng.normal(0.01, 0.05, 300)
         dots[:2] = 0.8, -0.9
         truth = conversions.epsilon_from_mu(1 / sigma, 1e-5)
-        found = densities.epsilon_at(cohort_law.added(dots, 30, sigma, 0.95), 1e-5)
+        found = densities.epsilon_at(cohort_law.score_densities(dots, 30, sigma, 0.95), 1e-5)
         assert 0.1 * min(truth, 30) < found < truth
 
 
 @pytest.mark.parametrize("cohort", [64, 512])
 def test_clients_orthogonal_to_a_full_canary_leave_the_mechanisms_own_epsilon(cohort):
-    pair = cohort_law.added(np.zeros(512), cohort, 0.423, 1.0)
+    pair = cohort_law.score_densities(np.zeros(512), cohort, 0.423, 1.0)
     truth = conversions.epsilon_from_mu(1 / 0.423, 1e-5)
     assert densities.epsilon_at(pair, 1e-5) == pytest.approx(truth, abs=1e-4)

