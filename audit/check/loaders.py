@@ -1,5 +1,6 @@
 """Batches of any loader, read as indices of the data set."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -53,10 +54,12 @@ class DrawnPass(NamedTuple):
     Attributes:
       batches: the indices of each batch's examples.
       is_whole: whether these are all batches of the pass.
+      is_joined: whether the batches came one by one.
     """
 
     batches: list[NDArray[np.int64]]
     is_whole: bool
+    is_joined: bool = False
 
 
 def make_draw(loader: Any) -> Draw:
@@ -77,11 +80,13 @@ def make_draw(loader: Any) -> Draw:
     # A batch sampler gives the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
-    message = f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew"
+    message = (
+        f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew"
+    )
     require(not isinstance(sampler, Iterator), message)
 
     def iterate(seed: int) -> Iterator[Any]:
-        """Returns an iterator over a pass. Torch's DistributedSampler repeats its order unless the epoch is set."""
+        """Returns an iterator over a pass; DistributedSampler repeats its order unless the epoch is set."""
         for part in (loader, sampler, getattr(sampler, "sampler", None)):
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(seed)
@@ -130,6 +135,21 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     message = f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
     require(bool(np.all(is_inside)), message)
     return drawn
+
+
+def draw_passes(draw: Draw, examples: int, batches: int, most: int) -> Iterator[DrawnPass]:
+    """Yields passes without end, with seeds 0, 1, ..., of at most `most` batches each.
+
+    If a call gives a single batch, `batches` calls in a row make a pass.
+    """
+    seeds = itertools.count()
+    while True:
+        drawn = draw_pass(draw, next(seeds), examples, most)
+        is_joined = len(drawn.batches) == 1
+        if is_joined:
+            for _ in range(min(batches, most) - 1):
+                drawn.batches.extend(draw_pass(draw, next(seeds), examples, 1).batches)
+        yield drawn._replace(is_joined=is_joined)
 
 
 def _read_batches(given: Any, most: int) -> DrawnPass:

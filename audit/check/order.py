@@ -136,20 +136,14 @@ def _draw_passes(draw: Draw, examples: int, batches: int) -> _Passes:
     sizes = np.empty((passes, batches + 1), np.int64)
     is_once = True
     is_whole = True
-    seed = 0
-    for i in range(passes):
-        drawn = loaders.draw_pass(draw, seed, examples, batches)
-        seed += 1
-        contents = drawn.batches
-        is_whole &= drawn.is_whole
-        if len(contents) == 1:  # a single batch from a call: more calls make a pass
-            for _ in range(batches - 1):
-                contents += loaders.draw_pass(draw, seed, examples, 1).batches
-                seed += 1
-        indices = np.concatenate(contents)
-        steps[i, indices] = np.repeat(np.arange(len(contents)), [len(batch) for batch in contents])
+    for i, drawn in zip(
+        range(passes), loaders.draw_passes(draw, examples, batches, batches), strict=False
+    ):
+        lengths = [len(batch) for batch in drawn.batches]
+        steps[i, np.concatenate(drawn.batches)] = np.repeat(np.arange(len(lengths)), lengths)
         sizes[i] = np.bincount(steps[i], minlength=batches + 1)
-        is_once &= len(indices) == examples - int(sizes[i, batches])
+        is_once &= sum(lengths) == examples - int(sizes[i, batches])
+        is_whole &= drawn.is_whole
     return _Passes(steps, sizes, is_once, is_whole)
 
 
@@ -169,14 +163,14 @@ def _test_single_batch(drawn: _Passes) -> _Sight:
 
 
 def _test_places(drawn: _Passes) -> _Sight:
-    """Tests whether the batch of an example depends on its place in the data, by chi-square over all passes."""
+    """Tests whether the batch of an example depends on its place in the data, by chi-square."""
     examples = drawn.steps.shape[1]
     blocks = min(_BLOCKS, examples)
     block_of_example = np.arange(examples) * blocks // examples
     table = np.zeros((blocks, drawn.sizes.shape[1]))
     np.add.at(table, (block_of_example, drawn.steps), 1)
     result = scipy.stats.chi2_contingency(table[:, table.any(axis=0)], correction=False)
-    # In each pass both margins are fixed, which raises the mean of the statistic by examples / (examples - 1).
+    # In each pass both margins are fixed, which raises the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
     p_value = float(scipy.stats.chi2.sf(statistic, max(result.dof, 1)))
     return _Sight(p_value, "When an example comes depends on its place in the data.")

@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import flags
 
-from audit.check.batches import check_batches, require_kind
+from audit.check.batches import check_batches
 from audit.check.report import CheckReport
 from audit.check.step import check_step
 from audit.commands import cli
@@ -102,7 +102,6 @@ def _check_user_batches() -> None:
     cli.refuse(_OF_STEPS, "is for --step=, not for batches: leave it out")
     cli.require_output("report", "an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
-    require_kind(FLAGS.assumed)
     file = run_user_file("batches", FLAGS.batches)
     try:
         report = check_batches(

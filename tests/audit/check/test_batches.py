@@ -246,14 +246,14 @@ def test_batches_one_by_one_that_show_no_pass_are_not_accused():
         return np.random.default_rng(epoch).permutation(4000)[2 * step : 2 * step + 2]
 
     report = audit.check_batches(shuffle, 4000, 1 / 2000, assumed="shuffled")
-    assert report.verdict.startswith("INCOMPLETE: every example"), report
+    assert report.passed, report
 
     def throw(seed):
         epoch, step = divmod(seed, BATCHES)
         return draw_balls_in_bins(epoch)[step]
 
     report = audit.check_batches(throw, SIZE, RATE, assumed="balls_in_bins")
-    assert report.verdict.startswith("INCOMPLETE: every example"), report
+    assert report.passed, report
     assert audit.check_batches(
         lambda seed: draw_fixed(seed)[0], SIZE, RATE, assumed="shuffled"
     ).findings
