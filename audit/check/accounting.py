@@ -255,7 +255,7 @@ def _list_mistakes(
         mistakes[name] = Composition(sigma, steps * parts, rate / parts)
 
     def compute(mistaken: Composition) -> float:
-        """Returns an upper bound on epsilon, a tight one if a coarse one is near the claim; infinite if none."""
+        """Returns an upper bound on epsilon, tight near the claim; infinite if none."""
         if np.allclose(mistaken, composition, rtol=1e-9, atol=0):
             return np.inf
         try:
@@ -266,7 +266,7 @@ def _list_mistakes(
         # The grid is coarse enough that losses of any size fit into memory.
         grid = min(max(1e-3 * claimed, 1e-5 * unsampled), accounting.COARSEST_GRID)
         epsilon = float(accounting.account_sampled(mistaken, grid).get_epsilon(delta))
-        if claimed * (1 - _FITS) < epsilon < 1.5 * claimed:
+        if claimed * (1 - _FITS) < epsilon < 3 * claimed:
             epsilon = accounting.participant_upper_bound(mistaken, delta)
         return min(epsilon, unsampled)
 
