@@ -147,11 +147,11 @@ def check_batches(
     >>> audit.check_batches(shuffled, 500, 0.05).verdict
     'FAILED: shuffled batches, not Poisson'
     """
+    is_kind = isinstance(assumed, str) and assumed in _TITLES
+    require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
     draw_pass = loaders.make_draw(draw)
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
-    is_kind = isinstance(assumed, str) and assumed in _TITLES
-    require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
     sample = _draw_sample(draw_pass, examples, rate, assumed)
     kind = _recognise_kind(sample)
     order = None

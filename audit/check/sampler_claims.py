@@ -244,7 +244,7 @@ def sampler_claims(
     constants = 1.0 if lipschitz is None else lipschitz
     schedule = samplers.make_schedule(sigma, batches, epochs, constants)
     poisson = _bracket_poisson(schedule, delta)
-    every_model = method.bracket(schedule, delta)
+    every_model = poisson if name == "poisson" else method.bracket(schedule, delta)
     limit = method.bound(schedule, delta)
     upper = min(limit.epsilon, every_model.upper)  # the last model leaks no more than all models
     with_tail = None
@@ -288,9 +288,9 @@ def _bracket_truncated(
 ) -> EveryModel:
     """Returns an upper bound on epsilon where every model is seen, for truncated Poisson batches.
 
-    It is the smaller of two bounds: dp-accounting's, and the composition of all steps without sampling. Without
-    the numbers of the truncation there is only the latter. A batch is cut to its largest size: an example may
-    push another out of it. It then moves the sum by up to 2 C, for which sigma counts by half.
+    It is the smaller of two bounds: dp-accounting's, and the composition of all steps without sampling.
+    Without the numbers of the truncation there is only the latter. A batch is cut to its largest size: an
+    example may push another out of it. It then moves the sum by up to 2 C, for which sigma counts by half.
     """
     sigma, steps, rate = _compose(schedule)
     composed = accounting.epsilon_upper_bound(sigma / 2, steps, delta)

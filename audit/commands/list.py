@@ -90,34 +90,33 @@ def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
 
     audits = make.audits(root)
     federated = make.federated(root)
+    folders = [*audits.folders, *federated]
+    messages = audits.left_out()
+    described = []
     if FLAGS.setting == "all":
-        described = []
-        messages = audits.left_out()
         for folder in audits.folders:
             try:
                 described.append(subjects.describe_setting(folder, levels))
             except InputError as error:
                 messages.append(f"left out: {error}")
-        reason = messages[0] if messages else "run an audit, or name another folder"
-        require(described, f"--out={root} holds no audits that can be read: {reason}")
-        _print_messages(messages)
-        return described
-
-    folders = [*audits.folders, *federated]
-    if FLAGS.setting is None:
-        reason = next(iter(audits.refused.values()), "run an audit, or name another folder")
-        require(folders, f"--out={root} holds no audits: {reason}")
-        chosen = [max(folders, key=lambda folder: newest_scores(folder) or 0)]
-        _print_messages(audits.left_out())
+    elif FLAGS.setting is None:
+        newest = max(folders, key=lambda folder: newest_scores(folder) or 0, default=None)
+        chosen = [] if newest is None else [newest]
     else:
-        chosen = [
-            _find_named([*folders, *audits.refused], name) for name in FLAGS.setting.split(",")
-        ]
-    if set(chosen) <= set(federated):
-        return [subjects.describe_federated_folder(folder, levels) for folder in chosen]
-    is_mixed = not set(chosen).isdisjoint(federated)
-    require(not is_mixed, f"--setting={FLAGS.setting}: give federated runs another page")
-    return [subjects.describe_setting(folder, levels) for folder in dict.fromkeys(chosen)]
+        messages = []
+        names = FLAGS.setting.split(",")
+        chosen = [_find_named([*folders, *audits.refused], name) for name in names]
+    if FLAGS.setting != "all":
+        kinds = {folder in federated for folder in chosen}
+        require(len(kinds) < 2, f"--setting={FLAGS.setting}: give federated runs another page")
+        describe = subjects.describe_setting
+        if kinds == {True}:
+            describe = subjects.describe_federated_folder
+        described = [describe(folder, levels) for folder in dict.fromkeys(chosen)]
+    reason = messages[0] if messages else "run an audit, or name another folder"
+    require(described, f"--out={root} holds no audits: {reason}")
+    _print_messages(messages)
+    return described
 
 
 def _find_named(folders: Sequence[Path], name: str) -> Path:

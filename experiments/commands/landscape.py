@@ -93,7 +93,7 @@ def _check_simulation() -> Simulation:
 def _check_grid() -> Grid:
     """Returns the landscapes; raises InputError for a flag out of range."""
     sigmas = cli.numbers("sigmas")
-    batch_sizes = cli.whole_numbers("batch_sizes")
+    batch_sizes = [int(size) for size in cli.numbers("batch_sizes", whole=True)]
     for sigma in sigmas:
         limits = f"give {MIN_NOISE:g} to {MAX_NOISE:g}"
         require(MIN_NOISE <= sigma <= MAX_NOISE, f"--sigmas: {sigma:g}: {limits}")

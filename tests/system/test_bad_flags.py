@@ -135,9 +135,9 @@ nosuch | no command 'nosuch'
 ../audit | no command '../audit'
 bound | --scores is missing: name a .npz
 bound --scores=missing.csv | missing.csv: No such file
-bound --scores=scores.npz --noise_multiplier=1 | go together: give both or none
-bound --scores=scores.npz --sampling_rate=0.1 --claim=3 | goes with none of
-bound --scores=scores.npz --k=2 | --k and --insert go with --lipschitz
+bound --scores=scores.npz --noise_multiplier=1 | goes with --insertions: give both or none
+bound --scores=scores.npz --sampling_rate=0.1 --claim=3 | --sampling_rate does not go with --claim
+bound --scores=scores.npz --k=2 | --k goes with --lipschitz
 bound --scores=scores.npz --leave_one_out | --leave_one_out goes with --dimension
 bound --scores=scores.npz --dimension=9 --one_run | --one_run does not go with --dimension
 bound --scores=scores.npz --fail_if_violated | --fail_if_violated goes with a claim

@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from audit.claims.accounting import sampled_upper_bound
+from audit.claims.accounting import Composition, participant_upper_bound
 from audit.conclusions.verdicts import at_most
 
 IN, OUT = np.random.default_rng(0).normal(1, 1, 60), np.random.default_rng(1).normal(0, 1, 70)
@@ -103,7 +103,7 @@ def test_a_page_says_the_rate_of_sampling(bound, tmp_path):
     steps = ("--noise_multiplier=1", "--insertions=40", "--sampling_rate=0.1")
     ended = bound(*steps, "--report=p.html", "--json")
     found, page = json.loads(ended.stdout)["upper_bound"], (tmp_path / "p.html").read_text()
-    assert found == pytest.approx(sampled_upper_bound(1, 40, 1e-5, 0.1))
+    assert found == pytest.approx(participant_upper_bound(Composition(1, 40, 0.1), 1e-5))
     assert (
         "each with probability 0.1" in page
         and f"Accounting guarantees at most {at_most(found)}" in page

@@ -82,17 +82,19 @@ def test_values_at_the_ends_of_the_range_and_beyond():
 @pytest.mark.slow
 def test_sampling_is_near_what_must_leak():
     sigma, steps, rate, delta = 1.0, 200, 0.05, 1e-5
-    sampled = accounting.sampled_upper_bound(sigma, steps, delta, rate)
+    sampled = accounting.participant_upper_bound(accounting.Composition(sigma, steps, rate), delta)
     accountant = RdpAccountant()
     accountant.compose(
         dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)), steps
     )
     assert 0.7 * accountant.get_epsilon(delta) < sampled < accountant.get_epsilon(delta)
     assert sampled < 0.2 * accounting.epsilon_upper_bound(sigma, steps, delta)
-    assert accounting.sampled_upper_bound(1.0, 10**5, 1e-5, 0.001) == pytest.approx(1.638, abs=0.01)
+    assert accounting.participant_upper_bound(
+        accounting.Composition(1.0, 10**5, 0.001), 1e-5
+    ) == pytest.approx(1.638, abs=0.01)
     # delta(epsilon) of q N(1, s^2) + (1 - q) N(0, s^2) against N(0, s^2), in the worse direction.
     sigma, rate, delta = 0.8, 0.2, 1e-3
-    epsilon = accounting.sampled_upper_bound(sigma, 1, delta, rate)
+    epsilon = accounting.participant_upper_bound(accounting.Composition(sigma, 1, rate), delta)
     inner = np.log1p(np.expm1(epsilon) / rate)  # likelihood ratio 1 - q + q e^l above e^epsilon
     closed = rate * conversions.delta_from_mu(1 / sigma, inner)
     assert closed <= delta and closed == pytest.approx(delta, rel=2e-3)
@@ -100,16 +102,17 @@ def test_sampling_is_near_what_must_leak():
 
 def test_sampling_of_all_is_none_and_never_worse():
     whole = accounting.epsilon_upper_bound(4.0, 250, 1e-5)
-    assert accounting.sampled_upper_bound(4.0, 250, 1e-5, 1.0) == whole
+    assert accounting.participant_upper_bound(accounting.Composition(4.0, 250, 1.0), 1e-5) == whole
     rates = [
-        accounting.sampled_upper_bound(4.0, 50, 1e-5, rate) for rate in (0.01, 0.5, 1 - 1e-9, 1.0)
+        accounting.participant_upper_bound(accounting.Composition(4.0, 50, rate), 1e-5)
+        for rate in (0.01, 0.5, 1 - 1e-9, 1.0)
     ]
     assert rates == sorted(rates) and rates[0] < 0.1 * rates[-1]
-    assert accounting.sampled_upper_bound(0.0, 5, 1e-5, 0.5) == np.inf
-    assert accounting.sampled_upper_bound(1.0, 0, 1e-5, 0.5) == 0
+    assert accounting.participant_upper_bound(accounting.Composition(0.0, 5, 0.5), 1e-5) == np.inf
+    assert accounting.participant_upper_bound(accounting.Composition(1.0, 0, 0.5), 1e-5) == 0
     for rate in (0.0, -0.1, 1.1, np.nan):
         with pytest.raises(InputError, match=f"`sampling_rate={rate}`"):
-            accounting.sampled_upper_bound(1.0, 5, 1e-5, rate)
+            accounting.participant_upper_bound(accounting.Composition(1.0, 5, rate), 1e-5)
 
 
 @pytest.mark.parametrize("sigma, counts", [(0.2, True), (0.04, False)])

@@ -62,7 +62,11 @@ def test_it_stays_below_what_any_losses_may_leak(rate):
     """Linear losses are convex, and the last model is a function of all."""
     composition = Composition(1.0, 200, rate)
     expected = expected_epsilon(composition, 200, 1e-5)
-    assert 0 < expected < accounting.sampled_upper_bound(1.0, 200, 1e-5, rate)
+    assert (
+        0
+        < expected
+        < accounting.participant_upper_bound(accounting.Composition(1.0, 200, rate), 1e-5)
+    )
     assert expected_epsilon(composition, 1000, 1e-5) < min(
         expected, bound_periods(composition, Periods(1.0, 5, 1), 1e-5).epsilon
     )
