@@ -46,7 +46,7 @@ _MOST_BATCHES = 2000
 _MOST_EXAMPLES = 1500  # at most so many are observed: the batches that hold them are recorded
 _CERTAIN = 1e-9  # batches as unlikely under Poisson sampling as this, or more, are of another kind
 _SEEN = 0.9  # the power at which the report states the smallest visible error of the rate
-_TESTS = 7  # statistical tests in a report
+_TESTS = 6  # statistical tests in a report
 
 
 @dataclass(frozen=True)
@@ -245,11 +245,10 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
     for row, (p_value, _, measured) in rows.items():
         text = "" if measured else "as expected"
         outcomes[row] = CheckOutcome(text, p_values={sample.assumed: p_value}, measured=measured)
-    untold = {
-        "batch size": "no whole size has this rate: state the size over the number of examples",
-        "every example": "batches that come one by one show no whole pass: draw a pass at once",
-    }
-    for row, text in untold.items():
+    text = "no whole size has this rate: state the size over the number of examples"
+    if "every example" not in rows:
+        text = "batches that come one by one show no whole pass: draw a pass at once"
+    for row in ("batch size", "every example"):
         if row not in rows:
             outcomes[row] = CheckOutcome(text, tried=False)
     needed = ("indices", "batch size", "spread of sizes", "every example")
@@ -329,11 +328,6 @@ def _test_poisson(sample: _Sample) -> dict[str, _Row]:
     ratio = np.sum((members.sum(axis=0) - mean) ** 2) / variance
     freedom = 2 / (2 + excess_kurtosis)
     often_law = scipy.stats.chi2(freedom * (members.shape[1] - 1))
-    # How often a batch holds both of two neighbours (Fisher's exact test).
-    first = members[:, ::2]
-    second = members[:, 1::2]
-    both_law = scipy.stats.hypergeom(first.size, int(first.sum()), int(second.sum()))
-    both = int(np.sum(first & second))
     # How often those two examples come together that do so most often (Bonferroni).
     observed = len(sample.observed)
     floats = members.astype(np.float32)  # since products of floats are much faster
@@ -365,10 +359,6 @@ def _test_poisson(sample: _Sample) -> dict[str, _Row]:
         "every example": _Row(
             compute_two_sided_p_value(often_law, ratio * freedom),
             odd(check="every example", name="examples that come unequally often"),
-        ),
-        "order": _Row(
-            min(1.0, 2 * both_law.cdf(both), 2 * both_law.sf(both - 1)),
-            odd(check="order", name="neighbours come together"),
         ),
         "together": _Row(
             min(1.0, math.comb(observed, 2) * together_law.sf(most - 1)),
