@@ -88,8 +88,9 @@ def make_draw(loader: Any) -> Draw:
     def iterate(seed: int) -> Iterator[Any]:
         """Returns an iterator over a pass; DistributedSampler repeats its order unless the epoch is set."""
         for part in (loader, sampler, getattr(sampler, "sampler", None)):
-            if callable(getattr(part, "set_epoch", None)):
-                part.set_epoch(seed)
+            set_epoch = getattr(part, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(seed)
         return iter(sampler)
 
     return iterate
@@ -157,10 +158,10 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
 
     A single batch is read to its end. Raises InputError unless batches hold whole numbers.
     """
-    if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
-        raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
         given = given[:, 0]
+    if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
+        raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:

@@ -227,19 +227,17 @@ def sampler_claims(
     if isinstance(sampler, TruncatedPoisson):
         method = method._replace(bracket=partial(_bracket_truncated, sampler))
     sigma = read_noise_multiplier(noise_multiplier)
-    batches = number("batches", batches, int)
-    epochs = number("epochs", epochs, int)
-    tail = number("tail", tail, int)
     # With a single batch an epoch, every example is in every step, and nothing is sampled.
-    require(batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
-    require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
+    counts = {"batches": (batches, 2), "epochs": (epochs, 1), "tail": (tail, 0)}
+    for count_name, (value, least) in counts.items():
+        in_range = least <= number(count_name, value, int) <= _MOST_STEPS
+        require(in_range, f"`{count_name}={value}`: give {least} to {_MOST_STEPS:,}")
     few = batches * epochs <= _MOST_STEPS
     require(few, f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps")
-    require(0 <= tail <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
     delta = number("delta", delta, float)
     conversions.require_delta(delta)
-    least = accounting.LEAST_SAMPLED_DELTA
-    require(delta >= least, f"`delta={delta:g}`: give at least {least:g}")
+    least_delta = accounting.LEAST_SAMPLED_DELTA
+    require(delta >= least_delta, f"`delta={delta:g}`: give at least {least_delta:g}")
 
     constants = 1.0 if lipschitz is None else lipschitz
     schedule = samplers.make_schedule(sigma, batches, epochs, constants)

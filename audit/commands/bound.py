@@ -23,6 +23,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -148,7 +149,7 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     """
     contents = _make_files(paths, conclusion)
     for flag, content in contents.items():
-        files.write_whole(Path(FLAGS[flag].value), content, f"name another file with --{flag}")
+        files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion))
         # What the table would have said below its rows.
@@ -223,7 +224,7 @@ def _make_claim() -> Claim | None:
     if FLAGS.noise_multiplier is None:
         return None
     require_noise(FLAGS.noise_multiplier)
-    given = {}
+    given: dict[str, Any] = {}
     for name in ("sampling_rate", "k", "insert", "lipschitz"):
         if cli.is_given(name):
             given[name] = FLAGS[name].value

@@ -145,11 +145,11 @@ def _read_stated(file: UserFile) -> dict[str, Any]:
     name = file.path.name
     require(isinstance(stated, dict), f"{name}: stated is no dict, give {', '.join(STATED)}")
     given = {name: FLAGS[name].value for name in STATED if FLAGS[name].value is not None}
-    numbers = {**{name: stated[name] for name in STATED if name in stated}, **given}
+    numbers = {**stated, **given}
     missing = [name for name in STATED if name not in numbers]
     flags_to_give = "=, --".join(missing)
     require(not missing, f"{name} states no {', '.join(missing)}: give --{flags_to_give}=")
-    return numbers
+    return {name: numbers[name] for name in STATED}
 
 
 if __name__ == "__main__":

@@ -109,10 +109,11 @@ def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
     if FLAGS.setting != "all":
         kinds = {folder in federated for folder in chosen}
         require(len(kinds) < 2, f"--setting={FLAGS.setting}: give federated runs another page")
-        describe = subjects.describe_setting
-        if kinds == {True}:
-            describe = subjects.describe_federated_folder
-        described = [describe(folder, levels) for folder in dict.fromkeys(chosen)]
+        for folder in dict.fromkeys(chosen):
+            if folder in federated:
+                described.append(subjects.describe_federated_folder(folder, levels))
+            else:
+                described.append(subjects.describe_setting(folder, levels))
     reason = messages[0] if messages else "run an audit, or name another folder"
     require(described, f"--out={root} holds no audits: {reason}")
     _print_messages(messages)

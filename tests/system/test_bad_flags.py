@@ -152,7 +152,7 @@ check --step=mine.py:step --assumed=fixed | --assumed=fixed is for --batches=
 check --batches=mine.py:loader | give --sampling_rate=
 check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poisson, fixed, shuffled
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson
-claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give at least 2
+claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give 2 to 1,000,000
 claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not go with a loader
 list --setting=1f | --setting=1f goes with --report: give both
 list --report=p.html --out=missing | --out=missing holds no audits
