@@ -32,9 +32,10 @@ DIRECTIONS: the cosines of R runs with K canaries in, in R^d, each of the exact 
     bound equal  the same, all canaries of a run equal
 """
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy
@@ -75,6 +76,13 @@ def _values(findings: Iterable[Finding]) -> list[Value]:
     return values
 
 
+def _audit(
+    bound: Callable[..., Iterable[Finding]], evidence: Any, setting: KnownMechanism
+) -> list[Value]:
+    """Returns what methods give for the evidence, at the setting's delta and confidence."""
+    return _values(bound(evidence, setting.delta, setting.confidence))
+
+
 def gaussian_truth(setting: KnownMechanism) -> Truth:
     """Returns the truth of a Gaussian mechanism of the setting's mu: the epsilon of mu-GDP at delta."""
     return Truth(conversions.epsilon_from_mu(setting.mu, setting.delta))
@@ -98,102 +106,73 @@ def score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
     return Truth(KnownLaw(law, setting.mu).epsilon(setting.delta))
 
 
-def _make_score_law(law: known_laws.ScoreFamily) -> Law:
-    """Returns the calibration law of a family of scores. Only normal scores have a Gaussian curve."""
-    breaks = _NOTHING if law is known_laws.GAUSSIAN else _CURVED
-    return Law(
-        law.name, partial(_draw_scores, law), partial(score_truth, law), _audit_scores, breaks
-    )
-
-
 def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
     """Returns what every method gives for the scores of a single canary a run."""
     return _values(estimate.findings(*design.pooled(), setting.delta, setting.confidence))
 
 
-# Several canaries a run.
+# Several canaries a run. A score is mu * signal + noise. The signal is 1 if its canary is in and the run
+# works, else 0.
 
 
-class Tie(NamedTuple):
-    """A way in which the scores of a run's canaries depend on each other.
+def _find_failing(failing_runs: float, setting: KnownMechanism) -> float:
+    """Returns the probability with which a run inserts nothing, if so many do on average."""
+    return min(failing_runs / setting.runs, 1.0)
 
-    A score is mu * signal + noise. The signal is 1 if its canary is in and the run works, else 0.
 
-    Attributes:
-      name: the name of the law that it makes.
-      draw_noise: (generator, (runs n, canaries K)) -> noise (n, K), each entry N(0, 1).
-      failing_runs: the number of runs, on average, in which nothing is inserted.
-      breaks: the assumptions of methods that do not hold for it.
+def _draw_signal(failing_runs: float, rng: Generator, setting: KnownMechanism) -> Array:
+    """Draws the signal (n, 1) of canaries that are in, mu or 0."""
+    works = np.ones((setting.runs, 1))
+    failing = _find_failing(failing_runs, setting)
+    if failing:  # if no run can fail, nothing is drawn for it
+        works = (rng.random(works.shape) >= failing).astype(np.float64)
+    return setting.mu * works
+
+
+def _draw_noise(common: float, rng: Generator, setting: KnownMechanism) -> Array:
+    """Draws noise (n, K) of variance 1, the share `common` of which all canaries of a run have together."""
+    noise = np.zeros((setting.runs, setting.canaries))
+    if common < 1:
+        noise += math.sqrt(1 - common) * rng.standard_normal(noise.shape)
+    if common > 0:
+        noise += math.sqrt(common) * rng.standard_normal((setting.runs, 1))
+    return noise
+
+
+def _draw_coins(
+    common: float, failing_runs: float, rng: Generator, setting: KnownMechanism
+) -> Coins:
+    """Draws runs whose canaries are each in by a coin."""
+    present = rng.random((setting.runs, setting.canaries)) < 0.5
+    signal = _draw_signal(failing_runs, rng, setting)
+    return Coins(signal * present + _draw_noise(common, rng, setting), present)
+
+
+def _draw_sets(common: float, failing_runs: float, rng: Generator, setting: KnownMechanism) -> Sets:
+    """Draws a set of runs whose canaries are in, and a set whose canaries are out."""
+    signal = _draw_signal(failing_runs, rng, setting)
+    noise_in = _draw_noise(common, rng, setting)
+    _draw_signal(failing_runs, rng, setting)  # of the runs that are out, to which it adds nothing
+    return Sets(signal + noise_in, _draw_noise(common, rng, setting))
+
+
+def _find_tied_truth(failing_runs: float, setting: KnownMechanism) -> Truth:
+    """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
+
+    A canary is guessed to be in if its score exceeds the threshold. Scores of canaries that are out are
+    N(0, 1). Those of canaries that are in are N(mu, 1), but N(0, 1) in the share of runs that fail.
     """
-
-    name: str
-    draw_noise: Callable[[Generator, tuple[int, int]], Array]
-    failing_runs: float = 0.0
-    breaks: frozenset[str] = _NOTHING
-
-    def find_failing(self, setting: KnownMechanism) -> float:
-        """Returns the probability with which a run inserts nothing."""
-        return min(self.failing_runs / setting.runs, 1.0)
-
-    def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
-        """Draws the signal (n, 1) of canaries that are in, mu or 0, and the noise (n, K) of all scores."""
-        works = np.ones((setting.runs, 1))
-        failing = self.find_failing(setting)
-        if failing:  # if no run can fail, nothing is drawn for it
-            works = (rng.random(works.shape) >= failing).astype(np.float64)
-        return setting.mu * works, self.draw_noise(rng, (setting.runs, setting.canaries))
-
-    def draw_coins(self, rng: Generator, setting: KnownMechanism) -> Coins:
-        """Draws runs whose canaries are each in by a coin."""
-        present = rng.random((setting.runs, setting.canaries)) < 0.5
-        signal, noise = self.draw(rng, setting)
-        return Coins(signal * present + noise, present)
-
-    def draw_sets(self, rng: Generator, setting: KnownMechanism) -> Sets:
-        """Draws a set of runs whose canaries are in, and a set whose canaries are out."""
-        signal, noise_in = self.draw(rng, setting)
-        _, noise_out = self.draw(rng, setting)
-        return Sets(signal + noise_in, noise_out)
-
-    def truth(self, setting: KnownMechanism) -> Truth:
-        """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
-
-        A canary is guessed to be in if its score exceeds the threshold. Scores of canaries that are out are
-        N(0, 1). Those of canaries that are in are N(mu, 1), but N(0, 1) in the share of runs that fail.
-        """
-        failing = self.find_failing(setting)
-        # From below N(0, 1) to above N(mu, 1). Thresholds farther out show no epsilon: the probability beyond
-        # them is below delta in either world.
-        reach = max(_REACH, -special.ndtri(setting.delta))
-        thresholds = np.linspace(-reach, setting.mu + reach, 20_001)
-        false_positive_rates = special.ndtr(-thresholds)
-        misses_of_working = special.ndtr(thresholds - setting.mu)
-        misses_of_failing = special.ndtr(thresholds)
-        false_negative_rates = (1 - failing) * misses_of_working + failing * misses_of_failing
-        rates = (false_positive_rates, false_negative_rates)
-        epsilons = conversions.epsilon_from_rates(*rates, setting.delta)
-        mus = conversions.mu_from_rates(*rates)
-        return Truth(max(float(epsilons.max()), 0.0), max(float(mus.max()), 0.0))
-
-
-def _draw_own_noise(rng: Generator, shape: tuple[int, int]) -> Array:
-    """Draws noise (n, K), independent for every canary."""
-    return rng.standard_normal(shape)
-
-
-def _draw_equal_noise(rng: Generator, shape: tuple[int, int]) -> Array:
-    """Draws noise (n, K), the same for all canaries of a run."""
-    return np.repeat(rng.standard_normal((shape[0], 1)), shape[1], 1)
-
-
-def _draw_shifted_noise(rng: Generator, shape: tuple[int, int]) -> Array:
-    """Draws noise (n, K), half of whose variance is common to the canaries of a run."""
-    return np.asarray((_draw_own_noise(rng, shape) + _draw_equal_noise(rng, shape)) / np.sqrt(2))
-
-
-def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
-    """Returns what every lifted method gives for runs of several canaries."""
-    return _values(lifted.bounds(design, setting.delta, setting.confidence))
+    failing = _find_failing(failing_runs, setting)
+    # From below N(0, 1) to above N(mu, 1). Thresholds farther out show no epsilon: the probability beyond
+    # them is below delta in either world.
+    reach = max(_REACH, -special.ndtri(setting.delta))
+    thresholds = np.linspace(-reach, setting.mu + reach, 20_001)
+    misses_of_working = special.ndtr(thresholds - setting.mu)
+    misses = (1 - failing) * misses_of_working + failing * special.ndtr(thresholds)
+    rates = (special.ndtr(-thresholds), misses)
+    epsilons = conversions.epsilon_from_rates(*rates, setting.delta)
+    mus = conversions.mu_from_rates(*rates)
+    return Truth(max(float(epsilons.max()), 0.0), max(float(mus.max()), 0.0))
 
 
 # One run.
@@ -225,10 +204,14 @@ def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
     return rng.random((1, setting.canaries)) < 0.5
 
 
-def _draw_independent(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of a single run's orthogonal canaries: N(mu, 1) if in, N(0, 1) if out."""
+def _draw_orthogonal(fails: bool, rng: Generator, setting: KnownMechanism) -> Coins:
+    """Draws the scores of one run's orthogonal canaries: N(mu, 1) if in, N(0, 1) if out.
+
+    If it fails, which it does with probability 1/2 if it may, none of them is inserted.
+    """
     bits = _draw_bits(rng, setting)
-    return Coins(setting.mu * bits + rng.standard_normal(bits.shape), bits)
+    works = not fails or rng.random() < 0.5
+    return Coins(setting.mu * bits * works + rng.standard_normal(bits.shape), bits)
 
 
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
@@ -242,13 +225,6 @@ def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
     own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
     return Coins(np.sqrt(0.5) * (common + own), bits)
-
-
-def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of one run's orthogonal canaries; with probability 1/2 none of them is inserted."""
-    bits = _draw_bits(rng, setting)
-    works = rng.random() < 0.5
-    return Coins(setting.mu * bits * works + rng.standard_normal(bits.shape), bits)
 
 
 def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
@@ -304,29 +280,26 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
     return values
 
 
-def _draw_gaussian(rng: Generator, setting: KnownMechanism, works: Array | float = 1.0) -> Array:
+def _draw_gaussian(fails: bool, rng: Generator, setting: KnownMechanism) -> Array:
     """Draws leave-one-out cosines (R, K) of directions with what a Gaussian mechanism of mu releases.
 
     The part of direction v_j orthogonal to the K - 1 others has a squared length of the law
     Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
-    is mu times that part, plus standard normal noise. The cosine is that of v_j and u_j. `works` (R, 1) is 0
-    for runs in which nothing is inserted, else 1.
+    is mu times that part, plus standard normal noise. The cosine is that of v_j and u_j. If runs may fail,
+    half of them insert nothing.
     """
-    shape = setting.runs, setting.canaries
+    shape = (setting.runs, setting.canaries)
     free = setting.dimension - setting.canaries
+    signal = np.full((setting.runs, 1), setting.mu)
+    if fails:
+        signal *= rng.random(signal.shape) < 0.5
     outside = np.ones(shape)  # squared lengths of v_j's parts orthogonal to the others
     if setting.canaries > 1:
         outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
     # The release u_j has a component along that part. In the free dimensions it is only noise.
-    along = setting.mu * works * np.sqrt(outside) + rng.standard_normal(shape)
+    along = signal * np.sqrt(outside) + rng.standard_normal(shape)
     length = np.sqrt(along**2 + rng.chisquare(free, shape))
     return np.asarray(np.sqrt(outside) * along / length)
-
-
-def _draw_half_failing(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws cosines (R, K); in each run, with probability 1/2, nothing is inserted."""
-    works = (rng.random((setting.runs, 1)) < 0.5).astype(np.float64)
-    return _draw_gaussian(rng, setting, works)
 
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Array:
@@ -350,36 +323,15 @@ def _draw_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
 
 def _draw_directions(
     draw_cosines: Callable[[Generator, KnownMechanism], Array],
+    are_equal: bool,
     rng: Generator,
     setting: KnownMechanism,
 ) -> Fresh:
-    """Draws an audit's cosines (R, K), and returns them as evidence of directions that are all in."""
+    """Draws cosines (R, K) of directions that are all in; if they are equal, all of a run are its first."""
     cosines = draw_cosines(rng, setting)
+    if are_equal:
+        cosines = np.repeat(cosines[:, :1], setting.canaries, 1)
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
-
-
-def _draw_equal_directions(
-    draw_cosines: Callable[[Generator, KnownMechanism], Array],
-    rng: Generator,
-    setting: KnownMechanism,
-) -> Fresh:
-    """Draws directions as `_draw_directions` does, but of which all in a run have the cosine of the first."""
-    design = _draw_directions(draw_cosines, rng, setting)
-    return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, 1))
-
-
-ONE_CANARY = {law.name: _make_score_law(law) for law in known_laws.LAWS.values()}
-GAUSSIAN = ONE_CANARY[known_laws.GAUSSIAN.name]
-TIES = (
-    Tie("independent", _draw_own_noise),
-    Tie("shifted", _draw_shifted_noise, breaks=_TIED),
-    Tie("equal", _draw_equal_noise, breaks=_TIED),
-    Tie("failing", _draw_own_noise, failing_runs=3.0, breaks=_TIED | _CURVED),
-)
-COINS = {
-    tie.name: Law(tie.name, tie.draw_coins, tie.truth, _audit_canaries, tie.breaks) for tie in TIES
-}
-SETS = {tie.name: COINS[tie.name]._replace(draw=tie.draw_sets) for tie in TIES}
 
 
 def _name(*laws: Law) -> dict[str, Law]:
@@ -387,25 +339,64 @@ def _name(*laws: Law) -> dict[str, Law]:
     return {law.name: law for law in laws}
 
 
+def _make_score_law(law: known_laws.ScoreFamily) -> Law:
+    """Returns the calibration law of a family of scores. Only normal scores have a Gaussian curve."""
+    breaks = _NOTHING if law is known_laws.GAUSSIAN else _CURVED
+    draw_scores = partial(_draw_scores, law)
+    return Law(law.name, draw_scores, partial(score_truth, law), _audit_scores, breaks)
+
+
+def _tie(draw: Callable[..., Design]) -> dict[str, Law]:
+    """Returns the laws of runs of several canaries, by how these are tied."""
+
+    def make(name: str, common: float, failing_runs: float, breaks: frozenset[str]) -> Law:
+        """Returns a law, from the common share of noise and the number of failing runs."""
+        return Law(
+            name,
+            partial(draw, common, failing_runs),
+            partial(_find_tied_truth, failing_runs),
+            partial(_audit, lifted.bounds),
+            breaks,
+        )
+
+    return _name(
+        make("independent", 0.0, 0.0, _NOTHING),
+        make("shifted", 0.5, 0.0, _TIED),
+        make("equal", 1.0, 0.0, _TIED),
+        make("failing", 0.0, 3.0, _TIED | _CURVED),
+    )
+
+
+def _of_directions(
+    name: str,
+    draw_cosines: Callable[[Generator, KnownMechanism], Array],
+    breaks: frozenset[str],
+    truth: Callable[[KnownMechanism], Truth] = gaussian_truth,
+    are_equal: bool = False,
+) -> Law:
+    """Returns a law of directions that are all in."""
+    draw = partial(_draw_directions, draw_cosines, are_equal)
+    return Law(name, draw, truth, _audit_directions, breaks)
+
+
+ONE_CANARY = _name(*map(_make_score_law, known_laws.LAWS.values()))
+GAUSSIAN = ONE_CANARY[known_laws.GAUSSIAN.name]
+COINS = _tie(_draw_coins)
+SETS = _tie(_draw_sets)
 _coin_law = partial(Law, truth=gaussian_truth, audit=_audit_coins)
 ONE_RUN = _name(
-    _coin_law("independent", _draw_independent),
+    _coin_law("independent", partial(_draw_orthogonal, False)),
     _coin_law("overlapping", _draw_overlapping, breaks=_TIED),
-    _coin_law("failing", _draw_failing, breaks=_TIED),
+    _coin_law("failing", partial(_draw_orthogonal, True), breaks=_TIED),
     _coin_law("leaking", _draw_leaking, truth=_mu_is_epsilon, breaks=_CURVED),
     _coin_law("cosines", _draw_cosines, audit=_audit_cosines),
 )
-_direction_law = partial(Law, truth=gaussian_truth, audit=_audit_directions)
-_pure_law = partial(_direction_law, truth=_mu_is_epsilon, breaks=_CURVED)
+_steady = partial(_draw_gaussian, False)
 DIRECTIONS = _name(
-    _direction_law("gaussian", partial(_draw_directions, _draw_gaussian)),
-    _direction_law("equal", partial(_draw_equal_directions, _draw_gaussian), breaks=_TIED),
-    _direction_law(
-        "failing", partial(_draw_directions, _draw_half_failing), breaks=_TIED | _CURVED
-    ),
-    _pure_law("laplace", partial(_draw_directions, _draw_laplace)),
-    _pure_law("bound", partial(_draw_directions, _draw_on_bound)),
-    _pure_law(
-        "bound equal", partial(_draw_equal_directions, _draw_on_bound), breaks=_TIED | _CURVED
-    ),
+    _of_directions("gaussian", _steady, _NOTHING),
+    _of_directions("equal", _steady, _TIED, are_equal=True),
+    _of_directions("failing", partial(_draw_gaussian, True), _TIED | _CURVED),
+    _of_directions("laplace", _draw_laplace, _CURVED, _mu_is_epsilon),
+    _of_directions("bound", _draw_on_bound, _CURVED, _mu_is_epsilon),
+    _of_directions("bound equal", _draw_on_bound, _TIED | _CURVED, _mu_is_epsilon, are_equal=True),
 )

@@ -243,7 +243,7 @@ EXAMPLE_TWICE = CheckFinding(
 REPEATED_BATCH = CheckFinding(
     check="indices",
     name="a batch that comes again",
-    meaning="{count} just the examples of another batch of the same pass.",
+    meaning="{count} just the examples of another batch.",
     fix="draw every batch afresh: look for a last batch that is repeated, padding, or a cache",
 )
 ANOTHER_RATE = CheckFinding(

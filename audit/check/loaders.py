@@ -1,5 +1,6 @@
 """Batches of any loader, read as indices of the data set."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from audit.check.report import describe_error
 from audit.errors import InputError, number, require, shown
 
 MOST_BATCHES = 100_000  # of a pass that is read to its end
-MOST_INDICES = 1_000_000  # of a batch that is given index by index
+_MOST_INDICES = 1_000_000  # of a batch that is given index by index
 
 Draw = Callable[[int], Any]
 _ADVICE = "build the loader on audit.Indices(n) in place of the data, so that it yields indices of examples"
@@ -53,10 +54,12 @@ class DrawnPass(NamedTuple):
     Attributes:
       batches: the indices of each batch's examples.
       is_whole: whether these are all batches of the pass.
+      is_joined: whether the batches came one by one.
     """
 
     batches: list[NDArray[np.int64]]
     is_whole: bool
+    is_joined: bool = False
 
 
 def make_draw(loader: Any) -> Draw:
@@ -77,18 +80,13 @@ def make_draw(loader: Any) -> Draw:
     # A batch sampler gives the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
-    is_iterator = isinstance(sampler, Iterator)
-    require(
-        not is_iterator,
-        f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew",
+    message = (
+        f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew"
     )
+    require(not isinstance(sampler, Iterator), message)
 
     def iterate(seed: int) -> Iterator[Any]:
-        """Returns an iterator over the batches of a single pass.
-
-        If the loader, its batch sampler or the sampler of the latter has `set_epoch`, the seed is given to it
-        as the epoch: torch's DistributedSampler repeats its order unless the epoch is set.
-        """
+        """Returns an iterator over a pass; DistributedSampler repeats its order unless the epoch is set."""
         for part in (loader, sampler, getattr(sampler, "sampler", None)):
             set_epoch = getattr(part, "set_epoch", None)
             if callable(set_epoch):
@@ -99,24 +97,14 @@ def make_draw(loader: Any) -> Draw:
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns the number of examples of the data set: as stated, or else that of the loader's own data set.
+    """Returns the number of examples of the data set: as stated, or else that of the loader's `dataset`.
 
-    Args:
-      loader: the loader; its attribute `dataset` is used where `examples` is None.
-      examples: the stated number.
-
-    Raises:
-      InputError: neither gives the number, or it is out of range.
+    Raises InputError if neither gives the number, or if it is out of range.
     """
     if examples is None:
         dataset = getattr(loader, "dataset", None)
         require(hasattr(dataset, "__len__"), "`examples` is missing: give the size of the data set")
         examples = len(dataset)  # type: ignore[arg-type]
-    return read_examples(examples)
-
-
-def read_examples(examples: Any) -> int:
-    """Returns a caller's number of examples; raises InputError unless it is a whole number, 2 to 10^9."""
     count = number("examples", examples, int)
     require(2 <= count <= 10**9, f"`examples={count}`: give 2 to 1,000,000,000")
     return count
@@ -150,69 +138,66 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     return drawn
 
 
-def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Returns the batches that the caller's function gave, as arrays of indices.
+def draw_passes(draw: Draw, examples: int, batches: int, most: int) -> Iterator[DrawnPass]:
+    """Yields passes without end, with seeds 0, 1, ..., of at most `most` batches each.
 
-    Args:
-      given: an iterable of batches, or a single batch: an iterable of indices.
-      most: the largest number of batches to read. A single batch is read to its end.
-
-    Returns:
-      The batches, and whether these are all: False where `most` cut them off.
-
-    Raises:
-      InputError: they are no batches of whole numbers.
+    If a call gives a single batch, `batches` calls in a row make a pass.
     """
-    is_iterable = isinstance(given, Iterable)
-    if not is_iterable:  # not `require`, since to show a whole pass takes long
-        raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
+    seeds = itertools.count()
+    while True:
+        drawn = draw_pass(draw, next(seeds), examples, most)
+        is_joined = len(drawn.batches) == 1
+        if is_joined:
+            for _ in range(min(batches, most) - 1):
+                drawn.batches.extend(draw_pass(draw, next(seeds), examples, 1).batches)
+        yield drawn._replace(is_joined=is_joined)
+
+
+def _read_batches(given: Any, most: int) -> DrawnPass:
+    """Returns the batches that the caller's function gave: an iterable of batches, or the indices of one.
+
+    A single batch is read to its end. Raises InputError unless batches hold whole numbers.
+    """
     if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
         given = given[:, 0]
+    if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
+        raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:
-        # Items without axes are no batches but the indices of a single batch, which is not cut.
-        is_single = bool(batches) and batches[0].ndim == 0
-        if len(batches) >= most and not is_single:
+        if len(batches) >= most and batches[0].ndim:
             is_whole = False
             break
-        require(
-            len(batches) < MOST_INDICES,
-            f"`draw` gave a batch of more than {MOST_INDICES:,} indices: let every batch end",
-        )
+        message = f"`draw` gave a batch of more than {_MOST_INDICES:,} indices: let every batch end"
+        require(len(batches) < _MOST_INDICES, message)
         batches.append(_to_array(batch))
-    if batches and all(batch.ndim == 0 for batch in batches):  # the indices of a single batch
+    is_single = not any(batch.ndim for batch in batches)  # all are indices, or there is none
+    if is_single and (batches or hasattr(given, "dtype")):  # an empty array is a batch, too
         batches = [np.array(batches)]
-    elif not batches and hasattr(given, "dtype"):  # an empty array is a batch without examples
-        batches = [np.zeros(0, int)]
 
-    indices = []
     for batch in batches:
         # An empty list becomes an array of floats, which is a batch without examples all the same.
         is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
         require(is_index, f"`draw` gave no batches of indices: {_ADVICE}")
-        indices.append(batch.astype(np.int64))
-    return DrawnPass(indices, is_whole)
+    return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 
 
 def _to_array(batch: Any) -> NDArray[Any]:
-    """Returns a batch of example indices, as any library gives it, as an array.
+    """Returns a batch of indices, as any library gives it, as an array; a single column becomes a vector.
 
-    A batch of a single column becomes a vector. Raises InputError for a dictionary, for a batch of several
-    columns, and for rows of unequal length.
+    Raises InputError for a dictionary, for several columns, and for rows of unequal length.
     """
     require(not isinstance(batch, dict), f"`draw` gave dictionaries: {_ADVICE}")
     # A tuple or list of arrays: the columns of a batch, such as features and labels, or single indices.
     if isinstance(batch, tuple | list) and len(batch) and hasattr(batch[0], "shape"):
-        has_one_entry = len(batch) == 1
-        entries_are_numbers = all(np.ndim(entry) == 0 for entry in batch)
-        require(has_one_entry or entries_are_numbers, f"`draw` gave several columns: {_ADVICE}")
-        if has_one_entry:
+        if len(batch) == 1:
             batch = batch[0]
-    if hasattr(batch, "detach"):  # a tensor of torch
-        batch = batch.detach().cpu()
-    if hasattr(batch, "numpy"):  # of torch or TensorFlow
-        batch = batch.numpy()
+        else:
+            is_flat = all(np.ndim(entry) == 0 for entry in batch)
+            require(is_flat, f"`draw` gave several columns: {_ADVICE}")
+    for method in ("detach", "cpu", "numpy"):  # of a tensor of torch; TensorFlow has the last
+        if hasattr(batch, method):
+            batch = getattr(batch, method)()
     try:
         indices = np.asarray(batch)
     except ValueError as error:  # rows of unequal length

@@ -4,10 +4,10 @@ import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from audit.check.accounting import read_noise_multiplier
 from audit.claims import accounting, brackets, samplers
@@ -123,19 +123,15 @@ class SamplerClaims:
 
     def __str__(self) -> str:
         """Returns the table with its notes, at most 80 columns wide."""
-        # Of each column its key, its value in a row, its head, and how the value is shown.
         columns = [
             Column("sampler", _show_sampler, "sampler", left=True),
             Column("every_model", _show_bracket, "every model\nseen"),
+            Column("last", lambda row: row.last_model.upper, "last model\nalone", _show_upper),
         ]
-        of_last_model = {"last model\nalone": lambda row: row.last_model.upper}
         if self.tail:  # training ends with noise-only steps
             head = f"and {self.tail} noise-\nonly steps"
-            of_last_model[head] = lambda row: row.last_model.tail
-        for head, read in of_last_model.items():
-            columns.append(Column(head, read, head, _show_upper, none="no bound"))
+            columns.append(Column("tail", lambda row: row.last_model.tail, head, _show_upper))
         lines = [f"epsilon at delta {self.delta:g}", "", Table(columns, self.rows).text(), ""]
-        # Below the table, what computed each row's bounds, the advice, and what all bounds assume.
         notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in self.rows]
         assumes = self.rows[0].last_model.assumes
         notes.append(f"last model alone: {assumes}. Neighbours: {ZERO_OUT}.")
@@ -170,48 +166,18 @@ def _show_bracket(row: SamplerClaim) -> str:
     return f"{at_least(lower, _DECIMALS)} to {shown_upper}"
 
 
-class _Training(NamedTuple):
-    """The training run that claims are made for.
-
-    Attributes:
-      schedule: its steps without noise-only steps at the end.
-      with_tail: its steps with the noise-only steps at the end.
-      delta: the delta at which epsilon is bounded.
-      truncation: the numbers of a truncated Poisson sampler; None for another sampler or unknown numbers.
-      constants: the condition on the steps' Lipschitz constants under which bounds hold, in words.
-    """
-
-    schedule: ShuffledSteps
-    with_tail: ShuffledSteps
-    delta: float
-    truncation: TruncatedPoisson | None
-    constants: str
-
-    @property
-    def epochs_of_batches(self) -> tuple[float, int, int, float]:
-        """The noise multiplier, the number of batches of an epoch, that of epochs, and delta."""
-        schedule = self.schedule
-        return schedule.noise_multiplier, schedule.batches, schedule.epochs, self.delta
-
-    @property
-    def composition(self) -> Composition:
-        """The steps, without noise-only steps, as if batches were drawn by Poisson sampling."""
-        schedule = self.schedule
-        return Composition(schedule.noise_multiplier, schedule.insertable, 1 / schedule.batches)
-
-
 class _Sampler(NamedTuple):
     """How a sampler is accounted for.
 
     Attributes:
-      bracket: returns lower and upper bound on epsilon where every model is seen.
+      bracket: returns the bounds on epsilon where every model is seen, from steps and delta.
       bound: returns an upper bound on the epsilon of the last model alone, from steps and delta.
       advice: what makes the claim hold; empty where changes to the training are advised instead.
       unseen: what nobody may see if the last model's bound is to hold, in words.
       order: the condition on the order of examples, in words.
     """
 
-    bracket: Callable[[_Training], EveryModel]
+    bracket: Callable[[ShuffledSteps, float], EveryModel]
     bound: Callable[[ShuffledSteps, float], MixtureLimit]
     advice: str = ""
     unseen: str = "an earlier model or the batches"
@@ -254,98 +220,78 @@ def sampler_claims(
     >>> round(claims.rows[0].every_model.upper, 2), round(claims.rows[0].last_model.upper, 2)
     (6.57, 4.98)
     """
-    truncation = sampler if type(sampler) is TruncatedPoisson else None
-    name = "truncated_poisson" if truncation is not None else sampler
+    name = "truncated_poisson" if isinstance(sampler, TruncatedPoisson) else sampler
     is_sampler = isinstance(name, str) and name in _SAMPLERS
     require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(_SAMPLERS)}")
+    method = _SAMPLERS[str(name)]
+    if isinstance(sampler, TruncatedPoisson):
+        method = method._replace(bracket=partial(_bracket_truncated, sampler))
     sigma = read_noise_multiplier(noise_multiplier)
-    number_of_batches = number("batches", batches, int)
-    number_of_epochs = number("epochs", epochs, int)
-    noise_only = number("tail", tail, int)
     # With a single batch an epoch, every example is in every step, and nothing is sampled.
-    require(number_of_batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
-    require(1 <= number_of_epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
-    require(
-        number_of_batches * number_of_epochs <= _MOST_STEPS,
-        f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps",
-    )
-    require(0 <= noise_only <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
-    level = number("delta", delta, float)
-    conversions.require_delta(level)
-    least = accounting.LEAST_SAMPLED_DELTA
-    require(level >= least, f"`delta={level:g}`: give at least {least:g}")
+    counts = {"batches": (batches, 2), "epochs": (epochs, 1), "tail": (tail, 0)}
+    for count_name, (value, least) in counts.items():
+        in_range = least <= number(count_name, value, int) <= _MOST_STEPS
+        require(in_range, f"`{count_name}={value}`: give {least} to {_MOST_STEPS:,}")
+    few = batches * epochs <= _MOST_STEPS
+    require(few, f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps")
+    delta = number("delta", delta, float)
+    conversions.require_delta(delta)
+    least_delta = accounting.LEAST_SAMPLED_DELTA
+    require(delta >= least_delta, f"`delta={delta:g}`: give at least {least_delta:g}")
 
-    # The steps of training, without and with the noise-only steps, since the last model is bounded for both.
     constants = 1.0 if lipschitz is None else lipschitz
-    steps = (sigma, number_of_batches, number_of_epochs, constants)
-    schedule = samplers.make_schedule(*steps)
-    with_tail = samplers.make_schedule(*steps, noise_only)
+    schedule = samplers.make_schedule(sigma, batches, epochs, constants)
+    poisson = _bracket_poisson(schedule, delta)
+    every_model = poisson if name == "poisson" else method.bracket(schedule, delta)
+    limit = method.bound(schedule, delta)
+    upper = min(limit.epsilon, every_model.upper)  # the last model leaks no more than all models
+    with_tail = None
+    if tail:  # steps without a gradient leak nothing more
+        with_tail = min(method.bound(_add_tail(schedule, tail), delta).epsilon, upper)
     condition = "if every step is Lipschitz with constant 1, which is not checked"
     if lipschitz is not None:
-        condition = _describe_constants(schedule.lipschitz)
-    training = _Training(schedule, with_tail, level, truncation, condition)
-    # Each name once: the caller's sampler first, and a single row if that is Poisson sampling.
-    names = dict.fromkeys([str(name), "poisson"])
-    rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
-    order = _SAMPLERS[str(name)].order
-    return SamplerClaims(rows, training.delta, training.with_tail.tail, order)
-
-
-def _describe_constants(lipschitz: NDArray[np.float64]) -> str:
-    """Returns the condition on the steps' Lipschitz constants under which bounds hold, in words."""
-    least = lipschitz.min()
-    largest = lipschitz.max()
-    if least == largest:
-        return f"if every step is Lipschitz with constant {largest:g}"
-    return f"if steps are Lipschitz with constants {least:g} to {largest:g}"
-
-
-def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
-    """Returns a row of the table: the claim for a sampler.
-
-    For a sampler that is there to compare with, the last model gets no bound of its own: it leaks no more
-    than all models together.
-    """
-    sampler = _SAMPLERS[name]
-    every_model = sampler.bracket(training)
-    tail = None
-    if not yours:
-        if training.with_tail.tail:
-            tail = every_model.upper
-        last_model = LastModel(every_model.upper, tail, "no more than every model leaks")
-        return SamplerClaim(name, yours, every_model, last_model, sampler.advice)
-
-    limit = sampler.bound(training.schedule, training.delta)
-    upper = min(limit.epsilon, every_model.upper)  # the last model leaks no more than all models
-    if training.with_tail.tail:
-        with_tail = sampler.bound(training.with_tail, training.delta)
-        tail = min(with_tail.epsilon, upper)  # steps without a gradient leak nothing more
-
-    assumes = f"holds {training.constants}, and nobody sees {sampler.unseen}"
+        condition = f"if steps are Lipschitz with constants up to {schedule.lipschitz.max():g}"
+    assumes = f"holds {condition}, and nobody sees {method.unseen}"
     if limit.error:  # the bound was simulated, and may be too low with this probability
         assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
-    advice = sampler.advice or _advise_changes(training, upper, sampler)
-    return SamplerClaim(name, yours, every_model, LastModel(upper, tail, assumes), advice)
+    advice = method.advice or _advise_changes(schedule, delta, poisson.upper, upper, method)
+    last_model = LastModel(upper, with_tail, assumes)
+    rows = [SamplerClaim(str(name), True, every_model, last_model, advice)]
+    if name != "poisson":  # to compare with: the last model leaks no more than all models together
+        with_tail = poisson.upper if tail else None
+        last_model = LastModel(poisson.upper, with_tail, "no more than every model leaks")
+        advice = _SAMPLERS["poisson"].advice
+        rows.append(SamplerClaim("poisson", False, poisson, last_model, advice))
+    return SamplerClaims(tuple(rows), delta, tail, method.order)
 
 
-def _account_poisson(training: _Training) -> EveryModel:
+def _add_tail(schedule: ShuffledSteps, tail: int) -> ShuffledSteps:
+    """Returns steps with noise-only steps at their end."""
+    return samplers.make_schedule(*schedule[:4], tail)
+
+
+def _compose(schedule: ShuffledSteps) -> Composition:
+    """Returns the steps as if batches were drawn by Poisson sampling."""
+    return Composition(schedule.noise_multiplier, schedule.insertable, 1 / schedule.batches)
+
+
+def _bracket_poisson(schedule: ShuffledSteps, delta: float) -> EveryModel:
     """Returns dp-accounting's upper bound on epsilon for Poisson batches."""
-    return brackets.bracket_poisson(training.composition, training.delta)
+    epsilon = accounting.participant_upper_bound(_compose(schedule), delta)
+    return EveryModel(None, epsilon, "dp-accounting (PLD)")
 
 
-def _account_truncated(training: _Training) -> EveryModel:
+def _bracket_truncated(
+    truncation: TruncatedPoisson | None, schedule: ShuffledSteps, delta: float
+) -> EveryModel:
     """Returns an upper bound on epsilon where every model is seen, for truncated Poisson batches.
 
-    It is the smaller of two bounds: dp-accounting's, and that of the composition of all steps without
-    amplification by sampling. The latter stands alone if `training.truncation` is None, since dp-accounting
-    needs the numbers of examples of the data set and of the largest batch.
-
-    In the composition, sigma counts by half. A batch is cut to its largest size, so that an example may push
-    another out of it. It then moves the sum by up to 2 C.
+    It is the smaller of two bounds: dp-accounting's, and the composition of all steps without sampling.
+    Without the numbers of the truncation there is only the latter. A batch is cut to its largest size: an
+    example may push another out of it. It then moves the sum by up to 2 C, for which sigma counts by half.
     """
-    sigma, steps, rate = training.composition
-    composed = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
-    truncation = training.truncation
+    sigma, steps, rate = _compose(schedule)
+    composed = accounting.epsilon_upper_bound(sigma / 2, steps, delta)
     if truncation is None:
         sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
         return EveryModel(None, composed, f"composition of all steps; {sizes}")
@@ -357,53 +303,39 @@ def _account_truncated(training: _Training) -> EveryModel:
     )
     grid = max(1e-4, 1e-7 * composed)  # distance of privacy losses; coarser where epsilon is large
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
-    epsilon = float(accountant.compose(step, steps).get_epsilon(training.delta))
+    epsilon = float(accountant.compose(step, steps).get_epsilon(delta))
     return EveryModel(None, min(epsilon, composed), "dp-accounting (truncated PLD)")
 
 
-def _account_allocation(training: _Training) -> EveryModel:
-    """Returns bounds on epsilon where every example takes part in one random step of each epoch."""
-    return brackets.bracket_allocation(*training.epochs_of_batches)
+def _bracket_by_epochs(
+    bracket: Callable[[float, int, int, float], EveryModel], schedule: ShuffledSteps, delta: float
+) -> EveryModel:
+    """Returns the bounds of a function of noise multiplier, batches and epochs."""
+    return bracket(schedule.noise_multiplier, schedule.batches, schedule.epochs, delta)
 
 
-def _account_shuffled(training: _Training) -> EveryModel:
-    """Returns bounds on epsilon for batches that are shuffled once an epoch."""
-    return brackets.bracket_shuffled(*training.epochs_of_batches)
+def _bracket_cyclic(schedule: ShuffledSteps, delta: float) -> EveryModel:
+    """Returns epsilon for batches in a fixed order: the composition of epochs, which is exact."""
+    epsilon = accounting.epsilon_upper_bound(schedule.noise_multiplier, schedule.epochs, delta)
+    return EveryModel(epsilon, epsilon, "composition of epochs, exact")
 
 
-def _account_cyclic(training: _Training) -> EveryModel:
-    """Returns epsilon for batches in a fixed order: an example takes a known step of each epoch."""
-    sigma, _, epochs, delta = training.epochs_of_batches
-    return brackets.bracket_fixed_order(sigma, epochs, delta)
+def _advise_changes(
+    schedule: ShuffledSteps, delta: float, poisson: float, last_model: float, method: _Sampler
+) -> str:
+    """Returns the advice on how training may claim the epsilon of Poisson sampling.
 
-
-def _advise_changes(training: _Training, last_model: float, sampler: _Sampler) -> str:
-    """Returns the advice on how training may claim Poisson sampling's epsilon.
-
-    The ways are Poisson batches, more noise, or releasing the last model alone, after noise-only steps if
-    need be.
-
-    Args:
-      training: the training run.
-      last_model: an upper bound on the last model's epsilon without noise-only steps.
-      sampler: how the training's sampler is accounted for.
+    The ways are Poisson batches, more noise, or releasing only the last model, after noise-only steps if need
+    be. The noise makes the claim true in any order of batches: an example takes part once an epoch, and
+    training is mu-GDP with mu = sqrt(epochs) / sigma.
     """
-    poisson = accounting.participant_upper_bound(training.composition, training.delta)
-    # The noise that makes the claim true whatever the order of batches. An example takes part once an epoch,
-    # so that training is mu-GDP (Gaussian DP) with mu = sqrt(epochs) / sigma.
-    mu = conversions.mu_from_epsilon(poisson, training.delta)
-    sigma = _show_upper(math.sqrt(training.schedule.epochs) / mu)
-    claim = _show_upper(poisson)
-    advice = f"To claim {claim}, draw Poisson batches, or raise the noise multiplier to {sigma}"
+    sigma = math.sqrt(schedule.epochs) / conversions.mu_from_epsilon(poisson, delta)
+    ways = f"draw Poisson batches, or raise the noise multiplier to {_show_upper(sigma)}"
+    advice = f"To claim {_show_upper(poisson)}, {ways}"
     if last_model <= poisson:
         return f"{advice}, or release the last model alone, on the condition below."
-    schedule = training.schedule
-    constants = schedule.lipschitz[: schedule.insertable]  # without those of noise-only steps
     for tail in _TAILS:
-        longer = samplers.make_schedule(
-            schedule.noise_multiplier, schedule.batches, schedule.epochs, constants, tail
-        )
-        if sampler.bound(longer, training.delta).epsilon <= poisson:
+        if method.bound(_add_tail(schedule, tail), delta).epsilon <= poisson:
             steps = counted(tail, "noise-only step")
             return (
                 f"{advice}, or release the last model alone after {steps}, on the condition below."
@@ -413,34 +345,35 @@ def _advise_changes(training: _Training, last_model: float, sampler: _Sampler) -
 
 _UNIFORM = "every epoch draws a uniform order anew, which is not checked"
 _EARLIER = "an earlier model"  # and the batches may be seen
+_SHUFFLED = partial(_bracket_by_epochs, brackets.bracket_shuffled)
 _ALLOCATION = _Sampler(
-    _account_allocation,
+    partial(_bracket_by_epochs, brackets.bracket_allocation),
     samplers.bound_one_of_each_epoch,
     "The claim holds if every example draws its step of each epoch by itself.",
     order=_UNIFORM,
 )
 _SAMPLERS = {
     "poisson": _Sampler(
-        _account_poisson,
+        _bracket_poisson,
         samplers.bound_poisson,
         "The claim holds if the loader flips a coin for every example: audit.check_batches looks.",
     ),
     "truncated_poisson": _Sampler(
-        _account_truncated,
+        partial(_bracket_truncated, None),
         samplers.bound_poisson,
         "Let largest_batch lie well above the expected size, where truncation costs little.",
     ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,
-    "shuffled": _Sampler(_account_shuffled, samplers.bound_one_of_each_epoch, order=_UNIFORM),
+    "shuffled": _Sampler(_SHUFFLED, samplers.bound_one_of_each_epoch, order=_UNIFORM),
     "any_order": _Sampler(
-        _account_shuffled,
+        _SHUFFLED,
         samplers.bound_any_order,
         unseen=_EARLIER,
         order="each example comes once an epoch, in any step, which may be known",
     ),
     "cyclic": _Sampler(
-        _account_cyclic,
+        _bracket_cyclic,
         samplers.bound_fixed_order,
         unseen=_EARLIER,
         order="every epoch has the same order, which may be known",

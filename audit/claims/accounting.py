@@ -19,10 +19,13 @@ LAST = "last"
 MOST_INSERTIONS = 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # noise multiplier below which sampling is not counted
 _SMALL_NOISE = 0.3  # noise multiplier below which privacy losses need a coarser grid
-_RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
+_RELATIVE_GRID = 1e-4  # of privacy losses where noise is small, over epsilon
+_LEAST_COARSE_GRID = 1e-3  # of privacy losses where noise is small
 COARSEST_GRID = 100.0  # an exponential of it is finite
 # Limits with a sampling rate.
-MOST_SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = 1e4, 10**6, 1e-12
+MOST_SAMPLED_NOISE = 1e4
+MOST_SAMPLED = 10**6
+LEAST_SAMPLED_DELTA = 1e-12
 _GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid; the curve is for deltas of all sizes
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 
@@ -71,61 +74,20 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
         return float(epsilon)
 
 
-def sampled_upper_bound(
-    noise_multiplier: float, insertions: int, delta: float, sampling_rate: float
-) -> float:
-    """Returns epsilon at delta of Poisson-sampled Gaussian steps, where noise is not small.
-
-    It is the smaller of two upper bounds. The first ignores sampling. The second is that of dp-accounting's
-    privacy loss distributions, and holds as long as the adversary does not know the batches. It rounds
-    privacy losses up to a grid, whose spacing is at most 1e-5 of epsilon, or 1e-4 if that is larger.
-
-    So it is loose where epsilon is not large beside 1e-4, or where the losses of a step are smaller: at delta
-    1e-5 it is 0.0004 in place of 0.0001 (sigma = 10, q = 1e-4, 100 steps), 0.0050 in place of 0.0026
-    (sigma = 4, q = 1e-4, 2,500 steps), and 0.060 in place of 0.046 (sigma = 10,000, q = 0.5, 100,000 steps).
-    A finer grid takes minutes where steps are many or noise is small.
-
-    Args:
-      noise_multiplier: The standard deviation of the noise over the clipping norm; from 0.3 on.
-        `participant_upper_bound` takes less noise, too.
-      insertions: The number of steps.
-      delta: The delta of epsilon.
-      sampling_rate: The probability with which each step takes the example.
-
-    Raises:
-      InputError: Values out of range, or so extreme that no grid fits the privacy losses.
-    """
-    unsampled = epsilon_upper_bound(noise_multiplier, insertions, delta)
-    require(
-        0 < sampling_rate <= 1,
-        f"`sampling_rate={sampling_rate}`: give a number above 0, at most 1",
-    )
-    if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
-        return unsampled  # sampling changes nothing: certain participation, no noise, or no steps
-    require(
-        noise_multiplier >= _SMALL_NOISE,
-        f"`noise_multiplier={noise_multiplier}`: with `sampling_rate`, give at least {_SMALL_NOISE}",
-    )
-    steps = Composition(noise_multiplier, insertions, sampling_rate)
-    require_sampled(steps, delta)
-
-    # The spacing should be 1e-5 of epsilon, which is not computed yet. Sampling is first taken to lower it to
-    # a hundredth of the bound without sampling. Where it lowers epsilon further, a finer grid follows.
-    coarse_grid = max(_GRID, 1e-7 * unsampled)
-    epsilon = _compute_pld_epsilon(steps, delta, coarse_grid)
-    fine_grid = max(_GRID, 1e-5 * epsilon)
-    if fine_grid < coarse_grid:
-        epsilon = min(epsilon, _compute_pld_epsilon(steps, delta, fine_grid))
-    return min(unsampled, epsilon)
-
-
 def participant_upper_bound(composition: Composition, delta: float) -> float:
-    """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps, even if noise is small.
+    """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
-    From a noise multiplier of 0.3 on it is `sampled_upper_bound`. Below that, privacy losses may be in the
-    thousands. They are rounded up to a grid whose spacing grows with them, which keeps the time to seconds.
-    Below 0.05 sampling is ignored, which only makes the bound larger. Sampling is ignored, too, where it
-    changes nothing: with rate 1, or without steps.
+    It is the smaller of two bounds. The first ignores sampling. The second is that of dp-accounting's privacy
+    loss distributions, and holds as long as the adversary does not know the batches. It is left out where
+    sampling changes nothing, and below a noise multiplier of 0.05 (`counts_sampling`).
+
+    Privacy losses are rounded up to a grid, whose spacing is at most 1e-5 of epsilon, or 1e-4 if that is
+    larger. Below a noise multiplier of 0.3 losses may be in the thousands: the spacing is then 1e-4 of
+    epsilon, or 1e-3, which keeps the time to seconds.
+
+    So the bound is loose where epsilon is not large beside 1e-4, or where the losses of a step are smaller.
+    At delta 1e-5 it is 0.0004 in place of 0.0001 (sigma = 10, q = 1e-4, 100 steps), 0.0050 in place of 0.0026
+    (sigma = 4, q = 1e-4, 2,500 steps), and 0.060 in place of 0.046 (sigma = 10,000, q = 0.5, 100,000 steps).
 
     Args:
       composition: The steps that may take the participant (an example or a client), their noise multiplier
@@ -136,18 +98,27 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
       InputError: Values out of range, or so extreme that no grid fits the privacy losses.
     """
     sigma, insertions, rate = composition
-    if sigma >= _SMALL_NOISE:
-        return sampled_upper_bound(sigma, insertions, delta, rate)
     unsampled = epsilon_upper_bound(sigma, insertions, delta)
+    require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing should be 1e-4 of epsilon, which is not computed yet. So a first grid is 1e-4 of the bound
-    # without sampling, and a second grid, mostly finer, is 1e-4 of the epsilon by the first. The second is at
-    # least 1e-3, to save time. Both results are upper bounds, since losses are rounded up.
-    coarse = _compute_pld_epsilon(composition, delta, _find_coarse_grid(unsampled))
-    fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), COARSEST_GRID)
-    return min(unsampled, coarse, _compute_pld_epsilon(composition, delta, fine_grid))
+    # The spacing depends on epsilon, which is not computed yet. With usual noise sampling is first taken to
+    # lower it to a hundredth of the bound without sampling; with little noise, not at all. Where sampling
+    # lowers epsilon further, a finer grid follows.
+    first_grid = max(_GRID, 1e-7 * unsampled)
+    share = 1e-5
+    least_grid = _GRID
+    if sigma < _SMALL_NOISE:
+        first_grid = _find_coarse_grid(unsampled)
+        share = _RELATIVE_GRID
+        least_grid = _LEAST_COARSE_GRID
+    epsilon = float(account_sampled(composition, first_grid).get_epsilon(delta))
+    fine_grid = min(max(least_grid, share * epsilon), COARSEST_GRID)
+    if fine_grid < first_grid:
+        fine = float(account_sampled(composition, fine_grid).get_epsilon(delta))
+        epsilon = min(epsilon, fine)
+    return min(unsampled, epsilon)
 
 
 def counts_sampling(steps: Composition) -> bool:
@@ -227,11 +198,6 @@ def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
     return PLDAccountant(relation, grid).compose(step, steps.insertions)
 
 
-def _compute_pld_epsilon(steps: Composition, delta: float, grid: float) -> float:
-    """Returns epsilon at delta of Poisson-sampled steps, with privacy losses rounded up to a grid."""
-    return float(account_sampled(steps, grid).get_epsilon(delta))
-
-
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """Returns mu of a composition of Gaussian steps, which is mu-GDP: sqrt(insertions) / noise_multiplier.
 
@@ -267,18 +233,13 @@ def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
     if not counts_sampling(steps):
         return
     sigma, insertions, _ = steps
-    require(
-        sigma <= MOST_SAMPLED_NOISE,
-        f"`noise_multiplier={sigma}`: with `sampling_rate`, give at most {MOST_SAMPLED_NOISE:,.0f}",
-    )
-    require(
-        insertions <= MOST_SAMPLED,
-        f"`insertions={insertions}`: with `sampling_rate`, give at most {MOST_SAMPLED:,}",
-    )
-    require(
-        delta >= LEAST_SAMPLED_DELTA,
-        f"`delta={delta}`: with `sampling_rate`, give at least {LEAST_SAMPLED_DELTA:g}",
-    )
+    advice = "with `sampling_rate`, give at"
+    few = insertions <= MOST_SAMPLED
+    is_little = sigma <= MOST_SAMPLED_NOISE
+    require(is_little, f"`noise_multiplier={sigma}`: {advice} most {MOST_SAMPLED_NOISE:,.0f}")
+    require(few, f"`insertions={insertions}`: {advice} most {MOST_SAMPLED:,}")
+    is_large = delta >= LEAST_SAMPLED_DELTA
+    require(is_large, f"`delta={delta}`: {advice} least {LEAST_SAMPLED_DELTA:g}")
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.claims import accounting
-from audit.claims.accounting import LEAST_PARTICIPANT_NOISE, LEAST_SAMPLED_DELTA, Composition
+from audit.claims.accounting import LEAST_PARTICIPANT_NOISE, LEAST_SAMPLED_DELTA
 from audit.claims.random_allocation import account_allocation
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
@@ -31,12 +31,6 @@ class EveryModel(NamedTuple):
     accountant: str
 
 
-def bracket_poisson(composition: Composition, delta: float) -> EveryModel:
-    """Returns the bracket for Poisson-sampled batches: dp-accounting's epsilon as `upper`, and no `lower`."""
-    epsilon = accounting.participant_upper_bound(composition, delta)
-    return EveryModel(None, epsilon, "dp-accounting (PLD)")
-
-
 def bracket_allocation(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
@@ -56,10 +50,10 @@ def bracket_allocation(
       delta: The delta of epsilon.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
+    why = f"delta is below {LEAST_SAMPLED_DELTA:g}"
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
-        return EveryModel(None, composed, "composition of epochs: noise is below 0.1")
-    if delta < LEAST_SAMPLED_DELTA:
-        why = f"delta is below {LEAST_SAMPLED_DELTA:g}"
+        why = "noise is below 0.1"
+    if noise_multiplier < LEAST_ALLOCATION_NOISE or delta < LEAST_SAMPLED_DELTA:
         return EveryModel(None, composed, f"composition of epochs: {why}")
     # Distributions of the privacy loss that bound delta from below and from above, and so epsilon.
     below = account_allocation(noise_multiplier, batches, epochs, above=False)
@@ -69,7 +63,10 @@ def bracket_allocation(
     # In words: these bounds follow from the convex order of laws, and lie within those that the package
     # pld-accounting gives.
     accountant = "ours (convex order), within pld-accounting's bracket"
-    return EveryModel(_limit_lower(lower, upper), upper, accountant)
+    # Only rounding may put a finite lower bound above the upper. An infinite one is the mass that
+    # dp-accounting counts as an infinite loss, and shows nothing.
+    least = min(lower, upper) if math.isfinite(lower) else None
+    return EveryModel(least, upper, accountant)
 
 
 def bracket_shuffled(
@@ -90,34 +87,10 @@ def bracket_shuffled(
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
-    if lower == 0:
+    if lower == 0 or math.isinf(lower):
         return EveryModel(None, upper, "composition of epochs")
     accountant = "at least Chua et al. (2024), at most composition of epochs"
-    return EveryModel(_limit_lower(lower, upper), upper, accountant)
-
-
-def _limit_lower(lower: float, upper: float) -> float | None:
-    """Returns a lower bound on epsilon, at most the upper bound on it; None if it is infinite.
-
-    Rounding alone may put a finite lower bound above the upper. An infinite one is the mass that
-    dp-accounting counts as an infinite loss, and shows nothing.
-    """
-    return min(lower, upper) if math.isfinite(lower) else None
-
-
-def bracket_fixed_order(noise_multiplier: float, epochs: int, delta: float) -> EveryModel:
-    """Returns a lower and an upper bound on epsilon where batches come in a fixed order.
-
-    An example then takes part once in each epoch. The adversary sees the model after every step and knows the
-    order, so that the composition of epochs is exact: it is both bounds.
-
-    Args:
-      noise_multiplier: sigma.
-      epochs: The number of epochs.
-      delta: The delta of epsilon.
-    """
-    epsilon = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
-    return EveryModel(epsilon, epsilon, "composition of epochs, exact")
+    return EveryModel(min(lower, upper), upper, accountant)
 
 
 def compute_shuffled_epsilon(

@@ -38,6 +38,9 @@ from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 Array = NDArray[np.float64]
 # The epsilons at which a sampled mechanism's privacy profile is tabulated, to draw its trade-off curve.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
+_SECRET = ACCOUNTED._replace(
+    sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
+)
 
 
 class Claim:
@@ -88,8 +91,8 @@ class Gdp(Claim):
 
     def __post_init__(self) -> None:
         """Raises InputError for a mu below 0 or above MOST_MU."""
-        mu = _check_at_least_zero("mu", self.mu)
-        require(mu <= MOST_MU, f"`mu={mu:g}`: give a number from 0 to {MOST_MU:g}")
+        mu = number("mu", self.mu, float)
+        require(0 <= mu <= MOST_MU, f"`mu={mu:g}`: give a number from 0 to {MOST_MU:g}")
         object.__setattr__(self, "mu", mu)
 
     @property
@@ -125,13 +128,13 @@ class EpsilonDelta(Claim):
 
     def __init__(self, epsilon: float, delta: float) -> None:
         """Stores epsilon and delta; raises InputError for an epsilon below 0, or a delta outside [0, 1)."""
-        stated = number("delta", delta, float)
-        require(0 <= stated < 1, f"`delta={stated:g}`: give a number from 0 to below 1")
+        epsilon = number("epsilon", epsilon, float)
+        delta = number("delta", delta, float)
+        require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number, at least 0")
+        require(0 <= delta < 1, f"`delta={delta:g}`: give a number from 0 to below 1")
         # The dataclass is frozen, so that its own assignment is refused.
-        object.__setattr__(
-            self, "stated_epsilon", _check_at_least_zero("epsilon", epsilon, or_infinite=True)
-        )
-        object.__setattr__(self, "stated_delta", stated)
+        object.__setattr__(self, "stated_epsilon", epsilon)
+        object.__setattr__(self, "stated_delta", delta)
 
     def __repr__(self) -> str:
         """Returns the call that makes this claim."""
@@ -148,10 +151,8 @@ class EpsilonDelta(Claim):
         guarantee on the event that the test rejects. The second is that on the event that it does not, with
         the worlds exchanged (Kairouz, Oh and Viswanath, 2015).
         """
-        rates = _check_rates(alpha)
-        epsilons = np.array([self.stated_epsilon])  # a single pair of epsilon and delta
-        deltas = np.array([self.stated_delta])
-        return _power_of_pairs(rates, epsilons, deltas)
+        pair = np.array([[self.stated_epsilon], [self.stated_delta]])
+        return _power_of_pairs(_check_rates(alpha), *pair)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,10 +210,7 @@ class DpSgd(Claim):
     @property
     def assumes(self) -> Assumption:
         """Returns what the claim assumes: sensitivity C, Gaussian noise, and secret batches if sampled."""
-        if self.sampling_rate == 1:
-            return ACCOUNTED
-        secret = f"{ACCOUNTED.sentence} and batches that the adversary does not know"
-        return ACCOUNTED._replace(sentence=secret)
+        return ACCOUNTED if self.sampling_rate == 1 else _SECRET
 
     @property
     def composition(self) -> Composition:
@@ -241,9 +239,7 @@ class DpSgd(Claim):
         rates = _check_rates(alpha)
         if not accounting.counts_sampling(self.composition):
             mu = accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
-            if math.isinf(
-                mu
-            ):  # all tests are allowed, also that of rate 0, where the sum below is NaN
+            if math.isinf(mu):  # all tests are allowed, also that of rate 0, of NaN below
                 return np.ones_like(rates)
             return np.asarray(special.ndtr(special.ndtri(rates) + mu))
         return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
@@ -283,8 +279,7 @@ class RandomAllocation(Claim):
     @property
     def assumes(self) -> Assumption:
         """Returns what the claim assumes: sums clipped to C, Gaussian noise, and secret batches."""
-        secret = f"{ACCOUNTED.sentence} and batches that the adversary does not know"
-        return ACCOUNTED._replace(sentence=secret)
+        return _SECRET
 
     def epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon at delta, where all models are seen."""
@@ -349,20 +344,3 @@ def _check_rates(alpha: ArrayLike) -> Array:
         "`alpha` holds no rates: give numbers from 0 to 1",
     )
     return rates
-
-
-def _check_at_least_zero(name: str, value: float, or_infinite: bool = False) -> float:
-    """Returns a caller's number as a float, after checking that it is at least 0.
-
-    Args:
-      name: The parameter's name, for the message.
-      value: What the caller gave.
-      or_infinite: Whether infinity is allowed.
-
-    Raises:
-      InputError: The value is no number, is below 0, or is infinite where that is not allowed.
-    """
-    checked = number(name, value, float)
-    fits = checked >= 0 and (or_infinite or math.isfinite(checked))
-    require(fits, f"`{name}={checked:g}`: give a number, at least 0")
-    return checked

@@ -289,12 +289,8 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
       steps: The number of steps.
 
     Raises:
-      InputError: Another shape, a value out of range, or a boolean.
+      InputError: Another shape, or a value out of range.
     """
-    require(
-        not _holds_booleans(given),
-        f"`{name}` holds True or False, which are no numbers: give numbers",
-    )
     array = arrays.floats(f"values of `{name}`", given)
     require(
         array.shape in ((), (steps,)),
@@ -306,13 +302,6 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
             f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}"
         )
     return np.array(np.broadcast_to(array, steps))  # a copy, which may be written to
-
-
-def _holds_booleans(given: ArrayLike) -> bool:
-    """Returns whether a number or an array is boolean, or a list holds a boolean."""
-    if isinstance(given, list | tuple):
-        return any(isinstance(value, bool | np.bool_) for value in given)
-    return isinstance(given, bool) or getattr(given, "dtype", None) == np.bool_
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:

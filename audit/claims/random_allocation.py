@@ -114,25 +114,17 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     # with the example is that without it times the term's mean in the cell.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
+    # Far cells, where either underflows to 0, are left out, which lowers delta. An upper bound leaves out
+    # only cells without mass, and keeps what these contribute to the mean.
+    grid = np.append(0.0, points)  # the lowest cell begins at 0
+    is_possible = masses > 0
     if not above:
-        # Far cells, where either underflows to 0, are left out, which lowers delta too.
-        is_possible = (masses > 0) & (masses_times_mean > 0)
-        means = masses_times_mean[is_possible] / masses[is_possible]
+        is_possible &= masses_times_mean > 0
+    means = masses_times_mean[is_possible] / masses[is_possible]
+    if not above:
         return _Law(means, masses[is_possible], 0.0)
-
-    # Each cell's mass goes to its two ends in such shares that its mean stays. The lowest cell begins at 0.
-    # In a cell of mass m, mean v and ends a < b, the upper end gets m (v - a) / (b - a) of it: from 0 to m,
-    # but for rounding.
-    values = np.append(0.0, points)
-    widths = np.diff(values)
-    masses_times_excess = masses_times_mean[:-1] - values[:-1] * masses[:-1]  # m (v - a)
-    to_upper_end = np.clip(masses_times_excess / widths, 0.0, masses[:-1])
-    atoms = np.append(masses[:-1] - to_upper_end, 0.0)
-    atoms[1:] += to_upper_end
-
-    # The mass above the grid goes to the last point, and what it exceeds that point by to `beyond`.
-    atoms[-1] += masses[-1]
-    return _Law(values, atoms, float(masses_times_mean[-1] - masses[-1] * points[-1]))
+    beyond = float(masses_times_mean[~is_possible].sum())
+    return _spread(means, masses[is_possible], np.flatnonzero(is_possible), grid, beyond)
 
 
 def _average(
@@ -192,7 +184,7 @@ def _spread(
       values: (n,) the atoms' values, at least 0.
       masses: (n,) the atoms' masses.
       places: (n,) the index of the grid point below each atom, which rounding may miss by 1.
-      grid: (m,) points, ascending from 0.
+      grid: (m,) points, ascending, the first not above any atom.
       beyond: The part of the law's mean that no atom holds.
     """
     # The index of the point below each atom: never the last point, so that each atom has a point above it.
@@ -269,10 +261,7 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
         infinite_in = infinite_out = 0.0  # left out, which lowers delta too
     else:
         points = np.exp(grid * (first + np.arange(size)))  # the grid's values of X
-        upper_shares = (np.exp(logs) - points[below]) / (points[below + 1] - points[below])
-        upper = masses * np.clip(upper_shares, 0.0, 1.0)
-        masses_out = _sum_by_place(below, masses - upper, size)
-        masses_out += _sum_by_place(below + 1, upper, size)
+        masses_out = _spread(np.exp(logs), masses, below, points, 0.0).masses
         masses_in = masses_out * points  # X times the law without the example
         # With the example, what no atom holds counts as an infinite loss. That is `law.beyond`, and also what
         # the masses lack to 1: only rounding tells these apart, and the larger is safe for an upper bound.

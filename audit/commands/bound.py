@@ -23,10 +23,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
-from audit.claims.accounting import LAST
 from audit.claims.claim import Claim, DpSgd, EpsilonDelta
 from audit.commands import cli
 from audit.conclusions import results
@@ -101,38 +101,39 @@ VIOLATED = 3  # exit status with --fail_if_violated where the claim is refuted
 _NO_UPPER = "--fail_if_violated goes with a claim: give --claim, or the noise and the insertions"
 
 
+# By flag, another flag without which it has no meaning.
+_NEEDS = {
+    "noise_multiplier": "insertions",
+    "insertions": "noise_multiplier",
+    "sampling_rate": "noise_multiplier",
+    "lipschitz": "noise_multiplier",
+    "k": "lipschitz",
+    "insert": "lipschitz",
+    "leave_one_out": "dimension",
+}
+
+
 def main() -> None:
     """Reads scores, concludes from them, and writes and prints the conclusion."""
-    _require_flags()
-    paths = score_files.paths(FLAGS.scores)
-    evidence = _read_evidence(paths)
-    claim = _make_claim()
-    _require_figure_format()
-    level = Level(FLAGS.delta, FLAGS.confidence)
-    _show(paths, conclude(evidence, claim, level))
-
-
-def _require_flags() -> None:
-    """Raises InputError for flags that are missing, empty, or do not go together."""
     require(
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
     require(FLAGS.report not in ("", "-"), f"--report={FLAGS.report}: name an HTML file")
-    require(FLAGS.figure != "-", "--figure=-: name a .png, .pdf or .svg file")
-    has_claim = FLAGS.claim is not None or FLAGS.noise_multiplier is not None
-    require(has_claim or not FLAGS.fail_if_violated, _NO_UPPER)
-    has_dimension = FLAGS.dimension is not None
-    require(has_dimension or not FLAGS.leave_one_out, "--leave_one_out goes with --dimension")
+    cli.refuse_both("claim", ("noise_multiplier", "insertions", "sampling_rate"))
+    cli.refuse_both("dimension", ("columns", "one_run"))
+    for name, needed in _NEEDS.items():
+        is_complete = cli.is_given(needed) or not cli.is_given(name)
+        require(is_complete, f"--{name} goes with --{needed}: give both or none")
+    claim = _make_claim()
+    require(claim is not None or not FLAGS.fail_if_violated, _NO_UPPER)
+    if FLAGS.figure is not None:
+        from audit.report.style import FORMATS
 
-
-def _require_figure_format() -> None:
-    """Raises InputError where the suffix of --figure is no known format's."""
-    if FLAGS.figure is None:
-        return
-    from audit.report.style import FORMATS
-
-    is_format = Path(FLAGS.figure).suffix.lower() in FORMATS
-    require(is_format, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
+        is_format = Path(FLAGS.figure).suffix.lower() in FORMATS
+        require(is_format, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
+    paths = score_files.paths(FLAGS.scores)
+    evidence = _read_evidence(paths)
+    _show(paths, conclude(evidence, claim, Level(FLAGS.delta, FLAGS.confidence)))
 
 
 def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
@@ -147,8 +148,8 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
       conclusion: what follows from the scores.
     """
     contents = _make_files(paths, conclusion)
-    for flag, (path, content) in contents.items():
-        files.write_whole(path, content, f"name another file with --{flag}")
+    for flag, content in contents.items():
+        files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion))
         # What the table would have said below its rows.
@@ -156,20 +157,23 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
-    for flag, (path, _) in contents.items():
-        print(f"{flag}: {path}", file=sys.stderr)
+    for flag in contents:
+        print(f"{flag}: {FLAGS[flag].value}", file=sys.stderr)
+    sys.stdout.flush()  # before the exit, where a full disk would still be reported
 
-    # The exit status is the answer of --fail_if_violated. From doubtful scores there is no such answer, so
-    # that it is the status of an error.
+    # From doubtful scores --fail_if_violated has no answer: an error. The claim is violated if its test
+    # refutes it, or the proven epsilon is above the tightest upper bound.
     doubt = conclusion.doubt
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
-    if FLAGS.fail_if_violated and _is_violated(conclusion):
-        sys.stdout.flush()  # before the exit, where a full disk would still be reported
+    test = conclusion.claim_test
+    tightest = conclusion.tightest
+    is_violated = test is not None and test.refuted
+    if tightest is not None and conclusion.epsilon > tightest.epsilon:
+        is_violated = True
+    if FLAGS.fail_if_violated and is_violated:
         sys.exit(VIOLATED)
-    if conclusion.is_reversed and not _is_violated(conclusion):
-        sys.stdout.flush()
-        raise InputError(_explain_reversal(conclusion))
+    require(is_violated or not conclusion.is_reversed, _explain_reversal(conclusion))
 
 
 def _explain_reversal(conclusion: Conclusion) -> str:
@@ -180,36 +184,14 @@ def _explain_reversal(conclusion: Conclusion) -> str:
     return f"scores are lower with the canary: {fix}"
 
 
-def _is_violated(conclusion: Conclusion) -> bool:
-    """Returns whether the claim is violated: its test refutes it, or the proven epsilon is above it.
-
-    The proven epsilon is the conclusion's; it is compared with the tightest upper bound, if there is any.
-    """
-    test = conclusion.claim_test
-    if test is not None and test.refuted:
-        return True
-    tightest = conclusion.tightest
-    return tightest is not None and conclusion.epsilon > tightest.epsilon
-
-
 def _read_evidence(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence that --scores names: scores, or cosines where --dimension is given."""
-    if FLAGS.dimension is None:
-        return _read_scores(paths)
-    require(FLAGS.columns is None, "--columns does not go with --dimension: drop one")
-    require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
-    given_directions.require_dimension(FLAGS.dimension)
-    require(not FLAGS.one_run, "--one_run does not go with --dimension: drop one")
-    flags_of_cosines = FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order
-    return score_files.read_cosines(paths[0], *flags_of_cosines)
-
-
-def _read_scores(paths: Sequence[Path]) -> Evidence:
-    """Returns the evidence of files of scores, or of ranks among fresh draws.
-
-    --in_order says that the runs stand in the order in which they were begun. Raises InputError for that flag
-    unless the evidence is of ranks among fresh draws.
-    """
+    if FLAGS.dimension is not None:
+        require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
+        given_directions.require_dimension(FLAGS.dimension)
+        return score_files.read_cosines(
+            paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order
+        )
     evidence = score_files.read_files(paths, _parse_columns(), FLAGS.one_run)
     if not FLAGS.in_order:
         return evidence
@@ -235,66 +217,36 @@ def _parse_columns() -> dict[str, str] | None:
 
 
 def _make_claim() -> Claim | None:
-    """Returns the claim that the flags make about the mechanism; None where they make none.
-
-    The claim is an accountant's epsilon (--claim), or DP-SGD's own numbers (--noise_multiplier, --insertions
-    and what goes with these). Raises InputError for flags that do not go together.
-    """
-    sigma = FLAGS.noise_multiplier
-    insertions = FLAGS.insertions
-    are_together = (sigma is None) == (insertions is None)
-    require(are_together, "--noise_multiplier and --insertions go together: give both or none")
-    is_alone = FLAGS.claim is None or (sigma is None and FLAGS.sampling_rate is None)
-    others = "--noise_multiplier, --insertions, --sampling_rate"
-    require(is_alone, f"--claim goes with none of {others}: drop one")
-    is_rate_alone = FLAGS.sampling_rate is not None and sigma is None
-    require(
-        not is_rate_alone,
-        "--sampling_rate goes with --noise_multiplier and --insertions: give all three",
-    )
-    # These messages are worded as the library's: fields in backticks are printed as flags.
-    if FLAGS.lipschitz is None:
-        is_placed = FLAGS.k is not None or FLAGS.insert is not None
-        require(not is_placed, "`k` and `insert` go with `lipschitz`: give it, or drop them")
-    else:
-        missing = "`lipschitz` goes with `noise_multiplier` and `insertions`: give all three"
-        require(sigma is not None, missing)
-
+    """Returns the claim that the flags make: an accountant's epsilon, or the numbers of DP-SGD; else None."""
     if FLAGS.claim is not None:
-        epsilon = FLAGS.claim
-        require(epsilon >= 0, f"--claim={epsilon}: give epsilon, at least 0")
-        return EpsilonDelta(epsilon, FLAGS.delta)
-    if sigma is None:
+        require(FLAGS.claim >= 0, f"--claim={FLAGS.claim}: give epsilon, at least 0")
+        return EpsilonDelta(FLAGS.claim, FLAGS.delta)
+    if FLAGS.noise_multiplier is None:
         return None
-    require_noise(sigma)
-    sampling_rate = 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate
-    k = 1 if FLAGS.k is None else FLAGS.k
-    insert = LAST if FLAGS.insert is None else FLAGS.insert
-    return DpSgd(sigma, insertions, sampling_rate, k, insert, FLAGS.lipschitz)
+    require_noise(FLAGS.noise_multiplier)
+    given: dict[str, Any] = {}
+    for name in ("sampling_rate", "k", "insert", "lipschitz"):
+        if cli.is_given(name):
+            given[name] = FLAGS[name].value
+    return DpSgd(FLAGS.noise_multiplier, FLAGS.insertions, **given)
 
 
-def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tuple[Path, bytes]]:
-    """Returns the requested figure and report: {flag: (path, content)}, not written yet.
-
-    Args:
-      paths: the files of scores, for the report.
-      conclusion: what follows from the scores.
-    """
+def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, bytes]:
+    """Returns the content of the requested figure and report, by flag."""
     contents = {}
     if FLAGS.figure is not None:
         # Imported here and below, since matplotlib takes a second to load and most calls do not need it.
         from audit.report import audit_panels, style
 
-        path = Path(FLAGS.figure)
-        figure = audit_panels.audit_figure(conclusion, FLAGS.name or "")
-        contents["figure"] = (path, style.FORMATS[path.suffix.lower()](figure))
+        encode = style.FORMATS[Path(FLAGS.figure).suffix.lower()]
+        contents["figure"] = encode(audit_panels.audit_figure(conclusion, FLAGS.name or ""))
     if FLAGS.report is not None:
         from audit.report import audit_page, subjects
 
         name = FLAGS.name or score_files.describe_files(paths)
         command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])
         subject = subjects.describe_score_files(name, paths, conclusion, command)
-        contents["report"] = (Path(FLAGS.report), audit_page.make_audits_page([subject]))
+        contents["report"] = audit_page.make_audits_page([subject])
     return contents
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import flags
 
-from audit.check.batches import check_batches, require_kind
+from audit.check.batches import check_batches
 from audit.check.report import CheckReport
 from audit.check.step import check_step
 from audit.commands import cli
@@ -102,7 +102,6 @@ def _check_user_batches() -> None:
     cli.refuse(_OF_STEPS, "is for --step=, not for batches: leave it out")
     cli.require_output("report", "an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
-    require_kind(FLAGS.assumed)
     file = run_user_file("batches", FLAGS.batches)
     try:
         report = check_batches(
@@ -146,11 +145,11 @@ def _read_stated(file: UserFile) -> dict[str, Any]:
     name = file.path.name
     require(isinstance(stated, dict), f"{name}: stated is no dict, give {', '.join(STATED)}")
     given = {name: FLAGS[name].value for name in STATED if FLAGS[name].value is not None}
-    numbers = {**{name: stated[name] for name in STATED if name in stated}, **given}
+    numbers = {**stated, **given}
     missing = [name for name in STATED if name not in numbers]
     flags_to_give = "=, --".join(missing)
     require(not missing, f"{name} states no {', '.join(missing)}: give --{flags_to_give}=")
-    return numbers
+    return {name: numbers[name] for name in STATED}
 
 
 if __name__ == "__main__":

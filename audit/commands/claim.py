@@ -53,36 +53,30 @@ class _Loader(NamedTuple):
     """The sampler that draws the batches, as the flags name it or as a loader's batches show it.
 
     Attributes:
-      sampler: the sampler's name.
+      sampler: the sampler's name, or a truncated Poisson sampler.
       batches: the number of batches in an epoch.
       order: what the loader's passes show of the order of examples, in words; empty by a sampler's name.
     """
 
-    sampler: str
+    sampler: str | TruncatedPoisson
     batches: int
     order: str = ""
 
 
 def main() -> None:
-    """Prints what may be claimed for the sampler or the loader that the flags name.
-
-    Raises InputError for flags that are missing or do not go together.
-    """
+    """Prints what may be claimed for the sampler or the loader that the flags name."""
     require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
     require(FLAGS.noise_multiplier is not None, "--noise_multiplier is missing: give sigma")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
-    lipschitz = None
-    if FLAGS.lipschitz is not None:
-        constants = cli.numbers("lipschitz")
-        require(constants, "--lipschitz=: give a number, or one for each step")
-        lipschitz = constants[0] if len(constants) == 1 else constants
-    loader = _find_loader()
+    constants = cli.numbers("lipschitz")
+    require(constants or FLAGS.lipschitz is None, "--lipschitz=: give a number, or one a step")
+    loader = _read_user_loader() if ":" in FLAGS.batches else _read_sampler()
     claims = sampler_claims(
-        _add_truncation(loader.sampler),
+        loader.sampler,
         noise_multiplier=FLAGS.noise_multiplier,
         batches=loader.batches,
         epochs=FLAGS.epochs,
-        lipschitz=lipschitz,
+        lipschitz=constants[0] if len(constants) == 1 else constants or None,
         tail=FLAGS.tail,
         delta=FLAGS.delta,
     )
@@ -91,20 +85,23 @@ def main() -> None:
     print(claims.to_json() if FLAGS.json else claims)
 
 
-def _find_loader() -> _Loader:
-    """Returns the sampler, and the number of batches in an epoch, that the flags name or a loader shows.
+def _read_sampler() -> _Loader:
+    """Returns the sampler that --sampler names, of --batches in an epoch."""
+    sampler = FLAGS.sampler
+    require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
+    is_whole = FLAGS.batches.isdecimal()
+    require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
+    sizes = [FLAGS.examples, FLAGS.largest_batch]
+    if sizes != [None, None]:
+        are_together = None not in sizes and sampler == "truncated_poisson"
+        message = "--examples and --largest_batch go together, with --sampler=truncated_poisson"
+        require(are_together, message)
+        sampler = TruncatedPoisson(*sizes)
+    return _Loader(sampler, int(FLAGS.batches))
 
-    --batches is a number of batches, which goes with --sampler, or a loader in a file: mine.py:loader. A
-    loader's sampler is recognised by the batches that it draws.
 
-    Raises InputError for flags that are missing or do not go together, and where the loader's sampler is
-    unknown.
-    """
-    if ":" not in FLAGS.batches:
-        require(FLAGS.sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
-        is_whole = FLAGS.batches.isdecimal()
-        require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
-        return _Loader(FLAGS.sampler, int(FLAGS.batches))
+def _read_user_loader() -> _Loader:
+    """Returns the sampler that draws the batches of the loader in the file that --batches names."""
     unused = ("sampler", "examples", "largest_batch")
     cli.refuse(unused, "does not go with a loader, which is named: leave it out")
     user_file = run_user_file("batches", FLAGS.batches)
@@ -147,8 +144,7 @@ def _name_loader(user_file: UserFile) -> _Loader:
 
     report = check_batches(draw, examples, rate)
     for finding in report.findings:
-        if finding.name == ANOTHER_RATE.name:
-            raise InputError(f"{finding.name}: {finding.meaning}")
+        require(finding.name != ANOTHER_RATE.name, f"{finding.name}: {finding.meaning}")
     kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
     unknown = f"{kind or 'these'} batches are of no sampler with a bound; "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
@@ -187,10 +183,9 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
       order: the fields of the order's tests, `audit.check.order.OrderTest`.
     """
     passes = f"{order['passes']} passes"
-    p_value = order["p_value"]
-    shown = f"p = {p_value:.2g}" if p_value > _SMALLEST_SHOWN else f"p < {_SMALLEST_SHOWN:g}"
-    tested = f"tested over {passes}, {shown}"
-    if p_value > LEVEL:
+    p_value = max(order["p_value"], _SMALLEST_SHOWN)
+    tested = f"tested over {passes}, p {p_value:.2g}"
+    if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
         # The mixture gives all steps of an epoch the same probability. A smaller last batch makes its step
         # less probable, which is no worse, unless steps expand: then an earlier step may show more.
@@ -199,29 +194,11 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
             why = "batches differ in size and steps may expand; the bounds take the order as known"
             return _Loader("any_order", batches, f"{uniform}, but {why}")
         return _Loader(kind, batches, uniform)
+    known = "the bounds take it as known"
     if order["repeats"]:
-        return _Loader(
-            "cyclic", batches, f"the same in all of {passes}; the bounds take it as known"
-        )
+        return _Loader("cyclic", batches, f"the same in all of {passes}; {known}")
     seen = " ".join(order["seen"].values()).removesuffix(".")
-    known = f"not uniform ({tested}); the bounds take it as known. {seen}"
-    return _Loader("any_order", batches, known)
-
-
-def _add_truncation(sampler: str) -> str | TruncatedPoisson:
-    """Returns the sampler as `sampler_claims` takes it: its name, or a truncated Poisson sampler with sizes.
-
-    The sizes are --examples, of the data set, and --largest_batch, after truncation. Raises InputError where
-    a single one of these is given, or where they do not go with the sampler.
-    """
-    sizes = (FLAGS.examples, FLAGS.largest_batch)
-    if sizes == (None, None):
-        return sampler
-    require(
-        None not in sizes and sampler == "truncated_poisson",
-        "--examples and --largest_batch go together, with --sampler=truncated_poisson",
-    )
-    return TruncatedPoisson(*sizes)
+    return _Loader("any_order", batches, f"not uniform ({tested}); {known}. {seen}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import os
 import re
 import sys
@@ -42,7 +43,6 @@ _GIVE = {  # advice by the type of a flag's values, as absl names it
 _ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh, which reads the flags before it installs packages
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
-_HELP_WIDTH = 80
 _MAX_PROCESSES = 1024
 _MAX_SHOWN = 1000  # characters of a message
 
@@ -127,6 +127,19 @@ def refuse(names: Iterable[str], why: str) -> None:
         require(not flag.present, f"--{name}={flag.value} {why}")
 
 
+def is_given(name: str) -> bool:
+    """Returns whether a flag whose default is None or false has another value."""
+    value = flags.FLAGS[name].value
+    return value is not None and value is not False
+
+
+def refuse_both(name: str, others: Iterable[str]) -> None:
+    """Raises InputError if a flag is given and any of the others, too."""
+    for other in others:
+        is_clash = is_given(name) and is_given(other)
+        require(not is_clash, f"--{other} does not go with --{name}: drop one")
+
+
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
 
@@ -145,21 +158,16 @@ def _format_help() -> str:
     lines = [sys.modules["__main__"].__doc__ or ""]
     # absl lists the flags of the module that runs as the main program under argv[0].
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
-        if module == sys.argv[0] or module.startswith(("experiments.", "audit.")):
-            lines.extend(_format_flag(flag) for flag in module_flags)
+        if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
+            continue
+        for flag in module_flags:
+            text = str(flag.help)
+            if flag.default not in (None, False, []):
+                text = f"{text} [{flag.default}]"
+            name = f"  --{flag.name}".ljust(_HELP_INDENT)
+            indent = " " * _HELP_INDENT
+            lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=indent)
     return "\n".join(lines)
-
-
-def _format_flag(flag: flags.Flag[Any]) -> str:
-    """Returns a flag's lines in the help: its name, its meaning, and its default in brackets."""
-    text = str(flag.help)
-    if flag.default not in (None, False, []):
-        default = str(flag.default_as_str).strip("'")  # absl quotes defaults
-        text = f"{text} [{default}]"
-    name = f"  --{flag.name}".ljust(_HELP_INDENT - 2) + "  "
-    return textwrap.fill(
-        text, _HELP_WIDTH, initial_indent=name, subsequent_indent=" " * _HELP_INDENT
-    )
 
 
 def _report_error(message: str) -> int:
@@ -386,27 +394,19 @@ def chosen(flag: str, choices: Sequence[str]) -> list[str]:
     return names
 
 
-def numbers(flag: str) -> list[float]:
-    """Returns the numbers in a list flag, [] if it has no value; raises InputError for any other part."""
-    return [_parse_number(flag, text) for text in flags.FLAGS[flag].value or []]
+def numbers(flag: str, whole: bool = False) -> list[float]:
+    """Returns the numbers in a list flag, [] if it has no value; whole ones may be written as 1e6.
 
-
-def whole_numbers(flag: str) -> list[int]:
-    """Returns the whole numbers in a list flag, [] if it has no value; they may be written as 1e6.
-
-    Raises InputError for other parts.
+    Raises InputError for any other part.
     """
-    whole = []
+    kind = "whole numbers" if whole else "numbers"
+    given = []
     for text in flags.FLAGS[flag].value or []:
-        value = _parse_number(flag, text)
-        require(value.is_integer(), f"--{flag}={value:g}: give whole numbers, comma-separated")
-        whole.append(int(value))
-    return whole
-
-
-def _parse_number(flag: str, text: str) -> float:
-    """Returns a text as a number; raises InputError, which names the flag, for anything else."""
-    try:
-        return float(plain_digits(text))
-    except ValueError:
-        raise InputError(f"--{flag}={text!r}: give numbers, comma-separated") from None
+        try:
+            value = float(plain_digits(text))
+        except ValueError:
+            value = math.nan
+        is_kind = value.is_integer() if whole else not math.isnan(value)
+        require(is_kind, f"--{flag}={text}: give {kind}, comma-separated")
+        given.append(value)
+    return given

@@ -88,28 +88,26 @@ def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
     from audit.report import subjects
 
     audits = make.audits(root)
+    messages = audits.left_out()
+    described = []
     if FLAGS.setting == "all":
-        described = []
-        messages = audits.left_out()
         for folder in audits.folders:
             try:
                 described.append(subjects.describe_setting(folder, levels))
             except InputError as error:
                 messages.append(f"left out: {error}")
-        reason = messages[0] if messages else "run an audit, or name another folder"
-        require(described, f"--out={root} holds no audits that can be read: {reason}")
-        _print_messages(messages)
-        return described
-
-    if FLAGS.setting is None:
-        reason = next(iter(audits.refused.values()), "run an audit, or name another folder")
-        require(audits.folders, f"--out={root} holds no audits: {reason}")
-        chosen = audits.folders[:1]
-        _print_messages(audits.left_out())
     else:
-        folders = [*audits.folders, *audits.refused]
-        chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
-    return [subjects.describe_setting(folder, levels) for folder in dict.fromkeys(chosen)]
+        chosen = audits.folders[:1]
+        if FLAGS.setting is not None:
+            messages = []
+            folders = [*audits.folders, *audits.refused]
+            chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
+        for folder in dict.fromkeys(chosen):
+            described.append(subjects.describe_setting(folder, levels))
+    reason = messages[0] if messages else "run an audit, or name another folder"
+    require(described, f"--out={root} holds no audits: {reason}")
+    _print_messages(messages)
+    return described
 
 
 def _find_named(folders: Sequence[Path], name: str) -> Path:

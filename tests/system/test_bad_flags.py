@@ -166,9 +166,9 @@ nosuch | no command 'nosuch'
 ../audit | no command '../audit'
 bound | --scores is missing: name a .npz
 bound --scores=missing.csv | missing.csv: No such file
-bound --scores=scores.npz --noise_multiplier=1 | go together: give both or none
-bound --scores=scores.npz --sampling_rate=0.1 --claim=3 | goes with none of
-bound --scores=scores.npz --k=2 | --k and --insert go with --lipschitz
+bound --scores=scores.npz --noise_multiplier=1 | goes with --insertions: give both or none
+bound --scores=scores.npz --sampling_rate=0.1 --claim=3 | --sampling_rate does not go with --claim
+bound --scores=scores.npz --k=2 | --k goes with --lipschitz
 bound --scores=scores.npz --leave_one_out | --leave_one_out goes with --dimension
 bound --scores=scores.npz --dimension=9 --one_run | --one_run does not go with --dimension
 bound --scores=scores.npz --fail_if_violated | --fail_if_violated goes with a claim
@@ -183,7 +183,7 @@ check --step=mine.py:step --assumed=fixed | --assumed=fixed is for --batches=
 check --batches=mine.py:loader | give --sampling_rate=
 check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poisson, fixed, shuffled
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson
-claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give at least 2
+claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give 2 to 1,000,000
 claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not go with a loader
 list --setting=1f | --setting=1f goes with --report: give both
 list --report=p.html --out=missing | --out=missing holds no audits

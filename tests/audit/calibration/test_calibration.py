@@ -8,7 +8,6 @@ from scipy import integrate, stats
 
 from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, audit_once, calibrate
-from audit.errors import InputError
 from audit.laws import conversions, known_laws
 from audit.laws.known_laws import LAWS, KnownLaw
 from audit.methods import estimate
@@ -21,11 +20,6 @@ LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.91, 1.77: 1.68, 3.95: 3.78}  # of if_gaussia
 
 def by_method(setting, **arguments):
     return {result.method: result for result in calibrate(setting, **arguments)}
-
-
-def check_coverage(results, audits):
-    for method in CONFIDENCE_BOUNDS:
-        assert results[method].exceeding <= allowed_share(0.05, audits), results[method]
 
 
 @pytest.mark.slow
@@ -73,12 +67,6 @@ def test_a_method_that_claims_too_much_is_caught(monkeypatch):
     assert result.exceeding > allowed_share(0.05, SETTING.audits)
 
 
-def test_no_leak_leaves_nothing_to_exceed_but_zero():
-    results = by_method(SETTING._replace(mu=0.0, audits=20, runs=400))
-    assert results["if_gaussian"].true_epsilon == 0.0
-    check_coverage(results, 20)
-
-
 KNOWN = [KnownLaw(law, parameter) for law in LAWS.values() for parameter in law.parameters]
 
 
@@ -110,24 +98,12 @@ def test_quadrature_finds_the_gaussian_epsilon(mu, delta):
 
 
 @pytest.mark.slow
-def test_epsilon_of_logistic_is_the_best_threshold_and_all_grow_with_the_parameter():
+def test_epsilon_of_logistic_is_that_of_the_best_threshold():
     """The likelihood ratio increases, so that sets above a threshold are the best ones."""
     x = np.linspace(-40, 40, 800_001)
-    above_in, above_out = stats.logistic.sf(x, 2.0), stats.logistic.sf(x)
-    truth = np.log(np.maximum(above_in - 1e-5, 1e-300) / above_out).max()
+    above_in = stats.logistic.sf(x, 2.0)
+    truth = np.log(np.maximum(above_in - 1e-5, 1e-300) / stats.logistic.sf(x)).max()
     assert KnownLaw(LAWS["logistic"], 2.0).epsilon(1e-5) == pytest.approx(truth, abs=1e-6)
-    for name in ("laplace", "randomized_response", "t3", "logistic"):
-        low, high = KnownLaw(LAWS[name], 1.0), KnownLaw(LAWS[name], 1.5)
-        assert 0 < low.epsilon(1e-3) < low.epsilon(1e-5) < high.epsilon(1e-5)
-    known = KnownLaw(LAWS["subsampled"], 0.5)
-    assert (
-        known.epsilon(1e-5)
-        > KnownLaw(LAWS["subsampled"], 1.0).epsilon(1e-5)
-        > known.epsilon(0.5)
-        == 0
-    )
-    with pytest.raises(InputError, match="delta is 0"):
-        KNOWN[0].epsilon(0.0)
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=str)

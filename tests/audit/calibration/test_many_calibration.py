@@ -26,21 +26,6 @@ def test_canaries_of_a_run_are_tied_as_the_law_says(tie, between, laws):
     )
 
 
-@DESIGNS
-def test_the_worlds_are_mu_apart(laws):
-    into, out = draw(SETTING._replace(law=laws["independent"], runs=20_000), 0).pooled()
-    assert into.mean() - out.mean() == pytest.approx(1.0, abs=0.03)
-    assert len(into) == pytest.approx(len(out), rel=0.02)
-
-
-def test_three_runs_of_an_audit_fail_on_average():
-    setting = SETTING._replace(law=COINS["failing"], mu=50.0, runs=30)
-    failed = [np.sum(draw(setting, i).scores.max(1) < 25) for i in range(400)]
-    assert np.mean(failed) == pytest.approx(
-        3 + 27 / 64, abs=0.4
-    )  # a 64th of the others has no canary
-
-
 def test_the_truth_is_that_of_the_worlds_and_less_where_runs_fail():
     epsilon, mu = SETTING.law.truth(SETTING)
     assert mu == pytest.approx(1.0, abs=1e-6)

@@ -140,8 +140,9 @@ def test_an_order_that_is_not_uniform_is_rejected(name):
     assert order.repeats == (name == "shuffled once")
 
 
-@pytest.mark.parametrize("assumed", ["poisson", "shuffled"])
-@pytest.mark.parametrize("name", ["buffer", "groups by length"])
+@pytest.mark.parametrize(
+    ("name", "assumed"), [("buffer", "shuffled"), ("groups by length", "poisson")]
+)
 def test_what_fails_has_a_finding_below(name, assumed):
     report = audit.check_batches(OTHERS[name], EXAMPLES, 1 / BATCHES, assumed=assumed)
     failed = {check.name for check in report.checks if check.result == "failed"}

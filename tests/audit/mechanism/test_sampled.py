@@ -139,6 +139,6 @@ def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choi
         design = coins(scores.scores, scores.presence)
         family = exact.approximate_dp(1e-2)
         found[rate] = betting.lower_bound(family, lifted.count(design, family, 0.05), 0.05)
-        truth = accounting.sampled_upper_bound(1.0, 10, 1e-2, rate)
+        truth = accounting.participant_upper_bound(accounting.Composition(1.0, 10, rate), 1e-2)
         assert 0.2 * truth < found[rate] <= truth
     assert found[0.5] < 0.8 * found[1.0]

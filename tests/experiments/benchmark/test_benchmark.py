@@ -94,7 +94,7 @@ def test_truths_are_those_of_other_accountants():
     for name, mechanism in MECHANISMS.items():
         setting = mechanism.make_known(0, mechanism.sizes[0])
         truth[name] = setting.law.truth(setting).epsilon
-    subsampled = accounting.sampled_upper_bound(0.5, 1, DELTA, 0.1)
+    subsampled = accounting.participant_upper_bound(accounting.Composition(0.5, 1, 0.1), DELTA)
     assert truth["Poisson-subsampled"] == pytest.approx(subsampled, abs=2e-3)
     assert truth["Gaussian 1"] == pytest.approx(accounting.epsilon_upper_bound(1.0, 1, DELTA))
     assert truth["Gaussian 2"] < truth["mixture of runs"] < conversions.epsilon_from_mu(3.0, DELTA)

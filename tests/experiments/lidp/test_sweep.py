@@ -173,7 +173,12 @@ def test_noise_is_the_accountant_s(training):
         )
         accountant = RdpAccountant(orders, neighboring_relation=relation).compose(step, steps)
         assert accountant.get_epsilon(LEVELS.delta) == pytest.approx(epsilon, rel=3e-5)
-    assert accounting.sampled_upper_bound(noise[8], steps, LEVELS.delta, rate) < 8
+    assert (
+        accounting.participant_upper_bound(
+            accounting.Composition(noise[8], steps, rate), LEVELS.delta
+        )
+        < 8
+    )
 
 
 @pytest.mark.parametrize("scale", sweep.SIZES)
