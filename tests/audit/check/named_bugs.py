@@ -32,7 +32,7 @@ NUMPY = [
     ("the sign", "    return {", "    mean = np.sign(mean)\n    return {", ADAM),
     ("Adam's first step", "    return {", "    mean = mean / (abs(mean) + 1e-8)\n    return {", ADAM),
     ("Adam's later step", "    return {", "    v = np.linspace(1e-4, 1e-2, 9)\n"
-     "    mean = 0.1 * mean / np.sqrt(0.999 * v + 0.001 * mean**2)\n    return {", "scaled number by number"),
+     "    mean = 0.1 * mean / np.sqrt(0.999 * v + 0.001 * mean**2)\n    return {", "return the noisy sum"),
     ("b is not in the norm", "np.linalg.norm(gradients,", "np.linalg.norm(gradients[:, :8],", f"b {NORM}"),
     ("clipped to 1.55", "keepdims=True) / 1.5)", "keepdims=True) / 1.55)", "clipped to 1.033 times the stated C"),
     ("squashed and not clipped", "    clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
