@@ -505,7 +505,9 @@ def _find_silent_layers(m: Measured) -> Words | None:
 def _find_wrong_deviation(m: Measured) -> Words | None:
     """Finds deviations other than stated, with the mistakes that explain them if they are equal."""
     layers = _list_wrong_layers(m, is_silent=False)
-    if not layers.size:
+    # Shared noise leaves fewer independent numbers than the test assumes.
+    is_explained = bool(_list_related(m)) and 0.5 < m.noise.compute_deviation() < 2
+    if not layers.size or is_explained:
         return None
     deviations = m.noise.given.deviations[layers]
     freedom = m.noise.given.freedom[layers]

@@ -364,11 +364,12 @@ def _describe_noise(
 
     # What passes: noise of which the test of all layers has a p-value above the level.
     freedom = np.sum(drawn.given.freedom)
-    low, high = np.sqrt(stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], freedom) / freedom)
+    level = LEVEL / max(sum(map(len, p_values.values())), 1)  # Bonferroni's, for all tests of the noise
+    low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     layers = counted(int(np.count_nonzero(drawn.given.freedom)), "layer")
     measured = (
         f"deviation {deviation:.4g} times eta sigma C / B, {layers}, "
-        f"{counted(len(drawn.given.draws), 'seed')}; from {low:.3g} to {high:.3g} is as stated"
+        f"{counted(len(drawn.given.draws), 'seed')}; from {low:.3g} to {high:.3g} passes"
     )
     deviations = zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True)
     figures = {name: value for name, value in deviations if name in p_values["noise"]}

@@ -41,6 +41,10 @@ NUMPY = [
     ("no data", "clipped.sum(axis=0)", "0 * clipped.sum(axis=0)", "no example changes anything"),
     ("a variance for a deviation", "1.1 * 1.5 * np", "(1.1 * 1.5) ** 0.5 * np", "the root of sigma C"),
     ("a mean of weights", "    return {", "    mean = 0.01 * mean\n    return {", SIZE),
+    ("each twice", "clipped.sum(axis=0)", "2 * clipped.sum(axis=0)", "an example that counts twice"),
+    ("divided twice", "clipped.sum(axis=0)", "clipped.sum(axis=0) / 32", "divided by the batch size twice"),
+    ("noise after the mean", "(clipped.sum(axis=0) + noise) / 32", "clipped.sum(axis=0) / 32 + noise", "not divided by the batch"),
+    ("three workers", "noise = 1.1", "noise = 3 * 1.1", "one draw added 3 times, by workers with one generator"),
 ]  # fmt: skip
 TORCH_FUNC = [
     ("noise in float16", "generator=generator)\n", "generator=generator).half().float()\n", GRID),
