@@ -145,7 +145,11 @@ class Measured(NamedTuple):
     def interacts(self) -> bool:
         """Whether examples change each other's gradients."""
         measured = self.interaction
-        return self.judges_movements and isinstance(measured, Movement) and measured.excess > 0
+        return (
+            self.judges_movements
+            and isinstance(measured, Movement)
+            and 0 < measured.excess < np.inf
+        )
 
     @property
     def symptoms(self) -> set[str]:
@@ -231,7 +235,7 @@ def name_gradient(probe: StepProbe) -> str:
 # Signatures of movements
 
 
-def _is_like_noise(m: Measured) -> bool:
+def is_like_noise(m: Measured) -> bool:
     """Returns whether two calls with one seed differ as two draws do: by sqrt(2) sigma a number."""
     deviation = max(m.probe.settings.noise_multiplier * 2**0.5, 1e-300)
     with np.errstate(over="ignore"):  # an infinite square has the quantile 1
@@ -529,11 +533,6 @@ def _find_wrong_deviation(m: Measured) -> Words | None:
         elif is_everywhere and is_within and deviation > 1:
             remark += " It is more noise than stated, by which no privacy is lost."
             advice = f"state the noise multiplier that the step has, {multiplier}, or "
-    if m.noise.varies_by_number():
-        gradient = name_gradient(m.probe)
-        remark += (
-            f" It differs by number: does an optimizer such as Adam divide it? Then {gradient}."
-        )
     where = "" if is_everywhere else f" in {m.name_layers(layers)}"
     return {"figure": figure, "where": where, "why": remark, "advice": advice}
 
@@ -638,7 +637,7 @@ CAUSES = (
         "Two calls with the same seed differ as much as two draws of the noise: the seed does not "
         "determine it.",
         "draw the noise from a generator made of `seed`; until then only the noise can be checked",
-        lambda m: _is_like_noise(m) and {},
+        lambda m: is_like_noise(m) and {},
         ("replay",),
     ),
     Cause(

@@ -241,12 +241,10 @@ def run_in_place(tried: TriedExamples, name: str, row: int, seed: int) -> Vector
 
 
 def find_opposites(tried: TriedExamples) -> tuple[str, str]:
-    """Returns the names of the two examples whose finite movements are farthest from each other."""
+    """Returns the names of the example that moves the step farthest, and of one far from it."""
     names = [name for name, movement in tried.movements.items() if np.isfinite(movement.norm)]
-    products = tried.vectors @ tried.vectors.T
-    squares = np.diag(products)
-    distances = squares[:, None] + squares - 2 * products
-    first, second = np.unravel_index(int(np.argmax(distances)), distances.shape)
+    first = np.argmax(np.linalg.norm(tried.vectors, axis=1))
+    second = np.argmax(np.linalg.norm(tried.vectors - tried.vectors[first], axis=1))
     return names[first], names[second]
 
 

@@ -26,7 +26,6 @@ CONSECUTIVE = "consecutive seeds"
 SUM_OF = "the sum of"  # and the name of a layer: a test
 LENGTH_OF = "the length of"
 
-_UNEQUAL = 2.5  # variances of numbers differ if they spread so many times as much as by chance
 _SIGN_SPREAD = 1.15  # largest over smallest movement of a number by Adam's first step, at most
 _REACH = 6  # deviations from the mean, within which practically all draws lie
 _EXACT = 32  # a deviation so many times as large as the rounding, or more, hides it in the shape
@@ -122,21 +121,6 @@ class DrawnNoise(NamedTuple):
         """
         # The first argument may be NaN, which `min` returns.
         return np.asarray(self.given.values.std(axis=0) > 0.01 * min(self.compute_deviation(), 1))
-
-    def varies_by_number(self) -> bool:
-        """Returns whether the noise's deviation differs between parameters of the same layer.
-
-        The parameters' variances, each over that of its layer, then spread _UNEQUAL times as much as by
-        chance. False if fewer than 8 parameters have noise, too few to tell.
-        """
-        given = self.given
-        is_seen = given.values.std(axis=0) > 0
-        if np.count_nonzero(is_seen) < 8:
-            return False
-        freedom = len(given.values) - 1
-        variances = np.sum(given.values[:, is_seen] ** 2, axis=0) / freedom
-        ratios = variances / given.deviations[given.layer[is_seen]] ** 2
-        return bool(np.std(ratios) > _UNEQUAL * (2 / freedom) ** 0.5)
 
     def is_sign_step(self) -> bool:
         """Returns whether a step moves all parameters equally far on any batch, as Adam's first does."""

@@ -75,7 +75,6 @@ class CheckReport:
       needed: the names of the checks that must be tried for the subject to pass.
       p_values: by row and test, the p-value of every statistical test, before Holm's correction.
       figures: what was measured.
-      pictures: the numbers and arrays that the page draws, by name.
       provenance: the date, the code, versions and stated numbers, in words, by name.
     """
 
@@ -85,7 +84,6 @@ class CheckReport:
     needed: tuple[str, ...] = ()
     p_values: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
-    pictures: Mapping[str, Any] = field(default_factory=dict, repr=False)
     provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -139,7 +137,7 @@ class CheckReport:
             raise FindingsError(f"\n{self}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report without its pictures as nested dicts and lists."""
+        """Returns the report as nested dicts and lists."""
         return {
             "subject": self.subject,
             "verdict": self.verdict,
@@ -157,13 +155,13 @@ class CheckReport:
         return write_json(self.to_dict(), indent=2)
 
     def page(self, path: str | Path) -> Path:
-        """Writes the report, with its pictures, as an HTML page to a path; returns the path."""
+        """Writes the report as an HTML page, with pictures of what is violated; returns its path."""
         # Here, not above: the page draws with matplotlib, which a report as text or JSON does not need.
         from audit import errors
         from audit.report import check_page
         from audit.storage import files
 
-        content = check_page.check_page(self.to_dict(), self.pictures)
+        content = check_page.check_page(self.to_dict())
         return files.write_whole(errors.path("path", path), content, "name another file")
 
     def __str__(self) -> str:
@@ -186,17 +184,11 @@ class CheckReport:
         return "".join(characters)
 
 
-def _keep(certain: list[CheckFinding], _: dict[str, list[str]]) -> Sequence[CheckFinding]:
-    """Returns the findings that need no test: rejected tests add none."""
-    return certain
-
-
 def make_report(
     subject: str,
     outcomes: Mapping[str, CheckOutcome],
     needed: tuple[str, ...],
-    name_findings: NameFindings = _keep,
-    **pictures: Any,
+    name_findings: NameFindings = lambda certain, _: certain,
 ) -> CheckReport:
     """Judges what the checks saw, all statistical tests together; returns the report.
 
@@ -206,7 +198,6 @@ def make_report(
       needed: the rows that must be tried for the subject to pass.
       name_findings: a function that explains rejected tests by bugs. It takes the findings that need no test,
         and by row the names of the rejected tests; it returns all findings.
-      **pictures: the numbers and arrays that the page draws, by name.
     """
     p_values = {}
     for row, outcome in outcomes.items():
@@ -244,7 +235,7 @@ def make_report(
             result = NOT_APPLICABLE
             parts = [outcome.text]
         checks.append(Check(row, result, "; ".join(part for part in parts if part)))
-    return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures, pictures)
+    return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures)
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:

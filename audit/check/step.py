@@ -36,7 +36,6 @@ _CHANGED_AFTER = (
     "return the noisy sum"
 )
 _ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far)"
-_PRECONDITIONED = "movements and noise are scaled number by number, as by Adam's running means"
 _RELEASED = CheckFinding(
     check="noise",
     name="{name} is released with the model and has no noise",
@@ -148,8 +147,7 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
     seconds = time.perf_counter() - began
     tried_examples = examples.make_extreme_examples(probe.rows)
     if options.extreme_examples is not None:
-        own = examples.read_extreme_examples(options.extreme_examples, probe.rows)
-        tried_examples |= own
+        tried_examples |= examples.read_extreme_examples(options.extreme_examples, probe.rows)
     advice = ": compile it, or check a smaller model" if seconds > 0.2 else ""
     calls = 2 * len(tried_examples) + 300
     options.tell(
@@ -164,10 +162,9 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
         options.tell(f"noise drawn with {counted(len(drawn.given.draws), 'seed')}")
         repeats = ties.find_repeats(drawn.given)
         m = m._replace(drawn=drawn, repeats=repeats, ties=ties.find_ties(drawn))
-    if m.replays:
+    if m.replays and m.drawn and m.drawn.is_sign_step():
         gradient = causes.name_gradient(probe)
-        if m.drawn and m.drawn.is_sign_step():
-            return _report_untried(_describe_replay(m), f"{_ADAM}: {gradient}")
+        return _report_untried(_describe_replay(m), f"{_ADAM}: {gradient}")
     return _judge(m)
 
 
@@ -188,8 +185,8 @@ def _judge(m: Measured) -> CheckReport:
     reason = "noise_multiplier=0: no noise is expected"
     is_whole = m.drawn is None or not m.drawn.given.not_finite
     # A step that keeps state may be an optimizer with running means, which also rescale the noise.
-    if m.drawn and not m.replays and m.drawn.varies_by_number():
-        reason = f"{_PRECONDITIONED}: {causes.name_gradient(m.probe)}"
+    if m.drawn and not m.replays and not causes.is_like_noise(m):
+        reason = "the step keeps state, which hides it"
         m = m._replace(drawn=None)
     elif m.is_changed_after_noise and is_whole:
         reason = _CHANGED_AFTER
@@ -197,7 +194,8 @@ def _judge(m: Measured) -> CheckReport:
 
     outcomes = {"replay": _describe_replay(m)}
     if m.judges_movements:
-        is_all_clipped = bool(not tried.refusal and np.min(tried.norms) > 1 - COARSE)
+        smallest = np.min(tried.norms, initial=np.inf)
+        is_all_clipped = bool(not tried.refusal and smallest > 1 - COARSE)
         larger = m.probe.with_clipping_norm(_LARGER) if is_all_clipped else None
         interaction = movements.measure_interactions(larger or m.probe, tried)
         m = m._replace(interaction=interaction)
@@ -226,16 +224,7 @@ def _judge(m: Measured) -> CheckReport:
         found = causes.explain(m._replace(rejected=rejected))
         return found + [_RELEASED.fill(name=name) for name in released]
 
-    return make_report("step", outcomes, NEEDED, explain, **_make_pictures(m))
-
-
-def _make_pictures(m: Measured) -> dict[str, Any]:
-    """Returns what the page draws: movements, and the noise's deviations by layer."""
-    norms = {name: movement.norm for name, movement in m.tried.described.items()}
-    if m.drawn is None:
-        return {"movements": norms}
-    deviations = zip(m.drawn.layer_names, m.drawn.given.deviations.tolist(), strict=True)
-    return {"movements": norms, "layers": dict(deviations)}
+    return make_report("step", outcomes, NEEDED, explain)
 
 
 def _describe_replay(m: Measured) -> CheckOutcome:
@@ -286,7 +275,9 @@ def _describe_sensitivity(m: Measured) -> CheckOutcome:
     if tried.places:
         measured += f", also when replacing each of {counted(len(tried.places), 'row')}"
     measured += f" (tolerance {largest.tolerance:.2g})"
-    if tried.tolerance > COARSE and not tried.violations:
+    if tried.violations:
+        return CheckOutcome("", figures=figures, measured=measured)
+    if tried.tolerance > COARSE:
         return _hide(tried.tolerance)
     if not tried.is_clipping_seen:
         text = (
@@ -364,7 +355,9 @@ def _describe_noise(
 
     # What passes: noise of which the test of all layers has a p-value above the level.
     freedom = np.sum(drawn.given.freedom)
-    level = LEVEL / max(sum(map(len, p_values.values())), 1)  # Bonferroni's, for all tests of the noise
+    level = LEVEL / max(
+        sum(map(len, p_values.values())), 1
+    )  # Bonferroni's, for all tests of the noise
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     layers = counted(int(np.count_nonzero(drawn.given.freedom)), "layer")
     measured = (

@@ -13,8 +13,8 @@ from audit.report import page, style
 
 _MAX_BARS = 24  # in a figure; the largest are drawn
 _WIDTH = 40  # characters of a line of a bar's name
-# By the row that is violated: what is drawn, the text below the figure, the axis, and the largest right number.
-# Movements may exceed 1 by 2%, for rounding.
+# By the row that is violated: what is drawn, the text below the figure, the axis, and the largest right
+# number. Movements may exceed 1 by 2%, for rounding.
 _FIGURES = {
     "sensitivity": (
         "movements",
@@ -24,7 +24,7 @@ _FIGURES = {
         1.02,
     ),
     "noise": (
-        "layers",
+        "noise",
         "The noise's deviation by layer, over the stated one; 1 is right.",
         "stated deviations",
         1.1,
@@ -32,14 +32,13 @@ _FIGURES = {
 }
 
 
-def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
+def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page of a check of DP-SGD, in UTF-8.
 
     Args:
-      report: the fields of a check's report, as its `to_dict` returns them.
-      pictures: the measured numbers to draw, the report's `pictures`. "movements": how far each example moves
-        the step, by the example's name. "layers": the noise's deviation divided by the stated deviation, by
-        the name of the layer.
+      report: the fields of a check's report, as its `to_dict` returns them. Of its figures, "movements" has
+        how far each example moves the step, by its name, and "noise" the noise's deviation divided by
+        the stated deviation, by the name of the layer.
     """
     subject = "a step" if report["subject"] == "step" else report["subject"]
     title = f"Check of {subject} of DP-SGD"
@@ -47,9 +46,10 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
     figures: list[Markup] = []
     with plt.rc_context(style.STYLE):
         for row, (key, caption, unit, most) in _FIGURES.items():
-            if row in violated and pictures.get(key):
+            values = report["figures"].get(key)
+            if row in violated and values:
                 figure, axes = plt.subplots(figsize=(5.2, 3.2))
-                draw_bars(axes, pictures[key], most)
+                draw_bars(axes, values, most)
                 axes.set(xlabel=unit)
                 figures.append(page.figure(style.svg(figure), caption))
     return page.document(title, page.macros.check(title, report, figures))

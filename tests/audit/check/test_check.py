@@ -318,13 +318,7 @@ def make_logistic_step(squash=lambda x: x, cast=lambda noise: noise, bound=1.0):
     return step, (rng.normal(size=(32, 8)), rng.integers(0, 2, 32))
 
 
-def test_a_correct_batch_of_a_single_row_passes():
-    step, batch = make_logistic_step()
-    one_row = tuple(column[:1] for column in batch)
-    assert audit.check_step(step, np.zeros(8), one_row, **STATED, seeds=64).passed
-
-
-@pytest.mark.parametrize("sigma", [0.1, 0.3])
+@pytest.mark.parametrize("sigma", mostly_slow([0.1, 0.3]))
 def test_few_numbers_with_little_noise_are_not_taken_for_noise_that_the_batch_changes(sigma):
     step, batch = make_logistic_step(cast=lambda noise: sigma * noise)
     stated = STATED | {"noise_multiplier": sigma}
@@ -392,30 +386,6 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     assert "grid" not in rounded.verdict
 
 
-def _draw_uniform(rng, size):
-    return rng.uniform(-(3**0.5), 3**0.5, size)
-
-
-@pytest.mark.parametrize(
-    ("draw", "rejects"), [(np.random.Generator.normal, False), (_draw_uniform, True)]
-)
-def test_the_shape_of_noise_is_told_where_each_layer_is_a_single_number(draw, rejects):
-    """A deviation that 12 draws of a number measure depends on each, so that quotients are not normal."""
-    layers = 400
-    rng = np.random.default_rng(5)
-    batch = rng.normal(size=(16, layers))
-
-    def step(params, batch, seed):
-        clipped = batch / np.maximum(1, np.linalg.norm(batch, axis=1, keepdims=True))
-        noise = draw(np.random.default_rng(seed), size=layers)
-        change = 0.5 * (clipped.sum(axis=0) + noise) / 32
-        return [value - part for value, part in zip(params, change, strict=True)]
-
-    report = audit.check_step(step, list(np.zeros((layers, 1))), batch, **STATED, seeds=12)
-    assert ("noise that is not normal" in report.verdict) == rejects, report
-    assert report.passed != rejects
-
-
 def test_arrays_of_no_numbers_are_left_out():
     step, batch = make_logistic_step()
 
@@ -461,10 +431,6 @@ def test_a_step_that_ends_the_program_is_refused():
         audit.check_step(ends, np.zeros(8), make_logistic_step()[1], **STATED)
 
 
-def test_an_empty_report_has_not_passed():
-    assert not CheckReport("step", (), ()).passed
-
-
 def test_extreme_examples_of_the_callers_are_tried():
     given = plant_bug(
         "numpy",
@@ -508,16 +474,9 @@ def test_what_is_infinite_is_null_in_json():
         return np.where(np.abs(batch[0]).max() > 100, np.inf, after)
 
     report = audit.check_step(overflow, np.zeros(8), batch, **STATED, seeds=12)
-    movements_seen = report.figures["movements"]
-    assert np.inf in movements_seen.values()
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is no number of JSON")
-
-    kept = json.loads(report.to_json(), parse_constant=refuse)
-    for name, norm in movements_seen.items():
-        expected = norm if np.isfinite(norm) else None
-        assert kept["figures"]["movements"][name] == expected, name
+    seen = report.figures["movements"].values()
+    kept = json.loads(report.to_json())["figures"]["movements"].values()
+    assert np.inf in seen and [norm is None for norm in kept] == [norm == np.inf for norm in seen]
 
 
 def test_a_check_loads_neither_jax_nor_torch():
@@ -546,18 +505,16 @@ def test_trees_of_any_kind_come_back_as_they_went():
     assert isinstance(again, Pair) and again.rest["a"][1] is None and again.rest["b"][0] == 2
 
 
-@pytest.mark.parametrize("scale", [1, 0.1])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_noise_that_is_not_finite_at_some_seeds_is_a_finding(scale, value):
+def test_noise_that_is_not_finite_at_some_seeds_is_a_finding():
     """Also where the rest of the noise is wrong, and in a parameter beyond those whose draws are stored."""
-    plain, batch = make_logistic_step(cast=lambda noise: scale * noise)
+    plain, batch = make_logistic_step(cast=lambda noise: 0.1 * noise)
 
     def step(params, batch, seed):
         after = {"w": plain(params["w"], batch, seed), "o": params["o"]}
         rng = np.random.default_rng([seed, 1])
-        noise = scale * rng.normal(size=40_000)
+        noise = 0.1 * rng.normal(size=40_000)
         if seed > 1 and rng.random() < 0.2:
-            noise[-1] = value
+            noise[-1] = np.nan
         return after | {"o": params["o"] + 0.5 * noise / 32}
 
     start = {"w": np.zeros(8), "o": np.zeros(40_000)}
@@ -576,7 +533,7 @@ def test_a_test_without_a_p_value_is_neither_passed_nor_in_the_way_of_others():
     report = make_report("step", outcomes, ("first",))
     results = [check.result for check in report.checks]
     assert results == ["could not be tried", "failed", "passed"]
-    assert not report.passed
+    assert not report.passed and not CheckReport("step", (), ()).passed
 
 
 def test_holms_method_rejects_in_order():

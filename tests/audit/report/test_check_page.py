@@ -25,6 +25,7 @@ def test_only_a_violated_row_has_a_picture(result):
     row = {"name": "sensitivity", "result": result, "seen": "something"}
     report = {"subject": "step", "checks": [row], "findings": [], "passed": result == "passed"}
     report |= {"verdict": "", "level": 0.001, "p_values": {}, "provenance": {}}
-    text = check_page.check_page(report, {"movements": {"a": 2.0}}).decode()
+    report["figures"] = {"movements": {"a": 2.0}}
+    text = check_page.check_page(report).decode()
     assert ("<svg" in text) == (result == "failed")
     assert ("✗ failed" if result == "failed" else "✓ passed") in text
