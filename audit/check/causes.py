@@ -715,6 +715,14 @@ CAUSES = (
         _ALL_OF_NOISE,
     ),
     Cause(
+        "noise",
+        "no noise in some numbers of some steps",
+        "A number of the step is often the same for two seeds: there it shows the sum of gradients.",
+        "add noise to all numbers of the sum at every step",
+        lambda m: m.ties is not None and m.ties.is_at_one and not m.ties.is_shared and {},
+        _ALL_OF_NOISE,
+    ),
+    Cause(
         "independence",
         "the same noise for {which}",
         "{repeats} exactly the noise of another: comparing two steps reveals the gradients.",

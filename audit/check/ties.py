@@ -28,12 +28,14 @@ class Ties(NamedTuple):
     Attributes:
       agreeing: how many draws agree with another one in a parameter, over all parameters compared.
       is_at_ends: whether they agree mostly at the largest and smallest values, as clamped noise does.
+      is_at_one: whether they agree at one value of a parameter in between, as where noise is missing.
       is_shared: whether draws at another batch agree with these, as if the sum were rounded or clamped too;
         None if the step takes no other batch.
     """
 
     agreeing: int
     is_at_ends: bool
+    is_at_one: bool
     is_shared: bool | None
 
 
@@ -48,7 +50,9 @@ def find_ties(drawn: DrawnNoise) -> Ties | None:
     # Two draws agree if they are the same number or neighbours in the parameter's floating-point type. The
     # second term is for the errors of float64 arithmetic.
     tolerances = 1.5 * given.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
-    count = _count_ties(draws, tolerances)
+    is_tie = np.diff(draws, axis=0) <= tolerances
+    count = int(np.sum(is_tie))
+    runs = count - np.sum(is_tie[1:] & is_tie[:-1])  # groups of draws that agree
     at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, columns)
     num_at_ends = np.sum(at_ends) - at_ends[:, 0].size
     # Two draws agree by chance if their normal difference lies within the tolerance, or if a float32
@@ -69,7 +73,8 @@ def find_ties(drawn: DrawnNoise) -> Ties | None:
         joined = np.sort(np.concatenate([draws, others]), axis=0)
         shared = _count_ties(joined, tolerances) - count - own
         is_shared = bool(shared > _SHARED * (own + shared))
-    return Ties(count, is_at_ends, is_shared)
+    is_at_one = not is_at_ends and bool(runs < 1.5 * draws.shape[1])
+    return Ties(count, is_at_ends, is_at_one, is_shared)
 
 
 def _count_ties(draws: Vector, tolerances: Vector) -> int:

@@ -70,6 +70,7 @@ def seen_twice(gradients):
 BUGS = {
     "noise that cancels in a sum": make_step(centred),
     "noise of one length": make_step(of_one_length),
+    "no noise in some numbers": make_step(lambda rng: normal(rng) * rng.integers(0, 2, 44)),
     "noise that is clamped": make_step(lambda rng: normal(rng).clip(-3, 3)),
     "no noise in some steps": make_step(lambda rng: normal(rng) * (rng.random() < 0.5)),
     "noise shared by several numbers": make_step(in_half_of_the_dimensions),
