@@ -32,8 +32,8 @@ _PRECISE = (
 _CHANGED_AFTER = (
     "what an example does depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() "
     "would take away Opacus's hooks); augmentation or sampling before the gradient do it too. Or something "
-    "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with Adam "
-    "return the private gradient, with learning_rate=1"
+    "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
+    "Adam return the private gradient, with learning_rate=1"
 )
 _ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far)"
 _RELEASED = CheckFinding(
