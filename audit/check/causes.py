@@ -1,540 +1,794 @@
-"""The bugs that movements of a step amount to, by name, and what shows that clipping was reached.
+"""The bugs of a step: one table of causes, each with its signature in what was measured, and its fix.
 
-Movements are in units of eta C / B: a norm of 1 is called C.
+C, sigma, eta and B are the clipping norm, noise multiplier, learning rate and batch size that are stated.
+Movements are in units of eta C / B, noise in units of eta sigma C / B.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 
-from audit.check import factors, findings, noise, trees
+from audit.check import noise
 from audit.check.findings import CheckFinding
-from audit.check.movements import TriedExamples, compute_reach
-from audit.check.noise import DrawnNoise
-from audit.check.probe import Movement, RefusedError, StepProbe
-from audit.check.trees import Vector
+from audit.check.movements import COARSE, SeedEffect, TriedExamples
+from audit.check.noise import ALL_LAYERS, EMPTY, FOURFOLD, QUARTER, DrawnNoise
+from audit.check.probe import Movement, StepProbe
+from audit.check.ties import Repeats, Ties
 from audit.written import counted
 
-_REACHED = 0.985  # of C: an added example that moves the step as far counts as stopped by clipping
-_REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row
-_PLATEAU = 3e-3  # the relative difference up to which norms count as the same
-_FIT = 3e-3  # the relative difference up to which a plateau fits a mistake's factor
-_SAME_DIRECTION = 0.99  # the absolute cosine from which two movements count as one direction
-_COARSE = 0.05  # a larger tolerance tells no movement of C from a smaller one
-_EQUALLY_FAR = 0.02  # the relative difference up to which two distances count as equal
-_SIGN_SPREAD = 1.15  # largest over smallest movement of a number by Adam's first step, at most
-_MAX_PIECES = 16  # of a gradient that are clipped by themselves
+_FIT = 3e-3  # the relative difference up to which a plateau fits a factor
+_MOST_TOLERANCE = 0.05  # the same of the noise's deviation, at most
+_NEAR_INTEGER = 2e-3  # the same of a batch size
+_LARGEST_BATCH = 100_000  # a larger batch's size is not named: rounding hides it
+_AT_C = 5e-3  # the distance from C up to which a norm stops there
+
+EXAMPLES = "examples"
+NOISE = "noise"
+BOTH = "both"
+ANY = (EXAMPLES, NOISE, BOTH)
+# Mistakes by a factor: what it multiplies, the mistake in words, and its factor: a quantity and a power of
+# it.
+_MISTAKES = [
+    ((EXAMPLES,), "an example that counts twice", "two", 1),
+    ((EXAMPLES,), "divided by another batch size", "B / rows", 1),
+    (ANY, "C is left out", "C", -1),
+    (ANY, "C enters twice", "C", 1),
+    (ANY, "divided by the batch size twice", "B", -1),
+    (ANY, "not divided by the batch size", "B", 1),
+    (ANY, "the learning rate is left out", "eta", -1),
+    (ANY, "the learning rate enters twice", "eta", 1),
+    ((EXAMPLES,), "divided by the batch's {k} rows, and by the batch size", "rows", -1),
+    ((EXAMPLES,), "clipping in {k} pieces (subspaces, views of an example, tied uses)", "k", 0.5),
+    ((EXAMPLES,), "an example that counts {k} times", "k", 1),
+    ((EXAMPLES,), "divided by {k} accumulated batches or workers", "k", -1),
+    ((EXAMPLES,), "a loss scale of {k:,} divided out after clipping", "scale", -1),
+    ((BOTH,), "C sqrt({k}) of {k} layers, each clipped to C", "layers", 0.5),
+    ((BOTH,), "divided by {k} accumulated batches or workers again", "k", -1),
+    ((BOTH,), "a loss scale of {k:,} that is not divided out", "scale", 1),
+    ((BOTH,), "a loss scale of {k:,} divided out twice", "scale", -1),
+    ((NOISE,), "divided by sqrt(B) too much", "B", -0.5),
+    ((NOISE,), "divided by sqrt(B), or drawn for every example", "B", 0.5),
+    ((NOISE,), "sigma is squared: a variance taken for a deviation", "sigma", 1),
+    ((NOISE,), "sigma is left out", "sigma", -1),
+    ((NOISE,), "the root of sigma: a deviation taken for a variance", "sigma", -0.5),
+    ((NOISE,), "the root of sigma C: a deviation taken for a variance", "sigma C", -0.5),
+    ((NOISE,), "sigma C is squared: a variance taken for a deviation", "sigma C", 1),
+    ((NOISE,), "shared out among layers", "layers", -0.5),
+    ((NOISE,), "made for C sqrt({k}), of {k} layers each clipped to C", "layers", 0.5),
+    ((NOISE,), "sensitivity 2 C (one replaced)", "two", 1),
+    ((NOISE,), "noise added {k} times, by accumulated batches or workers", "k", 0.5),
+    ((NOISE,), "one draw added {k} times, by workers with one generator", "k", 1),
+    ((NOISE,), "the noise of one of {k} accumulated batches or workers", "k", -0.5),
+    ((NOISE,), "divided by {k} accumulated batches or workers", "k", -1),
+    ((NOISE,), "a loss scale of {k:,} divided out of the noise", "scale", -1),
+]
 
 
-class BugCause(NamedTuple):
-    """Why examples move a step too far: the bug's name, and a sentence on what shows it (may be empty)."""
+Words = dict[str, Any]  # to fill in, by their names in braces
 
+
+class Cause(NamedTuple):
+    """A row of the table of causes.
+
+    Attributes:
+      symptom: what it explains: a row of the report, "too far" or "too short" (movements), or "batches".
+      name, meaning, fix: the finding, with measurements in braces.
+      find: returns the words to fill in if the signature fits; several for several occurrences; else nothing.
+      explains: the symptoms that need no other cause if this one fits.
+    """
+
+    symptom: str
     name: str
-    why: str = ""
+    meaning: str
+    fix: str
+    find: Callable[["Measured"], Any]
+    explains: tuple[str, ...] = ()
 
 
-class Excess(NamedTuple):
-    """What the causes of too large movements are judged by.
+class Measured(NamedTuple):
+    """What was measured of a step.
 
     Attributes:
       probe: the step.
-      tried: how far examples move the step, at least one of them by more than C.
-      drawn: the noise, if there is any.
-      examples_interact: whether examples change how far others move the step.
-      violations: the movements of more than C by a description, the largest first.
+      replay: how far two calls with the same seed differ.
+      tried: how far each example moves the step.
+      interaction: how far two parts of a batch together differ from their sum; or why it was not measured.
+      effect: how another seed changes what an example does; None if it could not be measured.
+      drawn: draws of the noise; None if there is none to judge.
+      repeats, ties: the draws and numbers of the noise that agree.
+      p_values, rejected: by row, the p-values of the tests of the noise, and the tests that are rejected.
     """
 
     probe: StepProbe
+    replay: Movement
     tried: TriedExamples
-    drawn: DrawnNoise | None
-    examples_interact: bool
-    violations: dict[str, Movement]
+    interaction: Any = ""  # a Movement, or why it was not measured
+    effect: SeedEffect | None = None
+    drawn: DrawnNoise | None = None
+    repeats: Repeats = Repeats(0, False)
+    ties: Ties | None = None
+    p_values: dict[str, dict[str, float]] = {}
+    rejected: dict[str, list[str]] = {}
 
     @property
-    def largest(self) -> Movement:
-        """The largest movement."""
-        return next(iter(self.violations.values()))
+    def noise(self) -> DrawnNoise:
+        """The draws of the noise, where there are some."""
+        assert self.drawn is not None
+        return self.drawn
+
+    @property
+    def replays(self) -> bool:
+        """Whether two calls with the same seed give the same."""
+        return self.replay.norm <= min(self.replay.tolerance, 1e100)  # which may overflow
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """Whether the seed changes what an example does: noise that examples scale, or what follows."""
+        return self.replays and self.effect is not None and self.effect.movement.excess > 0
+
+    @property
+    def is_changed_after_noise(self) -> bool:
+        """Whether dropout, or something after the noise, makes what an example does depend on the seed."""
+        is_clamped_too = self.ties is not None and self.ties.is_at_ends and self.ties.is_shared
+        is_scaled_noise = self.effect is not None and self.effect.scales_noise
+        return bool(is_clamped_too) or (self.depends_on_seed and not is_scaled_noise)
+
+    @property
+    def judges_movements(self) -> bool:
+        """Whether movements mean anything."""
+        is_hidden = self.depends_on_seed or self.is_changed_after_noise
+        return self.replays and self.tried.is_any_moved and not is_hidden
+
+    @property
+    def interacts(self) -> bool:
+        """Whether examples change each other's gradients."""
+        measured = self.interaction
+        return (
+            self.judges_movements
+            and isinstance(measured, Movement)
+            and 0 < measured.excess < np.inf
+        )
+
+    @property
+    def symptoms(self) -> set[str]:
+        """What is, or may be, wrong: the symptoms for which a cause is looked for."""
+        symptoms = set()
+        if not self.replays:
+            symptoms.add("replay")
+        if self.judges_movements:
+            symptoms.add("too far" if self.tried.violations else "too short")
+        if self.interacts:
+            symptoms.add("separation")
+        if self.drawn is not None:
+            symptoms |= {"noise", "independence", "shape", "batches"}
+        return symptoms
+
+    @property
+    def num_trained(self) -> int:
+        """The number of trained layers."""
+        return int(np.count_nonzero(self.probe.sum_layers(self.probe.is_trained)))
+
+    def name_layers(self, layers: Any) -> str:
+        """Returns the names of layers as text: the first four, and how many more there are."""
+        names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
+        if len(layers) > 4:
+            names += f" and {len(layers) - 4} more"
+        return names
+
+    def find_mistakes(self, scope: str, factor: float, tolerance: float) -> list[str]:
+        """Returns the mistakes that multiply examples, noise or both by a factor, the best fit first."""
+        settings = self.probe.settings
+        rows = len(self.probe.rows[0])
+        quantities: dict[str, Any] = {
+            "two": [2],
+            "k": range(2, 17),
+            "scale": [2**power for power in range(5, 25)],
+            "C": [settings.clipping_norm],
+            "B": [settings.batch_size],
+            "eta": [settings.learning_rate],
+            "sigma": [settings.noise_multiplier],
+            "sigma C": [settings.noise_multiplier * settings.clipping_norm],
+            "layers": [self.num_trained],
+            "rows": [rows] if rows not in (1, settings.batch_size) else [],
+            "B / rows": [settings.batch_size / rows],
+        }
+        errors: dict[str, float] = {}
+        for scopes, words, quantity, power in _MISTAKES:
+            for k in quantities[quantity]:
+                predicted = float(k) ** power if k else np.inf
+                # Rounded, so that mistakes that fit as well as each other stay in their order.
+                error = round(abs(factor / predicted - 1), 3)
+                # A mistake whose factor is about 1 explains nothing, such as "C is left out" where C is 1.
+                if scope in scopes and abs(predicted - 1) > 0.02 and error < tolerance:
+                    errors.setdefault(words.format(k=k), error)
+        return sorted(errors, key=lambda mistake: errors[mistake])
 
 
-def find_plateau(tried: TriedExamples) -> float:
-    """Returns the norm at which the four largest movements of added examples stop; 0 if their norms differ.
+def explain(m: Measured) -> list[CheckFinding]:
+    """Returns the findings: for each symptom, the first causes of the table whose signatures fit."""
+    findings = []
+    symptoms = m.symptoms
+    for cause in CAUSES:
+        if cause.symptom not in symptoms:
+            continue
+        found = cause.find(m)
+        if found is None or found is False:
+            continue
+        row = _ROWS.get(cause.symptom, cause.symptom)
+        template = CheckFinding(row, cause.name, cause.meaning, cause.fix)
+        for words in found if isinstance(found, list) else [found]:
+            filled = template.fill(gradient=name_gradient(m.probe), **words)
+            findings.append(filled._replace(check=words.get("row", row)))
+        if found != []:
+            symptoms -= set(cause.explains)
+    return findings
 
-    It is 0 for examples in place of a row: differences do not stop at one norm even if examples are clipped.
+
+def name_gradient(probe: StepProbe) -> str:
+    """Returns what to return in place of parameters, in words of the step's library."""
+    where = "`p.grad` after clipping and noise" if probe.is_torch else "the clipped and noisy mean"
+    return f"return the private gradient, {where}, with learning_rate=1"
+
+
+# Signatures of movements
+
+
+def is_like_noise(m: Measured) -> bool:
+    """Returns whether two calls with one seed differ as two draws do: by sqrt(2) sigma a number."""
+    deviation = max(m.probe.settings.noise_multiplier * 2**0.5, 1e-300)
+    with np.errstate(over="ignore"):  # an infinite square has the quantile 1
+        square = np.square(np.float64(m.replay.norm) / deviation)
+    return bool(1e-3 < scipy.stats.chi2.cdf(square, m.probe.start.size) < 0.999)
+
+
+def _describe(m: Measured, name: str, why: str = "") -> Words:
+    """Returns the words for the largest movement of more than C."""
+    example, largest = next(iter(m.tried.violations.items()))
+    return {"name": name, "why": why, "norm": largest.norm, "example": example}
+
+
+def _find_size(m: Measured) -> Words | None:
+    """Finds movements and noise that differ from their stated sizes by one factor, and what gives it.
+
+    The factor is the plateau of added examples, or how far examples in place of a row reach, which may be
+    measured a tenth too small.
     """
-    norms = tried.list_norms()
-    if not tried.were_added or len(norms) < 4 or norms[0] > norms[3] * (1 + _PLATEAU):
-        return 0.0
-    return float(norms[0])
+    tried = m.tried
+    if m.drawn is None or tried.tolerance > COARSE:
+        return None
+    deviation = float(m.drawn.compute_deviation())
+    if not deviation > 0:
+        return None
+    error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
+    factor = tried.plateau
+    if tried.refusal:
+        factor = max(tried.reach, deviation * (1 - error))
+    is_larger = factor > 1.003 + 2 * tried.tolerance
+    is_smaller = 0 < factor < min(0.997, 1 - error) and tried.is_stopped
+    agrees = tried.reach < 1.01 * factor and tried.reach > 0.9 * deviation
+    is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
+    if not (is_larger or is_smaller) or not agrees or not is_nearer:
+        return None
+    settings = m.probe.settings
+    size = settings.batch_size / factor
+    fits = []
+    if 1 <= round(size) < _LARGEST_BATCH and abs(size / round(size) - 1) < _NEAR_INTEGER:
+        fits.append(f"B = {round(size)} where {settings.batch_size:g} is stated")
+    rate = settings.learning_rate
+    fits.append(f"a learning rate of {rate * factor:.4g} where {rate:g} is stated")
+    fits += m.find_mistakes(BOTH, factor, 2 * _NEAR_INTEGER)
+    harmless = "" if m.interacts else ": no privacy is lost by it"
+    return {"ratio": factor, "harmless": harmless, "why": "; or ".join(fits)}
 
 
-def is_violation(movement: Movement) -> bool:
-    """Returns whether a movement exceeds C by more than rounding explains; True for NaN."""
-    return not movement.norm <= 1 + movement.tolerance
+def _find_rows(m: Measured) -> Words | None:
+    """Finds examples that exceed C in some rows of the batch only."""
+    places = m.tried.places
+    rows = sorted(row for row, one in places.items() if not one.excess <= 1)
+    if not rows or len(m.tried.violations) > len(rows):
+        return None
+    listed = ", ".join(map(str, rows[:8])) + " ..." * (len(rows) > 8)
+    why = f"It does so in {len(rows)} of {counted(len(places), 'row')} tried: {listed}."
+    return _describe(m, "rows of the batch that are not clipped", why)
 
 
-def find_violations(tried: TriedExamples) -> dict[str, Movement]:
-    """Returns all movements that exceed C, by a description of what was done, the largest first."""
-    violations = {name: one for name, one in tried.list_all().items() if is_violation(one)}
-    return dict(sorted(violations.items(), key=lambda item: -item[1].norm))
-
-
-def stay_below_clipping(tried: TriedExamples) -> bool:
-    """Returns whether no example moves the step by nearly C, so that clipping was not seen."""
-    return compute_reach(tried) < (_REACHED if tried.were_added else _REACHED_BY_REPLACING)
-
-
-def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
-    """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
-
-    It is if an example moves the step by C, or 0.9 C in place of a row. It also is if an added example's
-    movement, or that of a layer which is clipped to a share of C, grows with its features and stops suddenly.
-    """
-    if not stay_below_clipping(tried):
-        return True
-    if not tried.were_added:
-        return False
-    layers: list[int | None] = [None] if plateau > 0 else []
-    return any(
-        _stops_suddenly(probe, tried, layer) for layer in layers + _find_stopped_layers(tried)
+def _find_numbers(m: Measured) -> Words | None:
+    """Finds gradients whose numbers are clipped one by one: most move by C, and none by more."""
+    sizes = np.abs(next(iter(m.tried.violations.values())).vector)
+    sizes = sizes[sizes > 1e-3]
+    is_clipped = sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5
+    return (
+        _describe(m, "clipped number by number", "None moves by more than C.")
+        if is_clipped
+        else None
     )
 
 
-def stops_by_clipping(probe: StepProbe, tried: TriedExamples, norm: float) -> bool:
-    """Returns whether clipping is seen to stop added examples at a norm, in eta C / B, and no farther.
-
-    Examples without floating-point features cannot be followed until they stop. Of these, four have to stop
-    at the norm, in several directions, while another moves the step by less.
-    """
-    plateau = find_plateau(tried)
-    if tried.tolerance > _COARSE or abs(plateau - norm) > _PLATEAU * norm + tried.tolerance:
-        return False
-    columns = [example.columns[0] for example in tried.examples.values()]
-    if any(column.dtype.kind == "f" for column in columns):
-        return _stops_suddenly(probe, tried, None)
-    norms = tried.list_norms()
-    is_any_shorter = bool(np.any((norms > tried.tolerance) & (norms < 0.9 * norm)))
-    return is_any_shorter and _stop_in_several_directions(tried, plateau)
-
-
-def _find_stopped_layers(tried: TriedExamples) -> list[int | None]:
-    """Returns at most three layers, the largest first, in which the four largest norms are the same."""
-    norms = np.sort(tried.list_layer_norms(), axis=0)
-    if len(norms) < 4 or not np.all(np.isfinite(norms)):
-        return []
-    stops = (norms[-4] * (1 + _PLATEAU) > norms[-1]) & (norms[-1] > 0.05)
-    layers = np.flatnonzero(stops)
-    return [int(layer) for layer in layers[np.argsort(-norms[-1][layers])][:3]]
-
-
-def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -> bool:
-    """Returns whether an added example's movement grows with its features, then stops at once by clipping.
-
-    A clipped movement grows in proportion to the features until it stops. Features that the model squashes
-    slow it down long before, and features that the model normalises do not let it grow. Features that the
-    model clamps stop it as suddenly, but at other norms for other parameters.
-
-    Args:
-      probe: the step.
-      tried: the examples.
-      layer: the index of the layer whose norm is measured; None for the norm over all layers.
-    """
-    for example in tried.examples.values():
-        if example.is_scaled or example.columns[0].dtype.kind != "f":
-            continue
-        measure_at = partial(_measure_scaled, probe, example.columns, layer)
-        smallest = measure_at(0)
-        growth = measure_at(trees.LARGEST_SCALE) - smallest
-        if growth < 0.02 * smallest:
-            continue
-        half = _find_scale(measure_at, smallest + 0.5 * growth)
-        full = _find_scale(measure_at, smallest + 0.998 * growth)
-        # In proportion it takes twice the scale from half of the growth to nearly all of it; tanh takes six
-        # times. At the least scale no growth is seen.
-        if half > 2 * trees.LEAST_SCALE and full < 3.5 * half:
-            return not _moves_farther_elsewhere(probe, tried, layer)
-    return False
-
-
-def _measure_scaled(
-    probe: StepProbe, columns: trees.Columns, layer: int | None, scale: float
-) -> float:
-    """Returns how far an added example with scaled features moves the step, in a layer or over all (None)."""
-    scaled = trees.scale_features(columns, scale, probe.rows)
-    difference = probe.run(trees.join(probe.rows, scaled), 0) - probe.base
-    movement = probe.measure(difference, probe.base, len(probe.rows[0]) + 1)
-    return movement.norm if layer is None else float(movement.layer_norms[layer])
-
-
-def _moves_farther_elsewhere(probe: StepProbe, tried: TriedExamples, layer: int | None) -> bool:
-    """Returns whether an added example moves the step farther, by 2%, at other parameters than any here.
-
-    None does if clipping stops those tried here. False if the step refuses other parameters.
-    """
-    norms = tried.list_norms() if layer is None else tried.list_layer_norms()[:, layer]
-    allowed = 1.02 * np.max(norms) + tried.tolerance
-    try:
-        moved = probe.begin_elsewhere()
-        for example in tried.examples.values():
-            is_usable = not example.is_scaled and example.columns[0].dtype.kind == "f"
-            if (
-                is_usable
-                and allowed
-                < _measure_scaled(moved, example.columns, layer, trees.LARGEST_SCALE)
-                < np.inf
-            ):
-                return True
-    except RefusedError:
-        return False
-    return False
-
-
-def _find_scale(measure: Callable[[float], float], level: float) -> float:
-    """Returns, to 0.3%, the scale of features at which an increasing norm reaches a level."""
-    low, high = np.log10([trees.LEAST_SCALE, trees.LARGEST_SCALE])
-    for _ in range(13):
-        middle = (low + high) / 2
-        if measure(10**middle) < level:
-            low = middle
-        else:
-            high = middle
-    return float(10**high)
-
-
-def is_sign_step(probe: StepProbe) -> bool:
-    """Returns whether a step moves every parameter equally far on any batch, as Adam's first step does.
-
-    It is judged on the batch as given, on a part of it, and on larger and smaller features, at several seeds.
-    False where the step refuses more than one of these, or moves too few parameters by more than rounding.
-    """
-    # Each with its seed. The base is the batch as given at seed 0.
-    batches = [
-        (probe.rows, 1),
-        (trees.take(probe.rows, slice(0, max(1, len(probe.rows[0]) // 4))), 0),
-        (trees.scale_features(probe.rows, 10, probe.rows), 0),
-        (trees.scale_features(probe.rows, 0.1, probe.rows), 2),
-    ]
-    results = [probe.base]
-    for rows, seed in batches:
-        try:
-            results.append(probe.run(rows, seed))
-        except RefusedError:
-            continue
-    after = np.array(results)[:, probe.is_trained]
-    distances = np.abs(after - probe.start[probe.is_trained])
-    # Distances that rounding may have changed by more than 2% are left out.
-    is_exact = distances > 50 * trees.compute_ulp(after, probe.spacings[probe.is_trained])
-    distances = distances[np.isfinite(distances) & is_exact]
-    if len(results) < 4 or distances.size < 16:
-        return False
-    # Without the extremes, since a gradient near 0 moves its parameter less.
-    low, high = np.quantile(distances, [0.05, 0.95])
-    return bool(high < _SIGN_SPREAD * low)
-
-
-def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
-    """Returns whether movements and noise are rescaled number by number, as by Adam's running means.
-
-    The noise's deviation then differs between numbers, which are independent. If each number's movement is
-    divided by its own deviation, examples that are clipped to C stop at the norm 1. The four largest norms
-    must be from 0.8 to 1.1, which leaves room for the sampling error of the deviations.
-    """
-    if not drawn.varies_by_number():
-        return False
-    deviations = drawn.given.values.std(axis=0)
-    is_seen = deviations > 0
-    # The squared lengths of k independent normal numbers have variance 2 k, with a relative error over n
-    # seeds of sqrt(2 / n).
-    lengths = np.sum((drawn.given.values[:, is_seen] / deviations[is_seen]) ** 2, axis=1)
-    spread = np.var(lengths, ddof=1) / (2 * np.count_nonzero(is_seen))
-    if spread > 1 + 6 * (2 / len(lengths)) ** 0.5:
-        return False
-    norms = []
-    for movement in tried.list_all().values():
-        # Not all numbers of the noise were kept, or a number moves without noise.
-        if movement.vector.size != deviations.size or np.any(movement.vector[~is_seen]):
-            return False
-        norms.append(np.linalg.norm(movement.vector[is_seen] / deviations[is_seen]))
-    norms.sort(reverse=True)
-    return len(norms) > 3 and bool(0.8 < norms[3] <= norms[0] < 1.1)
-
-
-def find_lost_signal(probe: StepProbe, tried: TriedExamples, plateau: float) -> CheckFinding | None:
-    """Returns the finding that examples stop at a fraction of C, if a mistake explains this; else None.
-
-    Such a mistake shrinks the examples' sum but not the noise. None, too, if movements stop gradually, if
-    rounding is too coarse to tell, or if a layer stops at C / sqrt(layers), its share of C.
-    """
-    tolerance = _FIT + tried.tolerance
-    is_exact = tolerance < 0.1 * plateau + _FIT
-    if not is_exact or not 0 < plateau < 1 - 2 * tolerance:
+def _find_layers(m: Measured) -> Words | None:
+    """Finds layers that are clipped one by one, or without which no example exceeds C."""
+    norms = m.tried.layer_norms
+    if not len(norms) or not np.all(np.isfinite(norms)):
         return None
-    rows = len(probe.rows[0])
-    mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
-    trained_layers = np.unique(probe.layer[probe.is_trained]).size
-    shares = np.max(tried.list_layer_norms(), axis=0) * trained_layers**0.5
-    has_share = shares.size > 1 and bool(np.any(np.abs(shares - 1) < 0.005))
-    if not mistakes or has_share or not _stops_suddenly(probe, tried, None):
-        return None
-    why = f"It fits: {'; or '.join(mistakes)}."
-    return findings.LOST_SIGNAL.fill(name=mistakes[0], plateau=plateau, why=why)
-
-
-def find_cause(evidence: Excess) -> BugCause:
-    """Returns the first of CAUSES that fits movements of more than C, or what was seen if none fits."""
-    for find in CAUSES:
-        cause = find(evidence)
-        if cause is not None:
-            return cause
-    return BugCause("an example that moves the step by more than C", _describe_excess(evidence))
-
-
-def _find_actual_size(evidence: Excess) -> BugCause | None:
-    """Finds noise that is a quarter as large on a batch four times as large."""
-    if evidence.drawn is None:
-        return None
-    drawn = evidence.drawn
-    ratio = drawn.compute_deviation(noise.FOURFOLD) / drawn.compute_deviation()
-    if not abs(4 * ratio - 1) < 0.15:
-        return None
-    return BugCause(findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows.")
-
-
-def _find_unclipped_rows(evidence: Excess) -> BugCause | None:
-    """Finds examples that exceed C in some rows of the batch only."""
-    places = evidence.tried.places
-    rows = sorted(row for row, movement in places.items() if is_violation(movement))
-    if len(evidence.violations) != len(rows):
-        return None
-    listed = ", ".join(map(str, rows[:8])) + (" ..." if len(rows) > 8 else "")
-    why = f"It does so in {len(rows)} of {counted(len(places), 'row')} tried: {listed}."
-    return BugCause("rows of the batch that are not clipped", why)
-
-
-def _find_mixed_examples(evidence: Excess) -> BugCause | None:
-    """Finds examples that change each other's gradients, which leaves the size of a movement unexplained."""
-    if not evidence.examples_interact:
-        return None
-    if _clips_whole_batch(evidence.probe):
-        return BugCause("the batch is clipped, not its examples", "All batches come to one norm.")
-    return None
-
-
-def _find_clipped_numbers(evidence: Excess) -> BugCause | None:
-    """Finds gradients whose numbers are clipped one by one: most move by C, and none by more."""
-    sizes = np.abs(evidence.largest.vector)
-    sizes = sizes[sizes > 1e-3]
-    if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
-        return BugCause("clipped number by number", "No number moves by more than C.")
-    return None
-
-
-def _find_scaling_up(evidence: Excess) -> BugCause | None:
-    """Finds short gradients that are scaled up to C: several movements are just C, and none is less."""
-    norms = evidence.tried.list_norms()
-    norms = norms[norms > 0]
-    at_c = int(np.count_nonzero(np.abs(norms - 1) < _PLATEAU))
-    is_smallest = bool(np.all(norms > 1 - _PLATEAU))
-    if (
-        is_smallest
-        and 4 <= at_c < len(norms) - 4
-        and _stop_in_several_directions(evidence.tried, 1)
-    ):
-        return BugCause(
-            "gradients scaled up to C, not down",
-            "Short ones come to C, longer ones are left as they are: min where max is meant, or max for min?",
-        )
-    return None
-
-
-def _find_wrong_factor(evidence: Excess) -> BugCause | None:
-    """Finds mistakes in a factor, by the norm other than C at which examples stop."""
-    plateau = find_plateau(evidence.tried)
-    # The same gradient several times has one norm without clipping.
-    if not _stop_in_several_directions(evidence.tried, plateau):
-        return None
-    settings = evidence.probe.settings
-    special = {
-        "an example that counts twice": 2.0,
-        "divided by another batch size": settings.batch_size / len(evidence.probe.rows[0]),
-    }
-    for k in range(2, _MAX_PIECES + 1):
-        special[f"clipping in {k} pieces (subspaces, views of an example, tied uses)"] = k**0.5
-        special.setdefault(f"an example that counts {k} times", k)
-    mistakes = factors.find_mistakes(settings, plateau, 5e-3, special)
-    if not mistakes:
-        return None
-    stops = f"All extreme examples move it by {plateau:.4g}"
-    why = f"{stops}, as with {plateau:.4g} times the stated clipping norm."
-    if len(mistakes) > 1:
-        why += f" Or: {'; or '.join(mistakes[1:3])}."
-    return BugCause(mistakes[0], why)
-
-
-def _find_no_clipping(evidence: Excess) -> BugCause | None:
-    """Finds movements far above C that grow with the features, as gradients without clipping do."""
-    tried = evidence.tried
-    scaled = [one.norm for name, one in tried.movements.items() if tried.examples[name].is_largest]
-    plain = [
-        one.norm for name, one in tried.movements.items() if not tried.examples[name].is_scaled
-    ]
-    if evidence.largest.norm > 3 and max(scaled, default=0) > 5 * max(plain, default=0):
-        return BugCause("no clipping of single examples")
-    return None
-
-
-def _find_pieces(evidence: Excess) -> BugCause | None:
-    """Finds movements above C that stop growing with the features: each of several pieces is clipped."""
-    norms = {name: one.norm for name, one in evidence.tried.movements.items()}
-    largest = f"features times {trees.LARGEST_SCALE:g}"
-    pairs = []
-    for name, norm in norms.items():
-        smaller = norms.get(name.replace(largest, "features times 100"), 0.0)
-        if largest in name and smaller > 1.05:
-            pairs.append(abs(norm / smaller - 1) < 0.01)
-    pieces = int(np.ceil(evidence.largest.norm - 0.01))
-    if len(pairs) < 2 or not all(pairs) or not 2 <= pieces <= _MAX_PIECES:
-        return None
-    why = "Larger features do not move it farther: are uses of a shared tensor clipped one by one?"
-    return BugCause(f"clipping in {pieces} pieces or more", why)
-
-
-def _find_other_norm(evidence: Excess) -> BugCause | None:
-    """Finds examples that stop at another norm than C."""
-    plateau = find_plateau(evidence.tried)
-    if not _stop_in_several_directions(evidence.tried, plateau):
-        return None
-    return BugCause(f"clipped to {plateau:.4g} times the stated C", "Extreme examples stop there.")
-
-
-def _stop_in_several_directions(tried: TriedExamples, plateau: float) -> bool:
-    """Returns whether examples that stop at a norm move the step in more than one direction.
-
-    Examples with saturated features may have equal gradients, and so equal norms without clipping.
-    """
-    if plateau == 0:
-        return False
-    vectors = []
-    for movement in tried.movements.values():
-        if abs(movement.norm - plateau) < 1e-3 * plateau + movement.tolerance:
-            vectors.append(movement.vector / np.linalg.norm(movement.vector))
-    if len(vectors) < 2:
-        return False
-    return bool(np.min(np.abs(np.array(vectors) @ vectors[0])) < _SAME_DIRECTION)
-
-
-def _describe_excess(evidence: Excess) -> str:
-    """Returns a sentence that narrows down why movements exceed C, if no known bug explains it."""
-    layer_norms = evidence.tried.list_layer_norms()
-    names = evidence.probe.layer_names
-    largest = evidence.largest
-    if np.all(np.isfinite(layer_norms)):
-        loudest_first = np.argsort(-np.max(layer_norms, axis=0))
-        for count in range(1, len(names) // 2 + 1):
-            other_norms = np.delete(layer_norms, loudest_first[:count], axis=1)
-            if np.max(np.linalg.norm(other_norms, axis=1)) <= 1 + largest.tolerance:
-                listed = ", ".join(names[i] for i in loudest_first[:count][:6])
-                return f"All but {listed} stay within C: is their gradient clipped too?"
-    if largest.norm < 1.1:
-        return "Is a number added to the norm or the factor, or are numbers left out of the norm?"
-    return "They do not stop at any norm: is there any clipping?"
-
-
-def _find_layers(evidence: Excess) -> BugCause | None:
-    """Finds layers that are clipped one by one, or left out of clipping or of its norm."""
-    probe = evidence.probe
-    tried = evidence.tried
-    layer_norms = tried.list_layer_norms()
-    if evidence.examples_interact or not np.all(np.isfinite(layer_norms)):
-        return None
-    peaks = np.max(layer_norms, axis=0)
-    allowed = 1 + tried.tolerance
-
-    # Layers are clipped one by one if none exceeds C, and the loudest example moves several layers by C.
-    loudest = layer_norms[np.argmax(np.linalg.norm(layer_norms, axis=1))]
-    at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))
-    if np.max(peaks) <= max(allowed, 1.005) and at_c > 1:
+    peaks = np.max(norms, axis=0)
+    loudest = norms[np.argmax(np.linalg.norm(norms, axis=1))]
+    at_c = np.sum(np.abs(loudest - 1) < max(0.01, m.tried.tolerance))
+    if np.max(peaks) <= 1 + max(m.tried.tolerance, _AT_C) and at_c > 1:
         moved = np.sum(peaks > 1e-3)
         name = "every layer clipped by itself" if at_c == moved else "layers clipped by themselves"
-        return BugCause(name, f"{at_c} of {moved} layers stop at C at once.")
+        return _describe(m, name, f"{at_c} of {moved} layers stop at C at once.")
 
-    unclipped = _find_unclipped_layers(layer_norms, np.array(probe.dimensions), allowed)
-    if not unclipped:
-        return _find_layers_clipped_apart(probe, layer_norms)
-    names = ", ".join(probe.layer_names[i] for i in unclipped[:6])
-    is_largest = [tried.examples[name].is_largest for name in tried.movements]
-    # A layer that only the norm leaves out is still multiplied by the clipping factor, which is tiny for the
-    # largest features.
-    is_out = np.max(layer_norms[is_largest][:, unclipped], initial=0.0) > 0.1 * np.max(
-        peaks[unclipped]
-    )
-    what = "clipping" if is_out else "the clipping norm"
-    return BugCause(f"{names} left out of {what}", "The others stop at C.")
+    for layers, others in _list_candidates(m):
+        if others[-2:][0] > 0.96:
+            name = f"{m.name_layers(layers)} left out of the clipping norm, or of clipping"
+            return _describe(m, name, "The others stop at C.")
+    return None
 
 
-def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCause | None:
-    """Finds some layers that stop at C while the whole movement exceeds C by 5%."""
-    loudest = np.sort(layer_norms, axis=0)[-3:]
-    exceeds = np.linalg.norm(layer_norms, axis=1) > 1.05
-    at_c = np.abs(layer_norms - 1) < 0.005
-    stops = np.all(np.abs(loudest - 1) < 0.005, axis=0) & np.any(at_c[exceeds], axis=0)
-    if len(loudest) < 3 or not np.any(stops):
-        return None
-    names = ", ".join(probe.layer_names[i] for i in np.flatnonzero(stops)[:6])
-    return BugCause(f"{names} clipped apart from other layers", "Are layers clipped one by one?")
+def _list_candidates(m: Measured) -> Iterator[tuple[list[int], Any]]:
+    """Yields layers without which no example exceeds C, and the sorted norms of the others in all examples.
 
-
-def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: float) -> list[int]:
-    """Returns the first layers without which no example exceeds C, and two at least come near it; [] if none.
-
-    Tries each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of all.
-
-    Args:
-      layer_norms: (examples, layers) the movements' norms within each layer.
-      dimensions: (layers,) the number of axes of each layer's array.
-      allowed: C and the tolerance.
+    They are a layer, all vectors (biases), or the 2, 3, ... layers that move most, up to half of all.
     """
-    layers = layer_norms.shape[1]
-    candidates = [[layer] for layer in range(layers)]
-    vectors = np.flatnonzero(dimensions <= 1).tolist()
-    if 1 < len(vectors) < layers:
-        candidates.append(vectors)
-    loudest = np.argsort(-np.max(layer_norms, axis=0)).tolist()
-    candidates += [loudest[:count] for count in range(2, layers // 2 + 1)]
-    for left_out in candidates:
-        norms = np.sort(np.linalg.norm(np.delete(layer_norms, left_out, axis=1), axis=1))[::-1]
-        if norms[0] <= allowed and len(norms) > 1 and norms[1] > 0.96:
-            return list(left_out)
-    return []
+    norms = m.tried.layer_norms
+    count = norms.shape[1]
+    ranked = np.argsort(-np.max(norms, axis=0)).tolist()
+    candidates = [[layer] for layer in ranked]
+    candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
+    candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
+    for layers in candidates:
+        others = np.sort(np.linalg.norm(np.delete(norms, layers, axis=1), axis=1))
+        if 0 < len(layers) < count and others[-1] <= 1 + m.tried.tolerance:
+            yield layers, others
 
 
-def _clips_whole_batch(probe: StepProbe) -> bool:
-    """Returns whether the batch's sum is clipped: longer batches and larger features move it equally far."""
-    batches = (
-        trees.take(probe.rows, slice(0, 0)),
-        trees.join(*[probe.rows] * 4),
-        trees.scale_features(probe.rows, 1e3, probe.rows),
-    )
-    try:
-        empty, fourfold, scaled = [probe.run(rows, 0) for rows in batches]
-    except RefusedError:
-        return False
-    distance = np.linalg.norm(fourfold - empty)
-    scaled_distance = np.linalg.norm(scaled - empty)
-    return bool(scaled_distance > 0 and abs(distance / scaled_distance - 1) < _EQUALLY_FAR)
+def _find_factor(m: Measured) -> Words | None:
+    """Finds mistakes in a factor, such as clipping in k pieces, by the norm at which examples stop.
+
+    The same gradient several times has one norm without clipping.
+    """
+    plateau = m.tried.plateau
+    if not m.tried.stops_in_several_directions:
+        return None
+    mistakes = m.find_mistakes(EXAMPLES, plateau, _AT_C)
+    mistakes = mistakes or [f"clipped to {plateau:.4g} times the stated C"]
+    why = f"Extreme examples stop at {plateau:.4g} times the stated clipping norm."
+    if len(mistakes) > 1:
+        why += f" Or: {'; or '.join(mistakes[1:3])}."
+    return _describe(m, mistakes[0], why)
 
 
-# The causes of movements of more than C, the most specific first.
-CAUSES: tuple[Callable[[Excess], BugCause | None], ...] = (
-    _find_actual_size,
-    _find_unclipped_rows,
-    _find_mixed_examples,
-    _find_clipped_numbers,
-    _find_scaling_up,
-    _find_layers,
-    _find_wrong_factor,
-    _find_no_clipping,
-    _find_pieces,
-    _find_other_norm,
+def _find_growth(m: Measured) -> Words | None:
+    """Finds movements that grow with the features, stop growing at several C, or are never below C."""
+    norms = {name: one.norm for name, one in m.tried.movements.items()}
+    growths = []
+    for name, norm in norms.items():
+        smaller = norms.get(name.replace("times 1000", "times 100"), 0.0)
+        if "times 1000" in name and smaller > 1.05:
+            growths.append(norm / smaller)
+    pieces = int(np.ceil(m.tried.reach - 0.01))
+    moved = m.tried.norms[m.tried.norms > 0]
+    if np.min(moved, initial=1) > 1 - _FIT and np.sum(np.abs(moved - 1) < _FIT) > 3:
+        why = "Short ones come to C, longer ones are left: min where max is meant, or max for min?"
+        return _describe(m, "gradients scaled up to C, not down", why)
+    if max(growths, default=0) > 2:
+        return _describe(m, "no clipping of single examples", "It grows with the features.")
+    if len(growths) > 1 and np.ptp([1.0, *growths]) < 0.01 and pieces <= 16:
+        why = "Larger features do not move it farther: are uses of a shared tensor clipped one by one?"
+        return _describe(m, f"clipping in {pieces} pieces or more", why)
+    return None
+
+
+def _find_excess(m: Measured) -> Words:
+    """Describes movements of more than C that no other cause explains."""
+    why = "They do not stop at any norm: is there any clipping?"
+    if m.interacts:
+        why = "First look for what mixes examples."
+    elif m.tried.reach < 1.1:
+        why = "Is a number added to the norm or the factor, or are numbers left out of the norm?"
+    else:
+        for layers, _ in _list_candidates(m):
+            names = m.name_layers(layers)
+            why = f"All but {names} stay within C: is their gradient clipped too?"
+            break
+    return _describe(m, _EXCESS, why)
+
+
+def _find_lost_signal(m: Measured) -> Words | None:
+    """Finds examples that stop at a fraction of C, if a mistake explains it that shrinks their sum only.
+
+    A layer that stops at C / sqrt(layers) may be clipped to its share of C.
+    """
+    plateau = m.tried.plateau
+    tolerance = _FIT + m.tried.tolerance
+    if not 0 < plateau < 1 - 2 * tolerance or tolerance > 0.1 * plateau + _FIT:
+        return None
+    shares = np.max(m.tried.layer_norms, axis=0) * m.num_trained**0.5
+    mistakes = m.find_mistakes(EXAMPLES, plateau, tolerance)
+    has_share = shares.size > 1 and np.any(np.abs(shares - 1) < _AT_C)
+    if has_share or not mistakes or not m.tried.is_stopped:
+        return None
+    return {"name": mistakes[0], "plateau": plateau, "why": "; or ".join(mistakes)}
+
+
+# Signatures of noise
+
+
+def _find_repeats(m: Measured) -> Words | None:
+    """Finds seeds that give the noise of others. The same step for all seeds may have no noise at all.
+
+    Then an empty batch shows it. If the step refuses that, a batch with every example four times does: with
+    gradients' part g and noise z the step moves by g + z at the batch as given, and there by 4 g + z.
+    """
+    if not m.repeats.repeated:
+        return None
+    which = "several seeds"
+    if not np.any(m.noise.given.values):
+        which = "every seed"
+        others = {name: other.draws[0] for name, other in m.noise.others.items()}
+        fourfold = (4 * m.noise.given.draws[0] - others.get(FOURFOLD, np.nan)) / 3
+        constant = others.get(EMPTY, fourfold)
+        constant = constant[constant != 0]  # a parameter of exactly 0 has no noise
+        if not constant.size or not 0.3 < np.sqrt(np.mean(constant**2)) < 3:
+            return None
+    seeds = f"of {counted(len(m.noise.given.draws), 'seed')}"
+    repeats = counted(m.repeats.repeated, f"{seeds} gives", f"{seeds} give")
+    return {"which": which, "repeats": repeats}
+
+
+def _list_related(m: Measured) -> list[str]:
+    """Returns the rejected tests that numbers of the noise are independent, the smallest p-value first."""
+    p_values = m.p_values["independence"]
+    rejected = [name for name in m.rejected["independence"] if name != noise.CONSECUTIVE]
+    return sorted(rejected, key=lambda name: p_values[name])
+
+
+def _find_cancelling(m: Measured) -> Words | None:
+    """Finds layers whose noise nearly cancels in their sum, which no other test shows more clearly."""
+    related = _list_related(m)
+    cancelled = []
+    for name, shares in noise.compute_shares(m.noise).items():
+        if f"{noise.SUM_OF} {name}" in related and shares[0] < 0.2:
+            cancelled.append(name)
+    if not cancelled or not related[0].startswith(noise.SUM_OF):
+        return None
+    return {"where": ", ".join(cancelled[:4])}
+
+
+def _find_shared(m: Measured) -> Words | None:
+    related = _list_related(m)
+    return {"tests": "; ".join(related)} if related else None
+
+
+def _find_silent_parts(m: Measured) -> list[Words]:
+    """Finds layers in which some parameters have noise and others have none."""
+    given = m.noise.given
+    sizes = m.noise.layer_sizes
+    is_partial = (given.freedom > 0) & (given.silent > 0) & (given.silent < sizes)
+    found = []
+    for i in np.flatnonzero(is_partial):
+        name = m.probe.layer_names[i]
+        numbers = f"of {sizes[i]:,} numbers of {name}"
+        count = counted(int(given.silent[i]), f"{numbers} is", f"{numbers} are")
+        found.append({"where": f"in a part of {name}", "count": count})
+    return found
+
+
+def _list_wrong_layers(m: Measured, is_silent: bool) -> Any:
+    """Returns the layers whose noise has another deviation than stated: those without any, or the others.
+
+    All trained layers are wrong together if the test of all together rejects and they may have one deviation.
+    """
+    wrong = m.rejected["noise"]
+    given = m.noise.given
+    trained = np.flatnonzero(given.freedom)
+    layers = np.array([i for i in trained if m.probe.layer_names[i] in wrong], int)
+    if wrong and (not layers.size or (ALL_LAYERS in wrong and _are_equal(m, trained))):
+        layers = trained
+    return layers[(given.silent == m.noise.layer_sizes)[layers] == is_silent]
+
+
+def _are_equal(m: Measured, layers: Any) -> bool:
+    """Returns whether layers' deviations may be equal: within 10%, or within eight standard errors."""
+    deviations = m.noise.given.deviations[layers]
+    allowed = max(1.1, 1 + 8 / (2 * np.min(m.noise.given.freedom[layers])) ** 0.5)
+    return bool(np.max(deviations) <= np.min(deviations) * allowed)
+
+
+def _find_silent_layers(m: Measured) -> Words | None:
+    silent = _list_wrong_layers(m, is_silent=True)
+    if not silent.size:
+        return None
+    trained = int(np.count_nonzero(m.noise.given.freedom))
+    where = "anywhere" if len(silent) == trained else f"in {m.name_layers(silent)}"
+    layers = f"of {counted(trained, 'trained layer')}"
+    return {"where": where, "count": counted(len(silent), f"{layers} is", f"{layers} are")}
+
+
+def _find_wrong_deviation(m: Measured) -> Words | None:
+    """Finds deviations other than stated, with the mistakes that explain them if they are equal."""
+    layers = _list_wrong_layers(m, is_silent=False)
+    # Shared noise leaves fewer independent numbers than the test assumes.
+    is_explained = bool(_list_related(m)) and 0.5 < m.noise.compute_deviation() < 2
+    if not layers.size or is_explained:
+        return None
+    deviations = m.noise.given.deviations[layers]
+    freedom = m.noise.given.freedom[layers]
+    is_everywhere = len(layers) == np.count_nonzero(m.noise.given.freedom)
+    figure = f"{np.min(deviations):.3g} to {np.max(deviations):.3g}"
+    remark = "It differs by layer."
+    advice = ""
+    if _are_equal(m, layers):
+        # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom).
+        deviation = float(np.average(deviations**2, weights=freedom) ** 0.5)
+        error = 0.01 + 4 / (2 * np.sum(freedom)) ** 0.5
+        figure = f"{deviation:.3g}"
+        mistakes = m.find_mistakes(NOISE, deviation, min(error, _MOST_TOLERANCE))
+        remark = f"It fits: {'; or '.join(mistakes)}." if mistakes else ""
+        is_within = m.judges_movements and not m.tried.violations
+        multiplier = f"about {deviation * m.probe.settings.noise_multiplier:.3g}"
+        if is_everywhere and is_within and not m.tried.is_clipping_seen:
+            remark += " Or the whole step has another size than stated: clipping was not seen."
+        elif is_everywhere and is_within and deviation > 1:
+            remark += " It is more noise than stated, by which no privacy is lost."
+            advice = f"state the noise multiplier that the step has, {multiplier}, or "
+    where = "" if is_everywhere else f" in {m.name_layers(layers)}"
+    return {"figure": figure, "where": where, "why": remark, "advice": advice}
+
+
+def _find_changes(m: Measured) -> list[Words]:
+    """Finds noise that is not finite, gone, or of another deviation with another batch."""
+    found = []
+    for batch, other in m.noise.others.items():
+        row = noise.row_of(batch)
+        ratio = m.noise.compute_deviation(batch) / m.noise.compute_deviation()
+        words = {"row": row, "name": "noise that depends on the batch"}
+        words["seen"] = f"At {batch} it is {ratio:.3g} times as large."
+        words["fix"] = (
+            "take the noise's deviation from sigma, C and B alone, and add it once a step"
+        )
+        # Noise that is divided by the actual number of examples is 4 times as large at a quarter of them, and
+        # a quarter as large at four times as many.
+        predicted = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
+        if other.not_finite:
+            words["name"] = "NaN or infinity"
+            words["seen"] = f"The step gives NaN or infinity at {batch}."
+            words["fix"] = _FINITE
+        elif abs(ratio / predicted - 1) < 0.15:
+            words["name"] = _ACTUAL_SIZE
+            words["fix"] = _CONSTANT
+        elif batch == EMPTY and ratio == 0:
+            words["name"] = "steps with an empty batch are skipped"
+            words["seen"] = "Nothing moves: whoever sees the step knows that the batch was empty."
+            words["fix"] = "add the noise to a sum of zero too"
+        if other.not_finite or batch in m.rejected[row]:
+            found.append(words)
+    return found
+
+
+def _find_ties(m: Measured) -> Words | None:
+    """Finds noise on a grid, or within a range, that the sum of gradients is not in."""
+    if m.ties is None or m.ties.is_shared:
+        return None
+    name = "noise on a grid that the sum is not on"
+    fix = "draw the noise in float32 or float64, and round the sum after adding it"
+    if m.ties.is_at_ends:
+        name = "noise that is clamped"
+        fix = "draw it by normal() and do not clamp it"
+    return {
+        "name": name,
+        "fix": fix,
+        "ties": counted(m.ties.agreeing, "draw agrees", "draws agree"),
+    }
+
+
+def _find_odd_lengths(m: Measured) -> Words | None:
+    """Finds layers whose noise has nearly one norm, or one that changes too much, and no other shape."""
+    rejected = m.rejected["shape"]
+    names = [name for name in m.probe.layer_names if f"{noise.LENGTH_OF} {name}" in rejected]
+    if not names or len(names) < len(rejected):
+        return None
+    layer = m.probe.layer_names.index(names[0])
+    lengths = m.noise.given.lengths[:, layer]
+    is_fixed = np.var(np.cbrt(lengths / np.mean(lengths))) < 2 / (9 * m.noise.given.counts[layer])
+    name = "noise of one length" if is_fixed else "noise whose size changes from step to step"
+    return {"name": name, "where": ", ".join(names[:4])}
+
+
+_ROWS = {"too far": "sensitivity", "too short": "sensitivity", "batches": "noise and data"}
+_EXCESS = "an example that moves the step by more than C"
+_ACTUAL_SIZE = "normalised by the batch's actual size"
+_CONSTANT = (
+    "divide by the stated batch size, a constant, not by the number of examples that are there"
+)
+_FINITE = (
+    "clip with C / max(C, norm), replace gradients that are not finite by 0, never divide by a size"
+)
+_TOO_FAR = (
+    "too far",
+    "{name}",
+    "One example moves the step by {norm:.4g} times eta C / B, with {example}. {why}",
+    "clip every example's whole gradient, all layers together, to norm C, sum, divide by the stated B once",
+)
+_SIZE = (
+    "a step of another size than stated",
+    "Movements and noise are both {ratio:.4g} times what eta C / B says{harmless}. It fits: {why}.",
+    "state the learning rate, clipping norm and batch size that the step has, or divide by the stated one",
+)
+_SIZES = ("too far", "too short", "noise")
+_SILENT = (
+    "noise",
+    "no noise {where}",
+    "{count} the same for every seed.",
+    "add noise of deviation sigma C to all numbers of the sum, also to an embedding's rows without "
+    "examples; leave numbers that are not trained out of `params`",
+)
+_SHARES = ("independence", "batches", "shape")  # fewer numbers are independent than tests assume
+_ALL_OF_NOISE = ("noise", *_SHARES)
+
+# The first cause that fits explains its symptom. Movements mean little if examples change each other's
+# gradients,
+# and tests of the noise if seeds or numbers share it.
+CAUSES = (
+    Cause(
+        "replay",
+        "noise that does not follow the seed",
+        "Two calls with the same seed differ as much as two draws of the noise: the seed does not "
+        "determine it.",
+        "draw the noise from a generator made of `seed`; until then only the noise can be checked",
+        lambda m: is_like_noise(m) and {},
+        ("replay",),
+    ),
+    Cause(
+        "replay",
+        "a step that keeps state between calls",
+        "Two calls with the same seed and batch differ by {distance:.3g} eta C / B, which the noise "
+        "alone does "
+        "not explain.",
+        "restore parameters, optimizer and generators before each call; with Adam {gradient}",
+        lambda m: {"distance": m.replay.norm},
+    ),
+    Cause(
+        "separation",
+        "examples change each other's gradients",
+        "Two parts of a batch together do not move the step by the sum of what each does alone: it "
+        "differs by "
+        "{distance:.3g} eta C / B.",
+        "look for what mixes examples: batch norm, division by the actual size, a clipping norm or "
+        "weights taken "
+        "from the batch, microbatches clipped as one, a loss over pairs",
+        lambda m: {"distance": m.interaction.norm},
+    ),
+    Cause("too far", *_SIZE, _find_size, _SIZES),
+    Cause("too short", *_SIZE, _find_size, _SIZES),
+    Cause(
+        "too far",
+        "NaN or infinity",
+        "The step gives NaN or infinity with {example}: an example, or its absence, is seen in the model.",
+        _FINITE,
+        lambda m: (
+            not np.isfinite(next(iter(m.tried.violations.values())).norm) and _describe(m, "")
+        ),
+        ("too far",),
+    ),
+    Cause(*_TOO_FAR, _find_rows, ("too far",)),
+    Cause(*_TOO_FAR, lambda m: m.interacts and _find_excess(m), ("too far",)),
+    Cause(*_TOO_FAR, _find_numbers, ("too far",)),
+    Cause(*_TOO_FAR, _find_layers, ("too far",)),
+    Cause(*_TOO_FAR, _find_factor, ("too far",)),
+    Cause(*_TOO_FAR, _find_growth, ("too far",)),
+    Cause(*_TOO_FAR, _find_excess),
+    Cause(
+        "too short",
+        "{name}",
+        "Extreme examples stop at {plateau:.4g} times eta C / B, where the stated noise is for 1: no "
+        "privacy is "
+        "lost by it, but the gradient drowns. It fits: {why}.",
+        "divide the clipped sum by the stated B once, and by nothing else",
+        _find_lost_signal,
+    ),
+    Cause(
+        "noise",
+        "NaN or infinity",
+        "The step gives NaN or infinity at {count:,} of {seeds:,} seeds with the batch as given: "
+        "nothing else can "
+        "be told of the noise.",
+        "look for a logarithm of 0, a division by 0 or an overflow where the noise is drawn, and for "
+        "gradients "
+        "that are not finite at some seeds",
+        lambda m: (
+            bool(m.noise.given.not_finite)
+            and {"count": m.noise.given.not_finite, "seeds": len(m.noise.given.draws)}
+        ),
+        _ALL_OF_NOISE,
+    ),
+    Cause(
+        "noise",
+        "no noise in some steps",
+        "{count} of {seeds} seeds give the step without noise.",
+        "add noise at every step: look for a condition, a branch or a skipped call before it",
+        lambda m: (
+            m.repeats.is_missing
+            and {"count": m.repeats.repeated + 1, "seeds": len(m.noise.given.draws)}
+        ),
+        _ALL_OF_NOISE,
+    ),
+    Cause(
+        "noise",
+        "no noise in some numbers of some steps",
+        "A number of the step is often the same for two seeds: there it shows the sum of gradients.",
+        "add noise to all numbers of the sum at every step",
+        lambda m: m.ties is not None and m.ties.is_at_one and not m.ties.is_shared and {},
+        _ALL_OF_NOISE,
+    ),
+    Cause(
+        "independence",
+        "the same noise for {which}",
+        "{repeats} exactly the noise of another: comparing two steps reveals the gradients.",
+        "make the generator once, before training, or from the whole of the step's seed",
+        _find_repeats,
+        _ALL_OF_NOISE,
+    ),
+    Cause(
+        "independence",
+        "noise that cancels in a sum",
+        "The sum of {where} has much less noise than its numbers: it shows the sum of gradients.",
+        "add the numbers as the generator draws them: do not subtract their mean, and do not pair them",
+        _find_cancelling,
+        _SHARES,
+    ),
+    Cause(
+        "independence",
+        "noise shared by several numbers",
+        "Sums or differences of numbers carry less noise than the accountant assumes; seen in {tests}.",
+        "draw a number for every parameter, from another key in every layer, another generator on "
+        "every worker",
+        _find_shared,
+        _SHARES,
+    ),
+    Cause(
+        "independence",
+        "noise of consecutive steps is related",
+        "Sums or differences of steps carry less noise than the accountant assumes.",
+        "make the generator once, or fold the number of the step into the key",
+        lambda m: bool(m.rejected["independence"]) and {},
+    ),
+    Cause(*_SILENT, _find_silent_parts),
+    Cause(*_SILENT, _find_silent_layers),
+    Cause(
+        "noise",
+        "noise of {figure} times the stated deviation",
+        "It is {figure} times eta sigma C / B{where}. {why}",
+        "{advice}add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B",
+        _find_wrong_deviation,
+    ),
+    Cause("batches", "{name}", "The batch changes the noise. {seen}", "{fix}", _find_changes),
+    Cause(
+        "shape",
+        "{name}",
+        "Draws have few values: {ties} exactly. Steps with different gradients have different "
+        "values, which one "
+        "step tells from each other.",
+        "{fix}",
+        _find_ties,
+        ("shape",),
+    ),
+    Cause(
+        "shape",
+        "{name}",
+        "The norm of the noise of {where} is not that of independent normal numbers: it tells of the "
+        "gradients.",
+        "draw an independent number for every parameter at every step, all of deviation sigma C, and do not "
+        "normalise them",
+        _find_odd_lengths,
+        ("shape",),
+    ),
+    Cause(
+        "shape",
+        "noise that is not normal",
+        "Its distribution is not the Gaussian that the accountant assumes.",
+        "draw it by normal(), not uniform() or laplace(), not truncated, and do not clip after adding it",
+        lambda m: bool(m.rejected["shape"]) and {},
+    ),
 )

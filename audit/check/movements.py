@@ -1,74 +1,162 @@
-"""How far examples move a step: added to its batch, in place of its rows, and several of them together.
+"""How far examples move a step, and what stops them: measured once, for the table of causes.
 
 Movements are in units of eta C / B. An example in place of a row counts half of the difference, since one
 example leaves and another comes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from audit.check import trees
+from audit.check import examples
+from audit.check.examples import Example, replace_rows
 from audit.check.probe import Movement, RefusedError, StepProbe
-from audit.check.trees import Columns, Example, Vector
+from audit.check.trees import Columns, Vector
 
-Parts = tuple[dict[int, Columns], dict[int, Columns]]  # of a batch, each the examples in some rows
+COARSE = 0.05  # a larger tolerance tells no movement of C from a smaller one
+_SAME = 3e-3  # the relative difference up to which norms count as the same
+_SAME_DIRECTION = 0.99  # the absolute cosine from which two movements count as one direction
+_PARALLEL = 0.98  # the absolute cosine from which the noise and what a seed changes are parallel
 _MAX_PLACES = 64  # rows of the batch in which examples are tried
 _PLACES_SECONDS = 6.0  # for trying these rows
 _FIRST_ROWS = 16  # rows tried first: a bug at every m-th row, m <= 16, meets one of them
 _SEED = 20_240_101  # of the random choice of rows
-_PARALLEL = 0.98  # the cosine from which two vectors have the same direction
 
 
-class TriedExamples(NamedTuple):
+@dataclass(frozen=True)
+class TriedExamples:
     """How far examples move a step.
 
     Attributes:
+      probe: the step.
       examples: the examples by name.
       movements: by the example's name, how far it moves the step: added to the batch, or in place of its
         first row (then halved).
       places: by row, half of how far the step moves when the two most different examples are exchanged there.
       refusal: why examples replaced the first row; empty if they were added.
-      redraws_noise: whether a batch with an added example gets another draw of the noise.
     """
 
+    probe: StepProbe
     examples: dict[str, Example]
     movements: dict[str, Movement]
     places: dict[int, Movement]
     refusal: str = ""
-    redraws_noise: bool = False
 
-    @property
-    def were_added(self) -> bool:
-        """Whether examples were added to the batch; if not, they replaced its first row."""
-        return not self.refusal
-
-    @property
+    @cached_property
     def tolerance(self) -> float:
         """The largest tolerance of a movement; 0 if no example could be tried."""
         return max((movement.tolerance for movement in self.movements.values()), default=0.0)
 
-    def list_all(self) -> dict[str, Movement]:
-        """Returns `movements` and `places` as one mapping, by a description of what was done."""
-        suffix = "" if self.were_added else ", in place of the first"
+    @cached_property
+    def described(self) -> dict[str, Movement]:
+        """All movements as one mapping, by a description of what was done."""
+        suffix = ", in place of the first" if self.refusal else ""
         described = {f"{name}{suffix}": movement for name, movement in self.movements.items()}
         for row, movement in self.places.items():
             described[f"two examples in place of row {row}"] = movement
         return described
 
-    def list_norms(self) -> Vector:
-        """Returns the finite norms of the examples' movements, the largest first."""
+    @cached_property
+    def norms(self) -> Vector:
+        """The finite norms of the examples' movements, the largest first."""
         norms = np.array([movement.norm for movement in self.movements.values()])
         return np.sort(norms[np.isfinite(norms)])[::-1]
 
-    def list_layer_norms(self) -> Vector:
-        """Returns the norms within each layer, (examples, layers)."""
+    @cached_property
+    def vectors(self) -> Vector:
+        """The examples' finite movements, (examples, p)."""
+        finite = [one.vector for one in self.movements.values() if np.isfinite(one.norm)]
+        return np.array(finite).reshape(len(finite), self.probe.start.size)
+
+    @cached_property
+    def layer_norms(self) -> Vector:
+        """The norms within each layer, (examples, layers)."""
         return np.array([movement.layer_norms for movement in self.movements.values()])
 
+    @cached_property
     def is_any_moved(self) -> bool:
-        """Returns whether some example changes some parameter."""
-        return any(np.any(movement.vector != 0) for movement in self.list_all().values())
+        """Whether some example changes some parameter."""
+        return any(np.any(movement.vector != 0) for movement in self.described.values())
+
+    @cached_property
+    def violations(self) -> dict[str, Movement]:
+        """The movements that exceed C by more than rounding explains, the largest first; NaN does too."""
+        violations = {name: one for name, one in self.described.items() if not one.excess <= 1}
+        return dict(sorted(violations.items(), key=lambda item: -item[1].norm))
+
+    @cached_property
+    def plateau(self) -> float:
+        """The norm at which the four largest movements of added examples stop; 0 if their norms differ.
+
+        It is 0 for examples in place of a row: differences do not stop at one norm even if examples are
+        clipped.
+        """
+        norms = self.norms
+        if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + _SAME):
+            return 0.0
+        return float(norms[0])
+
+    @cached_property
+    def reach(self) -> float:
+        """How far some example is measured to move the step.
+
+        Examples in place of a row show differences of contributions only. Clipped contributions lie in a ball
+        of radius C, so the radius of the smallest ball around them counts (Badoiu and Clarkson, 2003).
+        """
+        norms = [one.norm for one in self.described.values() if np.isfinite(one.norm)]
+        largest = max(norms, default=0.0)
+        if not self.refusal or not len(self.vectors):
+            return largest
+        # Contributions less that of the first row, of which a movement is half, in as few coordinates.
+        points = 2 * np.vstack([np.zeros_like(self.vectors[0]), self.vectors])
+        points = np.transpose(np.linalg.qr(points.T, mode="r"))
+        center = np.mean(points, axis=0)
+        for i in range(2, 1000):
+            farthest = np.argmax(np.linalg.norm(points - center, axis=1))
+            center = center + (points[farthest] - center) / i
+        return max(largest, float(np.max(np.linalg.norm(points - center, axis=1))))
+
+    @cached_property
+    def stops_in_several_directions(self) -> bool:
+        """Whether examples that stop at the plateau move the step in more than one direction.
+
+        Examples with saturated features may have equal gradients, and so equal norms without clipping.
+        """
+        if not self.plateau:
+            return False
+        norms = np.linalg.norm(self.vectors, axis=1)
+        stops = np.abs(norms - self.plateau) < 1e-3 * self.plateau + self.tolerance
+        directions = self.vectors[stops] / norms[stops, None]
+        return bool(np.min(np.abs(directions @ directions[0]), initial=1) < _SAME_DIRECTION)
+
+    @cached_property
+    def is_stopped(self) -> bool:
+        """Whether the plateau of added examples is seen to be the work of clipping.
+
+        Clipping stops them there at other parameters too, where gradients have other sizes of their own.
+        """
+        if not self.plateau or self.tolerance > COARSE:
+            return False
+        moves = np.random.default_rng(0).normal(size=self.probe.start.size)
+        moves = moves * self.probe.is_trained  # frozen ones may have to be positive
+        try:
+            elsewhere = self.probe.begin_at(self.probe.start + moves)
+        except RefusedError:
+            return False
+        plateau = _measure_each(elsewhere, self.examples, is_added=True).plateau
+        return abs(plateau / self.plateau - 1) < _SAME + self.tolerance
+
+    @property
+    def is_clipping_seen(self) -> bool:
+        """Whether clipping, rather than the gradients' own size, stops the examples.
+
+        It does if one moves the step by nearly C: 0.985 C added, 0.9 C in place of a row.
+        """
+        least = 0.9 if self.refusal else 0.985
+        return self.reach >= least or self.is_stopped
 
 
 class SeedEffect(NamedTuple):
@@ -84,217 +172,140 @@ class SeedEffect(NamedTuple):
     scales_noise: bool
 
 
-def try_examples(probe: StepProbe, examples: dict[str, Example], seconds: float) -> TriedExamples:
+def try_examples(
+    probe: StepProbe, tried_examples: dict[str, Example], seconds: float
+) -> TriedExamples:
     """Returns how far examples move the step when they are added to its batch.
 
-    If the step refuses a larger batch, ignores one more example, or draws other noise for a larger batch,
+    If the step refuses a larger batch, ignores one more example,
     each example replaces the batch's first row instead. Two examples are also tried in several other rows.
 
     Args:
       probe: the step.
-      examples: the examples by name.
+      tried_examples: the examples by name.
       seconds: how long a call of the step takes, which limits the number of rows.
     """
-    added = _measure_each(probe, examples, is_added=True)
-    if added.refusal:
-        refusal = f"the step refused a batch with one more example: {added.refusal}"
-    elif not added.is_any_moved():
+    tried = _measure_each(probe, tried_examples, is_added=True)
+    if tried.refusal or not tried.is_any_moved:
         refusal = "the step ignores one more example"
-    elif _is_noise_redrawn(added, probe.settings.noise_multiplier):
-        refusal = "another size of batch changes its noise"
-        return replace_examples(probe, examples, refusal, seconds)._replace(redraws_noise=True)
-    else:
-        return _try_places(probe, added, seconds)
-    return replace_examples(probe, examples, refusal, seconds)
+        if tried.refusal:
+            refusal = f"the step refused a batch with one more example: {tried.refusal}"
+        tried = _measure_each(probe, tried_examples, is_added=False)
+        if tried.refusal:
+            refusal = f"the step refused a batch with another example: {tried.refusal}"
+        tried = replace(tried, refusal=refusal)
+    if not tried.is_any_moved or not tried.norms.size:
+        return tried
+
+    # As many rows as time allows, but four at least: both ends, the middle and the second row.
+    rows = len(probe.rows[0])
+    count = int(np.clip(_PLACES_SECONDS / (2 * seconds), 4, _MAX_PLACES))
+    random_rows = np.random.default_rng(_SEED).permutation(rows).tolist()
+    ranked = dict.fromkeys([0, rows - 1, rows // 2, *range(1, _FIRST_ROWS), *random_rows])
+    places = {}
+    for row in [row for row in ranked if row < rows][:count]:
+        try:
+            first, second = [run_in_place(tried, name, row, 0) for name in find_opposites(tried)]
+        except RefusedError:
+            break
+        places[row] = probe.measure((first - second) / 2, first, probe.rows)
+    return replace(tried, places=places)
 
 
-def replace_examples(
-    probe: StepProbe, examples: dict[str, Example], refusal: str, seconds: float
+def _measure_each(
+    probe: StepProbe, tried_examples: dict[str, Example], is_added: bool
 ) -> TriedExamples:
-    """Returns how far the step moves when examples replace the batch's first row, and two of them other rows.
-
-    Args:
-      probe: the step.
-      examples: the examples by name.
-      refusal: why examples are not added; if they cannot replace a row either, that reason takes its place.
-      seconds: how long a call of the step takes.
-    """
-    replaced = _measure_each(probe, examples, is_added=False)
-    if replaced.refusal:
-        refusal = f"the step refused a batch with another example: {replaced.refusal}"
-    return _try_places(probe, replaced._replace(refusal=refusal), seconds)
-
-
-def _measure_each(probe: StepProbe, examples: dict[str, Example], is_added: bool) -> TriedExamples:
     """Returns the examples' movements, without places; `refusal` is the last error of a refused batch."""
     movements = {}
-    last_error = ""
-    for name, example in examples.items():
+    refusal = ""
+    for name, example in tried_examples.items():
+        batch = replace_rows(probe.rows, {0: example.columns})
+        share = 0.5
         if is_added:
-            batch = trees.join(probe.rows, example.columns)
-        else:
-            batch = replace_rows(probe.rows, {0: example.columns})
+            batch = examples.join(probe.rows, example.columns)
+            share = 1.0
         try:
             # Seed 0 is that of `base`: the noise of both steps is the same and cancels.
             difference = probe.run(batch, 0) - probe.base
         except RefusedError as error:
-            last_error = str(error)
+            refusal = str(error)
             continue
-        share = 1.0 if is_added else 0.5
-        movements[name] = probe.measure(share * difference, probe.base, len(batch[0]))
-    return TriedExamples(examples, movements, {}, last_error)
+        movements[name] = probe.measure(share * difference, probe.base, batch)
+    return TriedExamples(probe, tried_examples, movements, {}, refusal)
 
 
-def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> TriedExamples:
-    """Returns `tried` with the movements of its two most different examples in several rows of the batch."""
-    if not tried.is_any_moved() or not tried.list_norms().size:
-        return tried
-    rows = len(probe.rows[0])
-    # As many rows as time allows, but four at least: both ends, the middle and the second row.
-    count = int(np.clip(_PLACES_SECONDS / (2 * seconds), 4, _MAX_PLACES))
-    random_rows = np.random.default_rng(_SEED).permutation(rows).tolist()
-    ranked = dict.fromkeys([0, rows - 1, rows // 2, *range(1, _FIRST_ROWS), *random_rows])
-    pair = find_opposites(tried)
-    places = {}
-    for row in [row for row in ranked if row < rows][:count]:
-        try:
-            with_first, with_second = [
-                probe.run(replace_rows(probe.rows, {row: tried.examples[name].columns}), 0)
-                for name in pair
-            ]
-        except RefusedError:
-            break
-        places[row] = probe.measure((with_first - with_second) / 2, with_first, rows)
-    return tried._replace(places=places)
-
-
-def _is_noise_redrawn(tried: TriedExamples, noise_multiplier: float) -> bool:
-    """Returns whether added examples share a movement that looks like the difference of two draws of noise.
-
-    Some steps draw other noise for a larger batch, though the seed is the same. All movements then share the
-    difference of two draws, whose numbers have variance 2 sigma^2. At least four numbers are needed to tell.
-    """
-    vectors = [one.vector for one in tried.movements.values() if np.isfinite(one.norm)]
-    if len(vectors) < 2:
-        return False
-    shared = np.mean(vectors, axis=0)
-    # The median of squares, since examples may move a few numbers far; 0.455 is that of a standard normal.
-    square = float(np.median(shared**2) / 0.455)
-    is_like_noise = shared.size >= 4 and 0.3 < square / max(2 * noise_multiplier**2, 1e-300) < 3
-    shortest = min(np.linalg.norm(vector) for vector in vectors)
-    spread = max(np.linalg.norm(vector - shared) for vector in vectors)
-    return bool(is_like_noise and shortest > 1.05 and np.linalg.norm(shared) > 1.05 * spread)
+def run_in_place(tried: TriedExamples, name: str, row: int, seed: int) -> Vector:
+    """Returns the parameters (p,) after a step with an example, by its name, in place of a row."""
+    rows = replace_rows(tried.probe.rows, {row: tried.examples[name].columns})
+    return tried.probe.run(rows, seed)
 
 
 def find_opposites(tried: TriedExamples) -> tuple[str, str]:
-    """Returns the names of the two examples whose finite movements are farthest apart."""
+    """Returns the names of the example that moves the step farthest, and of one far from it."""
     names = [name for name, movement in tried.movements.items() if np.isfinite(movement.norm)]
-    vectors = np.array([tried.movements[name].vector for name in names])
-    products = vectors @ vectors.T
-    squares = np.diag(products)
-    distances = squares[:, None] + squares - 2 * products
-    first, second = np.unravel_index(int(np.argmax(distances)), distances.shape)
+    first = np.argmax(np.linalg.norm(tried.vectors, axis=1))
+    second = np.argmax(np.linalg.norm(tried.vectors - tried.vectors[first], axis=1))
     return names[first], names[second]
 
 
-def compute_reach(tried: TriedExamples) -> float:
-    """Returns how far some example is measured to move the step, in eta C / B.
-
-    Examples in place of a row show differences of contributions only. Clipped contributions lie in a ball of
-    radius C, so the radius of the smallest ball around them counts. The result is a lower bound on it, by
-    Frank-Wolfe steps on the dual problem (Yildirim, 2008).
-    """
-    norms = [movement.norm for movement in tried.list_all().values()]
-    largest = max((norm for norm in norms if np.isfinite(norm)), default=0.0)
-    finite = [one.vector for one in tried.movements.values() if np.isfinite(one.norm)]
-    if tried.were_added or not finite:
-        return largest
-    # Contributions less that of the first row. A stored movement is half of such a difference.
-    points = 2 * np.array([np.zeros_like(finite[0]), *finite])
-    points = points - points.mean(axis=0)
-    products = points @ points.T
-    squares = np.diag(products)
-    weights = np.full(len(points), 1 / len(points))
-    for i in range(1, 1000):
-        farthest = np.argmax(squares - 2 * products @ weights)
-        weights = weights * (1 - 1 / (i + 1))
-        weights[farthest] += 1 / (i + 1)
-    variance = squares @ weights - weights @ products @ weights
-    return max(largest, float(np.sqrt(max(variance, 0))))
-
-
-def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of a batch with examples, each the columns of one row, in place of some rows."""
-    replaced = [column.copy() for column in rows]
-    for row, example in examples.items():
-        for column, values in zip(replaced, example, strict=True):
-            column[row] = values[0]
-    return replaced
-
-
-def measure_interactions(probe: StepProbe, tried: TriedExamples) -> list[Movement] | str:
+def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Returns how far two parts of a batch move the step together, less the sum of what each does by itself.
 
     A pair of parts is added to the batch, if the step takes larger batches. Others replace rows. The noise
-    cancels. A correct step has interactions of 0 up to rounding. Returns the reason if the step refuses every
-    pair.
+    cancels. A correct step has interactions of 0 up to rounding; the pair that exceeds its tolerance most
+    counts. Returns the reason if the step refuses every pair.
     """
     rows = probe.rows
+    columns = [example.columns for example in tried.examples.values()]
     triples = []  # batches with both parts, with the first and with the second
-    if tried.were_added:
-        examples = [example.columns for example in tried.examples.values()]
+    if not tried.refusal:
         # An odd number: if a step clips examples two by two, it clips the last of the first part together
         # with the first of the second.
-        half = (len(examples) // 2) | 1
-        first_part = trees.join(*examples[:half])
-        second_part = trees.join(*examples[half:])
-        both = trees.join(rows, first_part, second_part)
-        triples.append((both, trees.join(rows, first_part), trees.join(rows, second_part)))
-    for first_rows, second_rows in choose_parts(tried, len(rows[0])):
-        both = replace_rows(rows, first_rows | second_rows)
-        triples.append((both, replace_rows(rows, first_rows), replace_rows(rows, second_rows)))
+        half = (len(columns) // 2) | 1
+        pair = examples.join(*columns[:half]), examples.join(*columns[half:])
+        triples.append([examples.join(rows, *parts) for parts in (pair, pair[:1], pair[1:])])
+    for first, second in choose_parts(tried.examples, len(rows[0])):
+        triples.append([replace_rows(rows, part) for part in (first | second, first, second)])
     measured = []
     error = tried.refusal
     for triple in triples:
         try:
-            after_both, after_first, after_second = [probe.run(batch, 0) for batch in triple]
+            both, first_only, second_only = [probe.run(batch, 0) for batch in triple]
         except RefusedError as refused:
             error = f"the step refused a changed batch: {refused}"
             continue
-        difference = after_both - after_first - after_second + probe.base
-        size = len(triple[1][0])
-        measured.append(probe.measure(difference, after_first, size, steps=4))
-    return measured or error
+        difference = both - first_only - second_only + probe.base
+        measured.append(probe.measure(difference, first_only, triple[1], steps=4))
+    return max(measured, key=lambda movement: movement.excess) if measured else error
 
 
-def choose_parts(tried: TriedExamples, rows: int) -> list[Parts]:
-    """Returns pairs of parts of a batch, each a dict from a row to the example that takes its place.
+Part = dict[int, Columns]  # of a batch: the example that takes the place of a row
+
+
+def choose_parts(tried_examples: dict[str, Example], rows: int) -> Iterator[tuple[Part, Part]]:
+    """Yields pairs of parts of a batch.
 
     Two random halves show what joins all rows, such as a norm of the whole batch. The first two rows show
     what joins neighbours. Two quarters filled with short labels show a mean over all tokens of the batch.
     """
-    if rows < 2:
-        return []
-    examples = [example.columns for example in tried.examples.values()]
-    short = [example.columns for example in tried.examples.values() if example.is_short]
     order = np.random.default_rng(_SEED).permutation(rows).tolist()
+    columns = [example.columns for example in tried_examples.values()]
+    short = [example.columns for example in tried_examples.values() if example.is_short]
+    half = rows // 2
+    quarter = max(rows // 4, 1)
+    pairs = [
+        (order[:half], order[half:], columns),
+        ([0], [1], columns),
+        (order[:quarter], order[quarter : 2 * quarter], short),
+    ]
+    for first, second, choice in pairs:
+        if rows > 1 and choice:
+            # Not choice[row]: the first of all examples is row 0 itself, which would stay as it is.
+            parts = {row: choice[(row + 1) % len(choice)] for row in first + second}
+            yield {row: parts[row] for row in first}, {row: parts[row] for row in second}
 
-    def assign(chosen: list[int], replacements: list[Columns]) -> dict[int, Columns]:
-        # Not replacements[row]: the first of all examples is row 0 itself, which would stay as it is.
-        return {row: replacements[(row + 1) % len(replacements)] for row in chosen}
 
-    pairs = [(order[: rows // 2], order[rows // 2 :]), ([0], [1])]
-    parts = []
-    for first, second in pairs:
-        parts.append((assign(first, examples), assign(second, examples)))
-    if short:
-        quarter = max(rows // 4, 1)
-        quarters = order[:quarter], order[quarter : 2 * quarter]
-        parts.append((assign(quarters[0], short), assign(quarters[1], short)))
-    return parts
-
-
-def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> SeedEffect | None:
+def measure_seed_effect(tried: TriedExamples) -> SeedEffect | None:
     """Returns how the seed changes what the exchange of two examples in the first row does to the step.
 
     The noise is the same for both examples and cancels. What does not cancel: dropout, augmentation, noise
@@ -306,27 +317,22 @@ def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> SeedEffect | 
     """
     if 0 not in tried.places:
         return None
+    probe = tried.probe
     ranked = sorted(tried.movements, key=lambda name: tried.movements[name].norm)
     # The second pair moves the step less, so clipping is less likely to hide what the seed changes.
-    quiet = (ranked[len(ranked) // 2], ranked[0])
+    pairs = find_opposites(tried), (ranked[len(ranked) // 2], ranked[0])
     effects = []
-    for pair in (find_opposites(tried), quiet):
-        batches = [replace_rows(probe.rows, {0: tried.examples[name].columns}) for name in pair]
+    for pair in pairs:
         try:
-            first, second = [[probe.run(rows, seed) for seed in (0, 1)] for rows in batches]
+            first, second = [[run_in_place(tried, one, 0, seed) for seed in (0, 1)] for one in pair]
         except RefusedError:
             return None
         noise = second[0] - second[1]
         difference = first[0] - first[1] - noise
-        movement = probe.measure(difference, first[0], len(probe.rows[0]), steps=4)
-        effects.append(SeedEffect(movement, _is_parallel(probe, difference, noise)))
-    return max(effects, key=lambda effect: effect.movement.norm - effect.movement.tolerance)
-
-
-def _is_parallel(probe: StepProbe, difference: Vector, noise: Vector) -> bool:
-    """Returns whether two vectors are parallel in each layer in which neither is 0."""
-    products = np.bincount(probe.layer, difference * noise)
-    squares = np.bincount(probe.layer, difference**2) * np.bincount(probe.layer, noise**2)
-    is_seen = squares > 0
-    cosines = np.abs(products[is_seen]) / np.sqrt(squares[is_seen])
-    return bool(cosines.size and np.min(cosines) > _PARALLEL)
+        movement = probe.measure(difference, first[0], probe.rows, steps=4)
+        products = np.abs(probe.sum_layers(difference * noise))
+        lengths = np.sqrt(probe.sum_layers(difference**2) * probe.sum_layers(noise**2))
+        is_seen = lengths > 0
+        is_parallel = np.all(products[is_seen] > _PARALLEL * lengths[is_seen])
+        effects.append(SeedEffect(movement, bool(np.any(is_seen) and is_parallel)))
+    return max(effects, key=lambda effect: effect.movement.excess)

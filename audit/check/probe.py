@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.check import trees
+from audit.check import examples, trees
 from audit.check.report import describe_error
 from audit.check.trees import Columns, Vector
 from audit.errors import InputError, number, require, shown
@@ -35,10 +35,6 @@ class StepSettings(NamedTuple):
         """eta C / B, the farthest that one example may move the parameters."""
         return self.learning_rate * self.clipping_norm / self.batch_size
 
-    def rescale(self, factor: float) -> "StepSettings":
-        """Returns the settings of a step that is `factor` times as large."""
-        return self._replace(learning_rate=factor * self.learning_rate)
-
 
 class Movement(NamedTuple):
     """How far an example moves the step, in units of eta C / B.
@@ -55,6 +51,11 @@ class Movement(NamedTuple):
     layer_norms: Vector
     vector: Vector
 
+    @property
+    def excess(self) -> float:
+        """How far the norm exceeds its tolerance."""
+        return self.norm - self.tolerance
+
 
 class RefusedError(Exception):
     """Raised where the step fails on a batch."""
@@ -67,11 +68,12 @@ class StepProbe:
     array among the parameters that holds at least one number.
 
     Attributes:
+      step: the caller's.
       settings: what the caller states of the step.
       rows: the columns of the batch as given.
-      layer_names: (layers,) the layers' paths in the parameters' tree.
+      layer_names, dimensions: (layers,) the layers' paths in the parameters' tree, and their numbers of axes.
+      is_torch: whether some layers are tensors of torch.
       layer: (p,) the index of the layer that each parameter belongs to.
-      dimensions: (layers,) how many axes each layer's array has.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
       spacings: (p,) the distance from 1 to the next larger number, in the floating-point type in which the
@@ -79,77 +81,45 @@ class StepProbe:
       is_trained: (p,) whether a parameter has differed from `base` after any step so far.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        params: Any,
-        batch: Any,
-        stated: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, step: Step, params: Any, batch: Any, stated: Mapping[str, Any]) -> None:
         """Runs the step once, on the batch as given with seed 0.
-
-        Args:
-          step: (params, batch, seed) -> params after a single step.
-          params: the tree of parameters at which the step begins.
-          batch: the tree of the batch's arrays.
-          stated: the fields of `StepSettings`, as the caller gives them.
 
         Raises:
           InputError: a number in `stated` is out of range; parameters, batch or step are of the wrong type;
             or the step returns something else than the parameters.
           RefusedError: the step fails on the batch as given.
         """
-        # What the caller gives.
-        self.settings = _read_settings(stated)
-        require(
-            callable(step),
-            f"`step={shown(step)}` is no function: give (params, batch, seed) -> params",
-        )
-        self._step = step
-        self._params = params
-        self._read_parameters(params)
-        self._batch = batch
-        self.rows = trees.read_columns("batch", batch)
-
-        # What the first step returns: the parameters, and the types in which it rounds them.
-        leaves = self._call(self.rows, 0)
-        self.spacings = self._read_spacings(leaves)
-        self.base = self._read_numbers(leaves)
-        self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
-
-    def _read_parameters(self, params: Any) -> None:
-        """Sets the attributes that follow from the parameters: those of the layers, and `start`.
-
-        A layer is a floating-point array among the parameters. Other and empty arrays are left out.
-        """
+        self.settings = StepSettings(**{name: _read(name, stated[name]) for name in stated})
+        advice = "give (params, batch, seed) -> params"
+        require(callable(step), f"`step={shown(step)}` is no function: {advice}")
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
-        require(
-            layers, f"`params={shown(params)}` holds no floating-point array: give the parameters"
-        )
-
-        parts = []
-        self._layer_sizes = []
-        self.dimensions = []
-        self._coarsest = 0.0  # the largest spacing of the layers' types
-        for leaf in layers.values():
-            part = trees.to_numpy(leaf).ravel()
-            parts.append(part)
-            self._coarsest = max(self._coarsest, _get_spacing(leaf))
-            self._layer_sizes.append(part.size)
-            self.dimensions.append(len(leaf.shape))
+        advice = "give the parameters"
+        require(layers, f"`params={shown(params)}` holds no floating-point array: {advice}")
+        parts = {name: trees.to_numpy(leaf).ravel() for name, leaf in layers.items()}
+        self.step: Callable[..., Any] = step
+        self._params = params
+        self._ends = np.cumsum([part.size for part in parts.values()])[:-1]
+        self._given_spacing = max(map(trees.get_spacing, layers.values()))
+        self.is_torch = any(hasattr(leaf, "detach") for leaf in layers.values())
         self.layer_names = list(layers)
-        self.layer = np.repeat(np.arange(len(parts)), self._layer_sizes)
-        self.start = np.concatenate(parts)
-        is_finite = np.all(np.isfinite(self.start))
-        require(is_finite, "`params` are not finite: give numbers")
+        self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
+        self.layer = np.repeat(np.arange(len(parts)), [part.size for part in parts.values()])
+        self.start = np.concatenate(list(parts.values()))
+        require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
+        self._batch = batch
+        self.rows = examples.read_columns("batch", batch)
+
+        leaves = self._call(self.rows, 0)
+        spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
+        self.spacings = spacings[self.layer]
+        self.base = self._read_numbers(leaves)
+        self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
 
     def run(self, rows: Columns, seed: int) -> Vector:
         """Returns the parameters (p,) after a step on a batch; updates `is_trained`.
-
-        The step gets copies of the parameters, which it may change in place or donate.
 
         Raises:
           InputError: the step returns something else than the parameters.
@@ -159,18 +129,29 @@ class StepProbe:
         self.is_trained |= after != self.base
         return after
 
-    def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
-        """Runs the step on a batch; returns the arrays of the tree that it returns, by their paths.
+    def sum_layers(self, values: Any) -> Any:
+        """Returns the sums (layers,) of one value for each parameter."""
+        return np.bincount(self.layer, values)
 
-        Raises:
-          InputError: the step returns something else than the parameters.
-          RefusedError: the step fails on this batch, or ends the program.
+    def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
+        """Returns the arrays that a step on a batch returns, by their paths, as `run` does.
+
+        The step gets copies of the parameters, which it may change in place or donate.
         """
-        params = trees.map_tree(self._params, _copy_leaf)
+        parts = dict(zip(self.layer_names, np.split(self.start, self._ends), strict=True))
+
+        def copy_leaf(name: str, leaf: Any) -> Any:
+            if name in parts:
+                return trees.restore(parts[name].reshape(leaf.shape), leaf)
+            return leaf.detach().clone() if hasattr(leaf, "detach") else leaf.copy()
+
+        remaining = iter(rows)
+        params = trees.map_tree(self._params, copy_leaf)
+        batch = trees.map_tree(self._batch, lambda _, leaf: trees.restore(next(remaining), leaf))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the caller's code, which is called many times
-                result = self._step(params, trees.restore_batch(rows, self._batch), seed)
+                result = self.step(params, batch, seed)
         except InputError:  # its message says already what to do
             raise
         except SystemExit as error:
@@ -188,65 +169,23 @@ class StepProbe:
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
         """Returns the layers that a step returned, by their paths, as a vector (p,)."""
-        parts = []
-        for name, size in zip(self.layer_names, self._layer_sizes, strict=True):
-            part = trees.to_numpy(leaves[name]).ravel()
-            require(part.size == size, f"`step` returned parameters of other shapes: {_RETURN}")
-            is_real = part.dtype.kind in "iuf"
-            require(is_real, f"`step` returned {part.dtype} for {name}: {_RETURN}")
-            parts.append(part)
-        return np.concatenate(parts)
-
-    def _read_spacings(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns `spacings` (p,) for the types of the arrays that a step returned, by their paths."""
-        spacings = []
-        for name in self.layer_names:
-            spacings.append(_get_spacing(leaves[name]))
-        return np.array(spacings)[self.layer]
-
-    def begin_elsewhere(self) -> "StepProbe":
-        """Returns a probe of the same step that begins at other parameters.
-
-        A normal number is added to each trained parameter. Frozen ones, such as variances that have to be
-        positive, stay as they are.
-
-        Raises:
-          RefusedError: the step fails there.
-        """
-        rng = np.random.default_rng(0)
-        layer_ends = np.cumsum(self._layer_sizes)[:-1]
-        is_trained_by_layer = dict(
-            zip(self.layer_names, np.split(self.is_trained, layer_ends), strict=True)
-        )
-
-        def move_leaf(name: str, leaf: Any) -> Any:
-            """Returns a leaf of the parameters with a normal number added to each trained one of its own."""
-            if name not in is_trained_by_layer:  # it holds no floating-point numbers
-                return leaf
-            moves = rng.normal(size=leaf.shape) * is_trained_by_layer[name].reshape(leaf.shape)
-            moved_leaf = trees.restore_batch([trees.to_numpy(leaf) + moves], leaf)
-            if hasattr(leaf, "detach"):  # a tensor of torch
-                return moved_leaf.requires_grad_(leaf.requires_grad)
-            return moved_leaf
-
-        moved = copy.copy(self)
-        moved._params = trees.map_tree(self._params, move_leaf)
-        moved._read_parameters(moved._params)
-        moved.base = moved._read_numbers(moved._call(moved.rows, 0))
-        moved.is_trained = self.is_trained.copy()
-        return moved
+        after = []
+        for name, part in zip(self.layer_names, np.split(self.start, self._ends), strict=True):
+            values = trees.to_numpy(leaves[name]).ravel()
+            same_size = values.size == part.size
+            require(same_size, f"`step` returned parameters of other shapes: {_RETURN}")
+            is_real = values.dtype.kind in "iuf"
+            require(is_real, f"`step` returned {values.dtype} for {name}: {_RETURN}")
+            after.append(values)
+        return np.concatenate(after)
 
     def with_clipping_norm(self, factor: float) -> "StepProbe | None":
-        """Returns a probe of the same step with a larger clipping norm, and as much larger noise.
+        """Returns a probe of the step with `factor` times the clipping norm, and as much larger noise.
 
         None if the step does not take `clipping_norm`.
-
-        Args:
-          factor: the clipping norm over the stated one.
         """
-        step: Callable[..., Any] = self._step
         try:
-            parameters = inspect.signature(step).parameters
+            parameters = inspect.signature(self.step).parameters
         except (TypeError, ValueError):  # compiled code may hide its parameters
             return None
         if "clipping_norm" not in parameters:
@@ -254,26 +193,27 @@ class StepProbe:
         clipping_norm = factor * self.settings.clipping_norm
         changed = copy.copy(self)
         changed.settings = self.settings._replace(clipping_norm=clipping_norm)
-        changed._step = functools.partial(step, clipping_norm=clipping_norm)
+        changed.step = functools.partial(self.step, clipping_norm=clipping_norm)
         try:
-            changed.base = changed._read_numbers(changed._call(changed.rows, 0))
+            return changed.begin_at(self.start)
         except RefusedError:
             return None
-        return changed
 
-    def measure(
-        self,
-        difference: Vector,
-        after: Vector,
-        examples: int,
-        steps: int = 2,
-    ) -> Movement:
+    def begin_at(self, start: Vector) -> "StepProbe":
+        """Returns a probe that begins at other parameters; raises RefusedError if the step fails there."""
+        moved = copy.copy(self)
+        moved.start = start
+        moved.base = moved._read_numbers(moved._call(self.rows, 0))
+        moved.is_trained = self.is_trained.copy()
+        return moved
+
+    def measure(self, difference: Vector, after: Vector, rows: Columns, steps: int = 2) -> Movement:
         """Measures the length of a difference of steps, in eta C / B, without what rounding adds to it.
 
         Args:
           difference: (p,) the difference of the parameters after two steps, or their signed sum after four.
           after: (p,) the parameters after such a step, from which its rounding is computed.
-          examples: the number of examples in the batch of such a step.
+          rows: the batch of such a step.
           steps: the number of steps in the difference, 2 or 4.
 
         Returns:
@@ -284,34 +224,28 @@ class StepProbe:
         """
         vector = difference / self.settings.unit
         squares = vector**2
-        layer_norms = np.sqrt(np.bincount(self.layer, squares))
+        layer_norms = np.sqrt(self.sum_layers(squares))
         if not np.all(np.isfinite(squares)):
             return Movement(np.inf, 0.0, layer_norms, vector)
 
-        # The norm, without the variance of the rounding errors, which add to the square of each parameter.
-        # A rounding error is uniform over a spacing h, and so has variance h^2 / 12.
-        variance = steps * self.compute_rounding(after, examples) ** 2 / 12
-        square = np.sum(squares) - np.sum(variance)
-        norm = float(np.sqrt(max(square, 0)))
-
-        # The tolerance.
-        around = max(norm, 1.0) if steps == 2 else 0.0  # the norm at which the error is taken
+        # The norm without the variance of the rounding errors: each is uniform over a spacing h, with
+        # variance h^2 / 12.
+        variance = steps * self.compute_rounding(after, rows) ** 2 / 12
+        norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
+        around = 0.0  # the norm at which the error is taken
+        if steps == 2:
+            around = max(norm, 1.0)
         # The variance of |v + e|^2 for |v| = around and an independent normal error e in each parameter, with
         # all of v where the error is largest.
-        variance_of_square = 4 * around**2 * np.max(variance) + 2 * np.sum(variance**2)
-        deviation = np.sqrt(variance_of_square)
+        deviation = np.sqrt(4 * around**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
-        # A margin for what this model of rounding leaves out. For four steps it is generous: four times as
-        # much, not twice. The last term is for the norms that the step itself computes, to clip by.
-        margin = (steps / 2) ** 2 * _FLOOR
-        tolerance += margin + self.get_least_tolerance()
+        # A margin for what this model of rounding leaves out. The last term is for the norms that the step
+        # itself computes, to clip by.
+        tolerance += (steps / 2) ** 2 * _FLOOR
+        tolerance += 4 * max(np.max(self.spacings), self._given_spacing)
         return Movement(norm, float(tolerance), layer_norms, vector)
 
-    def get_least_tolerance(self) -> float:
-        """Returns how far a norm that the step computes in its parameters' precision may be wrong."""
-        return float(4 * max(np.max(self.spacings), self._coarsest))
-
-    def compute_rounding(self, after: Vector, examples: int) -> Vector:
+    def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
         """Returns the spacing (p,) to which a step effectively rounds each parameter, in eta C / B.
 
         A step rounds the update several times, and then the updated parameters. The effective spacing is the
@@ -320,37 +254,26 @@ class StepProbe:
 
         Args:
           after: (p,) the parameters after the step.
-          examples: the number of examples in its batch, each of which adds a rounding.
+          rows: its batch, each example of which adds a rounding.
         """
         update = after - self.start
         # A step may return the private gradient in place of the parameters. A layer that is nearer to 0 than
         # to where it started holds such a gradient, which itself is the update.
-        squares_after = np.bincount(self.layer, after**2)
-        is_gradient = squares_after < np.bincount(self.layer, update**2)
+        is_gradient = self.sum_layers(after**2) < self.sum_layers(update**2)
         update = np.where(is_gradient[self.layer], after, update)
-
-        # The update is rounded to float32 at best, whatever the type of the parameters. Its roundings are
-        # taken as one for each example that is summed, and four more for the few operations on the sum, such
-        # as adding noise and dividing by B.
+        # The update is rounded to float32 at best: one rounding for each example that is summed, and four
+        # more for the few operations on the sum, such as adding noise and dividing by B.
         update_spacings = trees.compute_ulp(update, np.maximum(self.spacings, 2.0**-23))
         result_spacings = trees.compute_ulp(after, self.spacings)
-        rounding = np.sqrt(result_spacings**2 + (4 + examples) * update_spacings**2)
-        rounding = rounding / self.settings.unit
-
-        # What is not rounded at all.
-        is_frozen = np.bincount(self.layer, self.is_trained | (after != self.start)) == 0
-        rounding = np.where(is_frozen[self.layer], 0, rounding)
+        count = 4 + len(rows[0])
+        rounding = np.sqrt(result_spacings**2 + count * update_spacings**2) / self.settings.unit
+        is_moved = self.sum_layers(self.is_trained | (after != self.start)) > 0
         if not self.settings.noise_multiplier:  # without noise, what did not move was not rounded
-            rounding = np.where(after == self.start, 0, rounding)
-        return np.asarray(rounding)
+            return np.where(after == self.start, 0, rounding)
+        return np.where(is_moved[self.layer], rounding, 0)
 
 
-def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
-    """Returns the caller's numbers as settings; raises InputError for a number out of range."""
-    return StepSettings(**{name: read_setting(name, value) for name, value in stated.items()})
-
-
-def read_setting(name: str, value: Any) -> float:
+def _read(name: str, value: Any) -> float:
     """Returns a caller's number, the field `name` of `StepSettings`; raises InputError if out of range."""
     stated = number(name, value, float)
     # From 1e-30 to 1e30, so that the square of any product or quotient of all four is within float64's range.
@@ -361,16 +284,3 @@ def read_setting(name: str, value: Any) -> float:
         limit = "0 or more"
     require(least <= stated < 1e30, f"`{name}={stated:g}`: give a finite number, {limit}")
     return stated
-
-
-def _get_spacing(leaf: Any) -> float:
-    """Returns the distance from 1 to the next larger number that an array's type can hold."""
-    kind = str(leaf.dtype).split(".")[-1]  # "float32" of torch.float32
-    return trees.SPACING.get(kind, 2.0**-52)
-
-
-def _copy_leaf(_: str, leaf: Any) -> Any:
-    """Returns a copy of an array or tensor of the caller's."""
-    if hasattr(leaf, "detach"):  # a tensor of torch
-        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
-    return leaf.copy()

@@ -1,15 +1,18 @@
 """What a check reports: a table for a terminal, findings with their fixes, JSON, a page."""
 
+import platform
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.check import provenance
 from audit.check.findings import CheckFinding
+from audit.version import __version__
 from audit.written import write_json
 
 PASSED = "passed"
@@ -19,16 +22,11 @@ NOT_APPLICABLE = "does not apply"
 LEVEL = 0.001  # the level of all statistical tests of a report together, by Holm's method
 _COLUMNS = 80
 _INDENT = 35  # width of the columns before "what was seen"
+_LIBRARIES = ("jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_accounting")
 
 
 class Check(NamedTuple):
-    """A row of the report.
-
-    Attributes:
-      name: the check's name.
-      result: PASSED, FAILED, UNTRIED or NOT_APPLICABLE.
-      seen: what was seen, in words.
-    """
+    """A row of the report: its name, its result (PASSED, FAILED, ...) and what was seen, in words."""
 
     name: str
     result: str
@@ -77,7 +75,6 @@ class CheckReport:
       needed: the names of the checks that must be tried for the subject to pass.
       p_values: by row and test, the p-value of every statistical test, before Holm's correction.
       figures: what was measured.
-      pictures: the numbers and arrays that the page draws, by name.
       provenance: the date, the code, versions and stated numbers, in words, by name.
     """
 
@@ -87,7 +84,6 @@ class CheckReport:
     needed: tuple[str, ...] = ()
     p_values: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
-    pictures: Mapping[str, Any] = field(default_factory=dict, repr=False)
     provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -101,17 +97,16 @@ class CheckReport:
         if self.findings:
             bugs = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
             return f"FAILED: {'; '.join(bugs)}"
-        missing = [check for check in self.checks if self._is_missing(check)]
+        missing = []
+        for check in self.checks:
+            if check.name in self.needed and check.result not in (PASSED, NOT_APPLICABLE):
+                missing.append(check)
         if missing:
             names = ", ".join(check.name for check in missing)
             return f"INCOMPLETE: {names} could not be tried: {missing[0].seen}"
         if not self.checks:
             return "INCOMPLETE: nothing was checked"
         return "PASSED: no bug was found"
-
-    def _is_missing(self, check: Check) -> bool:
-        """Returns whether a check is needed and applies, but did not pass."""
-        return check.name in self.needed and check.result not in (PASSED, NOT_APPLICABLE)
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
         """Returns the report with its provenance: the date, the code, versions and stated numbers.
@@ -120,17 +115,21 @@ class CheckReport:
           code: the caller's step, or what draws the batches; None for a check of numbers alone.
           stated: the numbers that the caller states, by name.
         """
-        return replace(self, provenance=provenance.collect(code, stated))
-
-    def add_findings(self, more: Sequence[CheckFinding]) -> "CheckReport":
-        """Returns the report with further findings, whose rows then have failed."""
-        checks = []
-        for check in self.checks:
-            names = [finding.name for finding in more if finding.check == check.name]
-            if names:
-                check = Check(check.name, FAILED, "; ".join([*names, check.seen]))
-            checks.append(check)
-        return replace(self, checks=tuple(checks), findings=(*self.findings, *more))
+        facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+        source = getattr(code, "__code__", None)
+        if source is not None:
+            line = f"line {source.co_firstlineno}"
+            facts["code"] = f"{code.__qualname__} in {source.co_filename}, {line}"
+        elif code is not None:
+            facts["code"] = f"{type(code).__module__}.{type(code).__qualname__}"
+        for name, value in stated.items():
+            facts[name] = str(value)
+        facts |= {"audit": __version__, "python": platform.python_version()}
+        for library in ("numpy", *_LIBRARIES):  # only those that are loaded have a version
+            version = getattr(sys.modules.get(library), "__version__", None)
+            if version is not None:
+                facts[library] = str(version)
+        return replace(self, provenance=facts)
 
     def raise_for_findings(self) -> None:
         """Raises FindingsError, with the report as its message, unless the subject passed."""
@@ -138,13 +137,13 @@ class CheckReport:
             raise FindingsError(f"\n{self}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report without its pictures as nested dicts and lists."""
+        """Returns the report as nested dicts and lists."""
         return {
             "subject": self.subject,
             "verdict": self.verdict,
             "passed": self.passed,
-            "checks": _to_dicts(self.checks),
-            "findings": _to_dicts(self.findings),
+            "checks": [check._asdict() for check in self.checks],
+            "findings": [finding._asdict() for finding in self.findings],
             "level": LEVEL,
             "p_values": dict(self.p_values),
             "figures": dict(self.figures),
@@ -156,13 +155,13 @@ class CheckReport:
         return write_json(self.to_dict(), indent=2)
 
     def page(self, path: str | Path) -> Path:
-        """Writes the report, with its pictures, as an HTML page to a path; returns the path."""
+        """Writes the report as an HTML page, with pictures of what is violated; returns its path."""
         # Here, not above: the page draws with matplotlib, which a report as text or JSON does not need.
         from audit import errors
         from audit.report import check_page
         from audit.storage import files
 
-        content = check_page.check_page(self.to_dict(), self.pictures)
+        content = check_page.check_page(self.to_dict())
         return files.write_whole(errors.path("path", path), content, "name another file")
 
     def __str__(self) -> str:
@@ -170,48 +169,26 @@ class CheckReport:
         rule = "-" * _COLUMNS
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
-            if result == FAILED:
-                result = result.upper()
-            row = f"{name:<16}{result:<19}{seen}"
+            shown = result.upper() if result == FAILED else result
+            row = f"{name:<16}{shown:<19}{seen}"
             lines += textwrap.wrap(row, _COLUMNS, subsequent_indent=" " * _INDENT)
         lines.append(rule)
         lines += textwrap.wrap(self.verdict, _COLUMNS)
         for finding in self.findings:
             lines.append("")
             lines += textwrap.wrap(f"{finding.check}: {finding.name}", _COLUMNS)
-            lines += _indent(finding.meaning)
-            lines += _indent(f"Fix: {finding.fix}")
-        return "\n".join(_drop_controls(line) for line in lines)
-
-
-def _drop_controls(line: str) -> str:
-    """Returns a line with "?" for control characters, which a terminal would obey."""
-    return "".join(character if character.isprintable() else "?" for character in line)
-
-
-def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[str, Any]]:
-    """Returns checks or findings as dicts, ready for JSON."""
-    return [record._asdict() for record in records]
-
-
-def _indent(text: str) -> list[str]:
-    """Returns a text as lines of at most 80 columns, indented by two."""
-    return textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
-
-
-def keep_certain_findings(
-    certain: list[CheckFinding], rejected: dict[str, list[str]]
-) -> Sequence[CheckFinding]:
-    """Returns the certain findings alone: the `name_findings` of a report whose rejected tests add none."""
-    return certain
+            for text in (finding.meaning, f"Fix: {finding.fix}"):
+                lines += textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
+        # "?" for control characters, which a terminal would obey.
+        characters = (c if c.isprintable() or c == "\n" else "?" for c in "\n".join(lines))
+        return "".join(characters)
 
 
 def make_report(
     subject: str,
     outcomes: Mapping[str, CheckOutcome],
     needed: tuple[str, ...],
-    name_findings: NameFindings = keep_certain_findings,
-    **pictures: Any,
+    name_findings: NameFindings = lambda certain, _: certain,
 ) -> CheckReport:
     """Judges what the checks saw, all statistical tests together; returns the report.
 
@@ -221,34 +198,30 @@ def make_report(
       needed: the rows that must be tried for the subject to pass.
       name_findings: a function that explains rejected tests by bugs. It takes the findings that need no test,
         and by row the names of the rejected tests; it returns all findings.
-      **pictures: the numbers and arrays that the page draws, by name.
     """
-    # All tests of the report are judged together, to keep its level: the probability with which any of them
-    # rejects if nothing is wrong.
     p_values = {}
     for row, outcome in outcomes.items():
         for what, p_value in outcome.p_values.items():
-            p_values[_label(row, what)] = p_value
+            p_values[f"{row}: {what}"] = p_value
     all_rejected = find_rejected_tests(p_values)
 
-    # The findings that need no test, the rejected tests by row, and the figures of all rows together.
     certain: list[CheckFinding] = []
     rejected: dict[str, list[str]] = {}
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
         certain += outcome.findings
-        rejected[row] = []
-        for what in outcome.p_values:
-            if _label(row, what) in all_rejected:
-                rejected[row].append(what)
+        rejected[row] = [what for what in outcome.p_values if f"{row}: {what}" in all_rejected]
         figures |= outcome.figures
+    rows = list(outcomes)
+    findings = sorted(
+        dict.fromkeys(name_findings(certain, rejected)), key=lambda one: rows.index(one.check)
+    )
 
-    # The result of each row, and what its last column says.
-    findings = _sort_findings(name_findings(certain, rejected), list(outcomes))
     checks = []
     for row, outcome in outcomes.items():
-        # The names of the row's findings, each once, in order.
         names = dict.fromkeys(finding.name for finding in findings if finding.check == row)
+        result = PASSED if outcome.tried else UNTRIED
+        parts = [outcome.text, outcome.measured]
         if names:
             result = FAILED
             parts = [*names, outcome.measured]
@@ -261,23 +234,8 @@ def make_report(
         elif not outcome.applies:
             result = NOT_APPLICABLE
             parts = [outcome.text]
-        else:
-            result = PASSED if outcome.tried else UNTRIED
-            parts = [outcome.text, outcome.measured]
-        check = Check(row, result, "; ".join(part for part in parts if part))
-        checks.append(check)
-    return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures, pictures)
-
-
-def _label(row: str, what: str) -> str:
-    """Returns the key of a row's test in the report's p-values."""
-    return f"{row}: {what}"
-
-
-def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[CheckFinding]:
-    """Returns findings in the order of the table's rows, without repetitions."""
-    unique = dict.fromkeys(findings)
-    return sorted(unique, key=lambda finding: rows.index(finding.check))
+        checks.append(Check(row, result, "; ".join(part for part in parts if part)))
+    return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures)
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
@@ -285,13 +243,11 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
 
     A test whose p-value is NaN decides nothing, but counts among all tests.
     """
-    rejected = set()
+    rejected: set[str] = set()
     decided = [item for item in p_values.items() if not np.isnan(item[1])]
-    ranked = sorted(decided, key=lambda item: item[1])
-    for rank, (name, p_value) in enumerate(ranked):
+    for name, p_value in sorted(decided, key=lambda item: item[1]):
         # The level is shared out among the tests that are not rejected yet.
-        is_rejected = p_value <= LEVEL / (len(p_values) - rank)
-        if not is_rejected:
+        if p_value > LEVEL / (len(p_values) - len(rejected)):
             break
         rejected.add(name)
     return rejected
@@ -299,8 +255,5 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
 
 def describe_error(error: Exception) -> str:
     """Returns an error's type and message on a single line, the message cut after 120 characters."""
-    kind = type(error).__name__
     text = " ".join(str(error).split())
-    if not text:
-        return kind
-    return f"{kind}: {text[:120]}"
+    return f"{type(error).__name__}: {text[:120]}".removesuffix(": ")

@@ -5,36 +5,42 @@ et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
+from scipy import stats
 
-from audit.check import causes, factors, findings, grids, movements, noise, trees
+from audit.check import causes, examples, movements, noise, ties
+from audit.check.causes import Measured
 from audit.check.findings import CheckFinding
-from audit.check.movements import SeedEffect, TriedExamples
+from audit.check.movements import COARSE, TriedExamples
 from audit.check.noise import DrawnNoise
-from audit.check.noise_bugs import NoiseBugs, count_repeats
-from audit.check.noise_pictures import make_noise_pictures
 from audit.check.probe import RefusedError, Step, StepProbe
-from audit.check.report import CheckOutcome, CheckReport, make_report
-from audit.check.trees import Columns, Example
+from audit.check.report import LEVEL, CheckOutcome, CheckReport, make_report
 from audit.errors import InputError, number, require
 from audit.written import counted
 
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
-_COARSE = 0.05  # a larger tolerance hides the movement of one example
+ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
 _COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, which four steps measure
 _FAINT = 1e-3  # C: a tensor that moves by less is hardly trained
-_SECONDS = 5.0  # for further examples if none reaches C
 _LARGER = 100.0  # times C, to see unclipped examples
-_NOTHING_MOVES = "no example changes anything: does the step use its batch?"
-_NOT_FINITE = "the step is not finite"
-_HIDDEN = "other noise at every call hides it"
 _PRECISE = (
     "use float64, a larger learning rate, or return the private gradient in float32, at rate 1"
+)
+_CHANGED_AFTER = (
+    "what an example does depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() "
+    "would take away Opacus's hooks); augmentation or sampling before the gradient do it too. Or something "
+    "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
+    "Adam return the private gradient, with learning_rate=1"
+)
+_ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far)"
+_RELEASED = CheckFinding(
+    check="noise",
+    name="{name} is released with the model and has no noise",
+    meaning="The data change this buffer, and it is neither clipped nor noised.",
+    fix="switch it off (track_running_stats=False in batch norm), or compute it from public data",
 )
 
 
@@ -50,31 +56,6 @@ class StepOptions(NamedTuple):
     extreme_examples: Any = None
     seeds: int | None = None
     tell: Callable[[str], object] = str
-
-
-class StepTrial(NamedTuple):
-    """What was measured of a step.
-
-    Attributes:
-      tried: how far each example moves the step.
-      drawn: draws of the step's noise; None if the caller states that there is none.
-      seed_effect: how another seed changes what an example does; None if it could not be measured.
-      plateau: the norm, in units of eta C / B, at which the four largest movements stop together; 0 if they
-        do not.
-      size: how many times as large as stated the step is. All else is measured at the size that it has.
-    """
-
-    tried: TriedExamples
-    drawn: DrawnNoise | None
-    seed_effect: SeedEffect | None
-    plateau: float
-    size: float = 1.0
-
-    @property
-    def depends_on_seed(self) -> bool:
-        """Whether the seed changes what an example does."""
-        effect = self.seed_effect
-        return effect is not None and effect.movement.norm > effect.movement.tolerance
 
 
 def check_step(
@@ -130,9 +111,10 @@ def check_step(
     'noise'
     """
     chosen = StepOptions(**options)
-    seeds = chosen.seeds
-    if seeds is not None:
-        seeds = read_seeds(seeds)
+    if chosen.seeds is not None:
+        seeds = number("seeds", chosen.seeds, int)
+        require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
+        chosen = chosen._replace(seeds=seeds)
     stated = {
         "clipping_norm": clipping_norm,
         "noise_multiplier": noise_multiplier,
@@ -143,321 +125,125 @@ def check_step(
         # Where a step gives NaN or infinity, the checks report it.
         with np.errstate(all="ignore"):
             probe = StepProbe(step, params, batch, stated)
-            examples = trees.make_extreme_examples(probe.rows)
-            if chosen.extreme_examples is not None:
-                examples |= _read_extreme_examples(chosen.extreme_examples, probe.rows)
-            report = _check_probe(probe, examples, seeds, chosen.tell)
-        buffers = sorted(getattr(step, "changed_buffers", ()))
-        released = [findings.RELEASED_BUFFER.fill(name=name) for name in buffers]
-        report = report.add_findings(released)
+            report = _check_probe(probe, chosen)
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated)
 
 
-def read_seeds(seeds: Any) -> int:
-    """Returns a caller's number of seeds; raises InputError unless it is a whole number, 4 to 100,000."""
-    count = number("seeds", seeds, int)
-    require(4 <= count <= 10**5, f"`seeds={count}`: give 4 to 100,000")
-    return count
-
-
-def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Example]:
-    """Returns each of the caller's own extreme examples, by its name in the report.
-
-    Args:
-      examples: the caller's arrays or tensors in dicts, lists or tuples; each row is an example.
-      rows: the arrays of the batch as given, each (examples, ...). Rows of the examples must have the same
-        shapes.
-
-    Raises:
-      InputError: the number of arrays or the shape of a row differs from the batch's.
-    """
-    columns = trees.read_columns("extreme_examples", examples)
-    is_alike = len(columns) == len(rows)
-    # Not strict: another number of columns is refused by the line above, with a message of ours.
-    for column, batch_column in zip(columns, rows, strict=False):
-        if column.shape[1:] != batch_column.shape[1:]:
-            is_alike = False
-    require(is_alike, "`extreme_examples`: give arrays like the batch's, rows of the same shapes")
-
-    result = {}
-    for i in range(len(columns[0])):
-        result[f"your example {i}"] = Example(trees.take(columns, [i]))
-    return result
-
-
-def _check_probe(
-    probe: StepProbe, examples: dict[str, Example], seeds: int | None, tell: Callable[[str], object]
-) -> CheckReport:
-    """Runs all checks on a step and returns the report.
-
-    An optimizer that rescales each number of the gradient, as Adam does, gets no check but the replay. If
-    movements and noise both differ from their stated sizes by one factor, the step is tried again with the
-    stated learning rate times this factor, and the report names the factor.
-
-    Args:
-      probe: the step. If there is a common factor, its settings are rescaled in place.
-      examples: the examples to add to the batch, by name.
-      seeds: how many draws of the noise to take; None for as many as the estimate needs.
-      tell: called with lines on the progress.
-    """
-    # The replay calls the step once. The probe has called it before, so no compilation is timed.
-    began = time.perf_counter()
-    replay = _check_replay(probe)
-    seconds = time.perf_counter() - began
-    tell(_describe_time(seconds, len(examples)))
+def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
+    """Measures the step, explains what is wrong and returns the report."""
     if not np.all(np.isfinite(probe.base)):
-        return _report_nothing_tried(replay, _NOT_FINITE)
-    if not replay.findings and causes.is_sign_step(probe):
-        return _report_nothing_tried(replay, findings.ADAM)
-
-    trial = _try_step(probe, examples, seeds, seconds, tell)
-    factor = 1.0
-    if not replay.findings:  # movements mean nothing if two calls with the same seed differ
-        drawn = trial.drawn
-        if drawn and not count_repeats(drawn) and causes.is_preconditioned(trial.tried, drawn):
-            return _report_nothing_tried(replay, findings.PRECONDITIONED)
-        factor = _find_common_factor(trial)
-
-    size_finding = None
-    # Gradients that are as small as the noise by chance, unclipped, do not excuse too little noise.
-    if factor > 1 or (factor < 1 and causes.stops_by_clipping(probe, trial.tried, factor)):
-        trained_layers = len(np.unique(probe.layer[probe.is_trained]))
-        why = factors.explain_step_size(factor, probe.settings, trained_layers)
-        unless = findings.UNLESS_UNCLIPPED if factor < 1 else ""
-        size_finding = findings.ANOTHER_SIZE.fill(ratio=factor, unless=unless, why=why)
-        probe.settings = probe.settings.rescale(factor)
-        trial = _try_step(probe, examples, seeds, seconds, tell)._replace(size=factor)
-    return _judge(probe, trial, replay, size_finding)
-
-
-def _describe_time(seconds: float, examples: int) -> str:
-    """Returns a line on how long the check takes, from the seconds of a call and the number of examples."""
-    calls = 2 * examples + 300
+        bug = CheckFinding(
+            "replay",
+            "NaN or infinity",
+            "The step gives NaN or infinity with the batch as given.",
+            "clip with C / max(C, norm), and never divide by a size",
+        )
+        return _report_untried(CheckOutcome("", findings=[bug]), "the step is not finite")
+    # The probe has called the step before, so no compilation is timed.
+    began = time.perf_counter()
+    replay = probe.measure(probe.run(probe.rows, 0) - probe.base, probe.base, probe.rows)
+    seconds = time.perf_counter() - began
+    tried_examples = examples.make_extreme_examples(probe.rows)
+    if options.extreme_examples is not None:
+        tried_examples |= examples.read_extreme_examples(options.extreme_examples, probe.rows)
     advice = ": compile it, or check a smaller model" if seconds > 0.2 else ""
-    shown = f"{1000 * seconds:.0f} ms" if seconds < 10 else f"{seconds:.0f} s"
-    return f"a step takes {shown}{advice}; about {max(1, calls * seconds):.0f} s for all checks"
+    calls = 2 * len(tried_examples) + 300
+    options.tell(
+        f"a step takes {1000 * seconds:.0f} ms{advice}; about {calls * seconds:.0f} s for all checks"
+    )
 
-
-def _report_nothing_tried(replay: CheckOutcome, reason: str) -> CheckReport:
-    """Returns the report of a step of which only the replay could be tried, for the reason given."""
-    rows = ["signal", "sensitivity", "separation", *noise.ROWS]
-    outcomes = {"replay": replay, **dict.fromkeys(rows, _untried(reason))}
-    return make_report("step", outcomes, NEEDED)
-
-
-def _try_step(
-    probe: StepProbe,
-    examples: dict[str, Example],
-    seeds: int | None,
-    seconds: float,
-    tell: Callable[[str], object],
-) -> StepTrial:
-    """Returns how far examples move a step, how large its noise is, and what the seed changes.
-
-    If no example moves the step by nearly C, and time allows, further examples are tried.
-
-    Args:
-      probe: the step.
-      examples: the examples to add to the batch, by name.
-      seeds: how many draws of the noise to take; None for as many as the estimate needs.
-      seconds: how long a call of the step takes.
-      tell: called with a line for each part that is done.
-    """
-    tried = movements.try_examples(probe, examples, seconds)
-    affordable_calls = int(_SECONDS / seconds)
-    if causes.stay_below_clipping(tried) and affordable_calls > len(examples):
-        further = trees.make_further_examples(probe.rows, affordable_calls)
-        tried = movements.try_examples(probe, examples | further, seconds)
-    tell(f"{len(tried.movements)} examples tried, in {counted(len(tried.places), 'row')}")
-    effect = movements.measure_seed_effect(probe, tried)
-    drawn = None
+    tried = movements.try_examples(probe, tried_examples, seconds)
+    options.tell(f"{len(tried.movements)} examples tried, in {counted(len(tried.places), 'row')}")
+    m = Measured(probe, replay, tried, effect=movements.measure_seed_effect(tried))
     if probe.settings.noise_multiplier:  # with a stated 0 there is no noise to compare with
-        drawn = noise.draw_noise(probe, seeds, seconds)
-        tell(f"noise drawn with {counted(len(drawn.given.draws), 'seed')}")
-    return StepTrial(tried, drawn, effect, causes.find_plateau(tried))
+        drawn = noise.draw_noise(probe, options.seeds, seconds)
+        options.tell(f"noise drawn with {counted(len(drawn.given.draws), 'seed')}")
+        repeats = ties.find_repeats(drawn.given)
+        m = m._replace(drawn=drawn, repeats=repeats, ties=ties.find_ties(drawn))
+    if m.replays and m.drawn and m.drawn.is_sign_step():
+        gradient = causes.name_gradient(probe)
+        return _report_untried(_describe_replay(m), f"{_ADAM}: {gradient}")
+    return _judge(m)
 
 
-def _find_common_factor(trial: StepTrial) -> float:
-    """Returns the factor by which both movements and noise differ from their stated sizes, 1 if none is seen.
-
-    In a correct step the largest movement and the noise's deviation are both 1, in stated units. The factor
-    is the plateau of added examples, with which the noise has to agree. For examples in place of a row it is
-    the radius of the ball around their contributions, which may be measured a tenth too small.
-    """
-    drawn = trial.drawn
-    tried = trial.tried
-    if drawn is None or not tried.movements or tried.tolerance > _COARSE or trial.depends_on_seed:
-        return 1.0
-    deviation = float(drawn.compute_deviation())
-    freedom = float(np.sum(drawn.given.freedom))
-    if not deviation > 0 or not freedom:
-        return 1.0
-    error = (
-        4 / (2 * freedom) ** 0.5 + 0.005
-    )  # four standard errors of the deviation and a half percent
-
-    if not tried.were_added:
-        reach = movements.compute_reach(tried)
-        agrees = 0.9 * deviation < reach < deviation * (1 + error)
-        is_shown = reach > 1 + tried.tolerance or deviation < 1 - error
-        return max(reach, deviation * (1 - error)) if agrees and is_shown else 1.0
-
-    plateau = trial.plateau
-    if plateau == 0:
-        return 1.0
-    # A plateau below C does not show a factor if the noise is right: layers may be clipped one by one.
-    is_shown = plateau > 1 or deviation < 1 - error
-    is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation))
-    differs = abs(plateau - 1) > 0.003 + 2 * tried.tolerance
-    agrees = abs(plateau / deviation - 1) < error
-    return plateau if is_shown and is_nearer and differs and agrees else 1.0
+def _report_untried(replay: CheckOutcome, reason: str) -> CheckReport:
+    """Returns the report of a step of which only the replay could be tried, for the reason given."""
+    outcomes = dict.fromkeys(ROWS, _untried(reason))
+    return make_report("step", outcomes | {"replay": replay}, NEEDED)
 
 
-def _judge(
-    probe: StepProbe, trial: StepTrial, replay: CheckOutcome, size_finding: CheckFinding | None
-) -> CheckReport:
-    """Returns the report on a step: the outcomes of all checks, from what was measured.
-
-    Args:
-      probe: the step.
-      trial: what was measured.
-      replay: the outcome of the replay.
-      size_finding: the finding that movements and noise are both of another size than stated, or None. With
-        it, the settings of `probe` are already rescaled to the measured size.
-    """
-    tried = trial.tried
-    drawn = trial.drawn
-    grid = _find_grid(drawn) if drawn else None
-    effect = trial.seed_effect
-    is_changed_after = trial.depends_on_seed and effect is not None and not effect.scales_noise
-    is_changed_after |= bool(grid and grid.is_clamped and grid.is_shared)
-    if replay.findings:  # movements mean nothing if two calls with the same seed differ
-        signal = sensitivity = separation = _untried(_HIDDEN)
-    else:
-        signal = _check_signal(probe, tried)
-        if (
-            is_changed_after or trial.depends_on_seed
-        ):  # or the examples decide how large the noise is
-            sensitivity = separation = _untried(findings.SEED_CHANGES_EXAMPLES)
-        else:
-            separation = _check_separation(probe, tried)
-            sensitivity = _check_sensitivity(probe, trial, bool(separation.findings))
-    if size_finding:
-        sensitivity = sensitivity._replace(findings=[size_finding, *sensitivity.findings])
-
-    reason = "noise_multiplier=0: no noise is expected"
-    # A step that keeps state may be an optimizer with running means, which also rescale the noise.
-    is_stateful = findings.STATEFUL.name in {finding.name for finding in replay.findings}
-    if drawn and is_stateful and drawn.varies_by_number():
-        reason = findings.PRECONDITIONED
-        drawn = None
-    elif drawn and is_changed_after and not drawn.given.not_finite:
-        reason = findings.SEED_CHANGES_EXAMPLES
-        drawn = None
-    norms = {name: movement.norm for name, movement in tried.list_all().items()}
-    pictures: dict[str, Any] = {"movements": norms, "size": trial.size}
-    noise_outcomes = dict.fromkeys(noise.ROWS, _untried(reason))
-    if drawn:
-        noise_outcomes = noise.check_noise(drawn)
-    outcomes = {
-        "replay": replay,
-        "signal": signal,
-        "sensitivity": sensitivity,
-        "separation": separation,
-        **noise_outcomes,
-    }
-    if drawn is None or drawn.given.not_finite:
-        return make_report("step", outcomes, NEEDED, **pictures)
-    bugs = NoiseBugs(
-        settings=probe.settings,
-        drawn=drawn,
-        grid=grid,
-        max_size=_find_max_size(trial, replay),
-        is_clipping_seen=partial(_is_clipping_seen, probe, trial, replay),
-    )
-    return make_report(
-        "step", outcomes, NEEDED, bugs.name, **pictures, **make_noise_pictures(drawn)
-    )
-
-
-def _is_clipping_seen(probe: StepProbe, trial: StepTrial, replay: CheckOutcome) -> bool:
-    """Returns whether clipping is seen to stop examples at C; False if movements mean nothing."""
-    if replay.findings or trial.depends_on_seed or causes.find_violations(trial.tried):
-        return False
-    return causes.stops_by_clipping(probe, trial.tried, 1.0)
-
-
-def _find_max_size(trial: StepTrial, replay: CheckOutcome) -> float:
-    """Returns the smallest size, over the stated one, that a step may have in which no example exceeds C.
-
-    It is infinite if the report names the size already, or if a movement is not finite, and 0 if movements
-    mean nothing.
-    """
-    if replay.findings or trial.depends_on_seed:
-        return 0.0
-    norms = [movement.norm for movement in trial.tried.list_all().values()]
-    if trial.size != 1 or not np.all(np.isfinite(norms)):
-        return np.inf
-    return movements.compute_reach(trial.tried) - trial.tried.tolerance
-
-
-def _find_grid(drawn: DrawnNoise) -> grids.NoiseGrid | None:
-    """Returns the grid or range of the noise, compared with another batch's noise; None without one."""
-    accepted = drawn.list_accepted()
-    other = accepted.get(noise.QUARTER, accepted.get(noise.FEATURES))
-    return grids.find_grid(drawn.given, other)
-
-
-def _untried(reason: str) -> CheckOutcome:
+def _untried(reason: str, **figures: Any) -> CheckOutcome:
     """Returns the outcome of a check that could not be tried."""
-    return CheckOutcome(reason, tried=False)
+    return CheckOutcome(reason, tried=False, figures=figures)
 
 
-def _check_replay(probe: StepProbe) -> CheckOutcome:
-    """Checks that two calls of the step with the same batch and seed give the same, up to rounding."""
-    base = probe.base
-    if not np.all(np.isfinite(base)):
-        bug = findings.NOT_FINITE.fill(check="replay", where="the batch as given")
-        return CheckOutcome("", findings=[bug])
-    again = probe.run(probe.rows, 0)
-    distance = float(np.linalg.norm(again - base)) / probe.settings.unit
-    figures = {"replay": distance}
-    rounding = probe.compute_rounding(base, len(probe.rows[0]))
-    if distance <= 2 * np.linalg.norm(rounding):  # each of the two calls may be off by its rounding
-        how = "equal to the bit" if distance == 0 else "equal up to rounding"
-        return CheckOutcome(f"same seed, same step: {how}", figures=figures)
+def _judge(m: Measured) -> CheckReport:
+    """Returns the report on a step: the outcomes of all rows, and the causes of what is wrong."""
+    tried = m.tried
+    reason = "noise_multiplier=0: no noise is expected"
+    is_whole = m.drawn is None or not m.drawn.given.not_finite
+    # A step that keeps state may be an optimizer with running means, which also rescale the noise.
+    if m.drawn and not m.replays and not causes.is_like_noise(m):
+        reason = "the step keeps state, which hides it"
+        m = m._replace(drawn=None)
+    elif m.is_changed_after_noise and is_whole:
+        reason = _CHANGED_AFTER
+        m = m._replace(drawn=None)
 
-    # Either the step keeps state, or its noise ignores the seed. The difference of two draws of the noise has
-    # sqrt(2) times its deviation in every number, so its squared length is chi-squared.
-    bug = findings.STATEFUL.fill(distance=distance)
-    deviation = probe.settings.noise_multiplier * 2**0.5
-    if deviation > 0:
-        with np.errstate(over="ignore"):  # an infinite square has the quantile 1
-            square = np.square(np.float64(distance) / deviation)
-        if 1e-3 < scipy.stats.chi2.cdf(square, base.size) < 0.999:
-            bug = findings.UNSEEDED
-    return CheckOutcome("", findings=[bug], figures=figures)
+    outcomes = {"replay": _describe_replay(m)}
+    if m.judges_movements:
+        smallest = np.min(tried.norms, initial=np.inf)
+        is_all_clipped = bool(not tried.refusal and smallest > 1 - COARSE)
+        larger = m.probe.with_clipping_norm(_LARGER) if is_all_clipped else None
+        interaction = movements.measure_interactions(larger or m.probe, tried)
+        m = m._replace(interaction=interaction)
+        outcomes["signal"] = _describe_signal(tried)
+        outcomes["sensitivity"] = _describe_sensitivity(m)
+        outcomes["separation"] = _describe_separation(m, is_all_clipped and larger is None)
+    else:
+        hidden = _untried("other noise at every call hides it")
+        if m.replays:
+            hidden = _untried(_CHANGED_AFTER)
+            if not tried.is_any_moved:
+                hidden = _untried("no example changes anything: does the step use its batch?")
+        outcomes |= dict.fromkeys(("signal", "sensitivity", "separation"), hidden)
+        if m.replays and tried.is_any_moved:
+            outcomes["signal"] = _describe_signal(tried)
+    if not is_whole:
+        reason = "the step is not finite at some seeds"
+    outcomes |= dict.fromkeys(ROWS[4:], _untried(reason))
+    if m.drawn and is_whole:
+        m = m._replace(p_values=noise.run_tests(m.drawn))
+        outcomes |= _describe_noise(m.noise, m.p_values)
+
+    def explain(_: Any, rejected: dict[str, list[str]]) -> list[CheckFinding]:
+        """Returns the findings: those of the table, and buffers that the step changed."""
+        released = sorted(getattr(m.probe.step, "changed_buffers", ()))
+        found = causes.explain(m._replace(rejected=rejected))
+        return found + [_RELEASED.fill(name=name) for name in released]
+
+    return make_report("step", outcomes, NEEDED, explain)
 
 
-def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
-    """Checks that some example moves each trained tensor, here called a layer, by 0.001 C at least.
+def _describe_replay(m: Measured) -> CheckOutcome:
+    """Describes whether two calls of the step with the same batch and seed give the same, up to rounding."""
+    how = "equal to the bit" if not np.any(m.replay.vector) else "equal up to rounding"
+    return CheckOutcome(f"same seed, same step: {how}", figures={"replay": m.replay.norm})
 
-    The figure `signal` has the largest norm of a movement in each layer. A layer that nothing moves leaves
-    the check undecided: it may be right.
+
+def _describe_signal(tried: TriedExamples) -> CheckOutcome:
+    """Describes whether some example moves each trained tensor, here called a layer, by 0.001 C at least.
+
+    A layer that nothing moves leaves the check undecided: it may be right.
     """
-    peaks = np.zeros(len(probe.layer_names))
-    is_moved = np.zeros(probe.start.size, bool)
-    for movement in tried.list_all().values():
-        is_moved |= movement.vector != 0
-        peaks = np.fmax(peaks, movement.layer_norms)  # unlike np.maximum, it passes over NaN
-    is_trained = np.bincount(probe.layer, probe.is_trained) > 0
-    is_alive = np.bincount(probe.layer, is_moved) > 0
-    figures = {"signal": dict(zip(probe.layer_names, peaks.tolist(), strict=True))}
-    if not np.any(is_moved):
-        return _untried(_NOTHING_MOVES)
-
+    probe = tried.probe
+    moves = list(tried.described.values())
+    peaks = np.fmax.reduce([movement.layer_norms for movement in moves])  # it passes over NaN
+    is_alive = peaks > 0
+    is_trained = probe.sum_layers(probe.is_trained) > 0
+    figures = dict(zip(probe.layer_names, peaks.tolist(), strict=True))
     dead = [probe.layer_names[i] for i in np.flatnonzero(is_trained & ~is_alive)]
     if dead:
         text = (
@@ -465,8 +251,7 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
             "adapter's factor next to zeros has no gradient), look for a detached layer, or freeze what "
             "never has a gradient, such as the bias of keys in attention"
         )
-        return CheckOutcome(text, tried=False, figures=figures)
-
+        return _untried(text, signal=figures)
     alive = np.flatnonzero(is_trained & is_alive)
     quietest = alive[np.argmin(peaks[alive])]
     measured = f"smallest: {probe.layer_names[quietest]}, {peaks[quietest]:.2g} C"
@@ -476,124 +261,122 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
     if frozen:
         measured += f"; {counted(frozen, 'is not trained', 'are not trained')}"
     text = "every trainable tensor responds to an example"
-    return CheckOutcome(text, figures=figures, measured=measured)
+    return CheckOutcome(text, figures={"signal": figures}, measured=measured)
 
 
-def _check_separation(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
-    """Checks that two parts of a batch together move the step by the sum of what each does by itself."""
-    if not tried.is_any_moved():
-        return _untried(_NOTHING_MOVES)
-    if _takes_single_rows_only(probe):
-        return CheckOutcome("the step takes batches of one row only", applies=False)
-    is_all_clipped = tried.were_added and min(tried.list_norms(), default=0.0) > 1 - _COARSE
-    larger = probe.with_clipping_norm(_LARGER) if is_all_clipped else None
-    measured = movements.measure_interactions(larger or probe, tried)
-    if isinstance(measured, str):  # why the step refused every pair of parts
-        return _untried(measured)
-
-    # The pair of parts whose sum is most surely wrong.
-    worst = max(measured, key=lambda movement: movement.norm - movement.tolerance)
-    if not np.isfinite(worst.norm):
-        return _untried(_NOT_FINITE)
-    numbers = f"apart by {worst.norm:.2g} C (tolerance {worst.tolerance:.2g})"
-    figures = {"separation": worst.norm, "separation tolerance": worst.tolerance}
-    text = "two parts of a batch move it by the sum of what each does"
-    if worst.norm > worst.tolerance:
-        bug = findings.EXAMPLES_INTERACT.fill(distance=worst.norm)
-        return CheckOutcome(text, findings=[bug], figures=figures, measured=numbers)
-    if worst.tolerance > _COARSE_SUM:
-        return _hide(worst.tolerance, figures)
-    if is_all_clipped and larger is None:
-        text = (
-            "every example that was tried is clipped, which hides whether others change its gradient: check "
-            "again with a larger clipping norm, or let the step take clipping_norm="
-        )
-        return CheckOutcome(text, tried=False, figures=figures)
-    if tried.refusal:
-        numbers += f"; rows were replaced, since {tried.refusal}"
-    labels = probe.rows[-1]
-    if trees.are_tokens(labels) and trees.find_padding(labels) is None:
-        numbers += (
-            "; all labels are equally long, and then a mean over all tokens of the batch looks like a mean "
-            "of each example's own mean: pad some labels"
-        )
-    return CheckOutcome(text, figures=figures, measured=numbers)
-
-
-def _takes_single_rows_only(probe: StepProbe) -> bool:
-    """Returns whether the batch has a single row and the step refuses it with a second row."""
-    if len(probe.rows[0]) > 1:
-        return False
-    try:
-        probe.run(trees.join(probe.rows, probe.rows), 0)
-    except RefusedError:
-        return True
-    return False
-
-
-def _hide(tolerance: float, figures: Mapping[str, Any]) -> CheckOutcome:
-    """Returns the outcome of a check that could not be tried, since rounding hides the movements."""
-    text = f"rounding hides it (tolerance {tolerance:.2g} C): {_PRECISE}"
-    return CheckOutcome(text, tried=False, figures=figures)
-
-
-def _check_sensitivity(probe: StepProbe, trial: StepTrial, examples_interact: bool) -> CheckOutcome:
-    """Checks that no example moves the step by more than C, and that clipping is what stops them.
-
-    Two further bugs that movements show are reported here: examples that stop at a fraction of C, and noise
-    that changes with the batch's size.
-
-    Args:
-      probe: the step.
-      trial: what was measured.
-      examples_interact: whether examples change how far others move the step.
-    """
-    tried = trial.tried
-    if not tried.is_any_moved():
-        return _untried(_NOTHING_MOVES)
-    # The example to report is the worst violation; without violations, the largest movement.
-    violations = causes.find_violations(tried)
-    candidates = violations or tried.movements
-    example = max(candidates, key=lambda name: candidates[name].norm)
-    largest = candidates[example]
-    norms = {name: movement.norm for name, movement in tried.list_all().items()}
-    figures: dict[str, Any] = {"movements": norms, "tolerance": largest.tolerance}
+def _describe_sensitivity(m: Measured) -> CheckOutcome:
+    """Describes how far examples move the step, and whether clipping is seen to stop them."""
+    tried = m.tried
+    candidates = tried.violations or tried.movements
+    largest = max(candidates.values(), key=lambda movement: movement.norm)
+    norms = {name: movement.norm for name, movement in tried.described.items()}
+    figures = {"movements": norms, "tolerance": largest.tolerance}
     measured = f"largest observed change {largest.norm:.4g} eta C / B"
-    if trial.size != 1:
-        figures["size"] = trial.size
-        measured = (
-            f"largest observed change {trial.size * largest.norm:.4g} eta C / B as stated, "
-            f"{largest.norm:.4g} at the size that the step has"
-        )
     if tried.places:
         measured += f", also when replacing each of {counted(len(tried.places), 'row')}"
     measured += f" (tolerance {largest.tolerance:.2g})"
-
-    bugs = []
-    lost = causes.find_lost_signal(probe, tried, trial.plateau)
-    if np.isinf(largest.norm):
-        bugs.append(findings.NOT_FINITE.fill(check="sensitivity", where=example))
-    elif violations:
-        evidence = causes.Excess(probe, tried, trial.drawn, examples_interact, violations)
-        cause = causes.find_cause(evidence)
-        bug = findings.TOO_FAR.fill(
-            norm=largest.norm, example=example, name=cause.name, why=cause.why
-        )
-        bugs.append(bug)
-    elif lost:
-        bugs.append(lost)
-    if tried.redraws_noise:
-        bugs.append(findings.MOVING_NOISE)
-    if bugs:
-        return CheckOutcome("", findings=bugs, figures=figures, measured=measured)
-
-    # Without a bug the check passes only if it would have shown one.
-    if tried.tolerance > _COARSE:
-        return _hide(tried.tolerance, figures)
-    if not causes.is_clipping_reached(probe, tried, trial.plateau):
+    if tried.violations:
+        return CheckOutcome("", figures=figures, measured=measured)
+    if tried.tolerance > COARSE:
+        return _hide(tried.tolerance)
+    if not tried.is_clipping_seen:
         text = (
             f"the largest movement was {largest.norm:.2g} C, so that clipping was not seen: state a "
             "smaller clipping norm, or give trained parameters or extreme_examples"
         )
-        return CheckOutcome(text, tried=False, figures=figures)
+        return _untried(text, **figures)
     return CheckOutcome("", figures=figures, measured=measured)
+
+
+def _hide(tolerance: float) -> CheckOutcome:
+    """Returns the outcome of a check that could not be tried, since rounding hides the movements."""
+    return _untried(f"rounding hides it (tolerance {tolerance:.2g} C): {_PRECISE}")
+
+
+def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
+    """Describes whether two parts of a batch together move the step by the sum of what each does.
+
+    Args:
+      m: what was measured.
+      is_hidden: whether clipping hides it.
+    """
+    measured = m.interaction
+    rows = m.probe.rows
+    if isinstance(measured, str):  # why the step refused every pair of parts
+        if len(rows[0]) == 1 and m.tried.refusal:
+            return CheckOutcome("the step takes batches of one row only", applies=False)
+        return _untried(measured)
+    figures = {"separation": measured.norm, "separation tolerance": measured.tolerance}
+    numbers = f"apart by {measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
+    if not np.isfinite(measured.norm):
+        return _untried("the step is not finite", **figures)
+    if measured.tolerance > _COARSE_SUM and not m.interacts:
+        return _hide(measured.tolerance)
+    if is_hidden and not m.interacts:
+        text = (
+            "every example that was tried is clipped, which hides whether others change its gradient: check "
+            "again with a larger clipping norm, or let the step take clipping_norm="
+        )
+        return _untried(text, **figures)
+    if m.tried.refusal:
+        numbers += f"; rows were replaced, since {m.tried.refusal}"
+    if examples.are_tokens(rows[-1]) and examples.find_padding(rows[-1]) is None:
+        numbers += (
+            "; all labels are equally long, and then a mean over all tokens of the batch looks like a mean "
+            "of each example's own mean: pad some labels"
+        )
+    text = "two parts of a batch move it by the sum of what each does"
+    return CheckOutcome(text, figures=figures, measured=numbers)
+
+
+def _describe_noise(
+    drawn: DrawnNoise, p_values: dict[str, dict[str, float]]
+) -> dict[str, CheckOutcome]:
+    """Describes the tests of the noise, which are judged together with all others, by row."""
+    reasons = dict.fromkeys(p_values, "there is no noise to look at")
+    for batch, error in drawn.refused.items():
+        reasons[noise.row_of(batch)] = f"the step refused {batch}: {error}"
+    texts = {"noise": "", "independence": "nothing against it", "shape": "normal"}
+    deviation = drawn.compute_deviation()
+    outcomes = {}
+    for row, tested in p_values.items():
+        ratios = []
+        for batch in drawn.others:
+            if batch in tested:
+                ratio = drawn.compute_deviation(batch) / deviation
+                ratios.append(f"{ratio:.3g} times at {batch}")
+        least = min(tested.values(), default=1.0)
+        seen = f"{counted(len(tested), 'test')}, smallest p-value {least:.2g}"
+        text = texts.get(row, "as usual")
+        outcomes[row] = _untried(reasons[row])
+        if tested:
+            measured = ", ".join(ratios) or seen
+            outcomes[row] = CheckOutcome(text, p_values=tested, measured=measured)
+
+    # What passes: noise of which the test of all layers has a p-value above the level.
+    freedom = np.sum(drawn.given.freedom)
+    level = LEVEL / max(
+        sum(map(len, p_values.values())), 1
+    )  # Bonferroni's, for all tests of the noise
+    low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
+    layers = counted(int(np.count_nonzero(drawn.given.freedom)), "layer")
+    measured = (
+        f"deviation {deviation:.4g} times eta sigma C / B, {layers}, "
+        f"{counted(len(drawn.given.draws), 'seed')}; from {low:.3g} to {high:.3g} passes"
+    )
+    deviations = zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True)
+    figures = {name: value for name, value in deviations if name in p_values["noise"]}
+    text = ""
+    if not freedom or len(drawn.hidden):  # other layers do not speak for these
+        where = ", ".join(drawn.layer_names[i] for i in drawn.hidden[:4]) or "the parameters"
+        text = (
+            f"the noise lies below the rounding of {where}: use float64 or a larger learning rate"
+        )
+    outcomes["noise"] = CheckOutcome(
+        text,
+        tried=not text,
+        p_values=p_values["noise"],
+        figures={"seeds": len(drawn.given.draws), "noise": figures},
+        measured=measured,
+    )
+    return outcomes

@@ -3,7 +3,7 @@
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from audit.errors import require, shown
@@ -44,21 +44,20 @@ class TorchStep:
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
         is_module = hasattr(type(model), "named_parameters")
-        require(
-            is_module, f"`model={shown(model)}` is no module of torch: give the one that is trained"
-        )
+        advice = "give the one that is trained"
+        require(is_module, f"`model={shown(model)}` is no module of torch: {advice}")
         self._model = model
-        trained = self._list_trained()
-        require(trained, "`model` has no parameter that requires a gradient: give a trained one")
+        self.params = {name: one.detach().clone() for name, one in self._list_trained().items()}
+        advice = "give a trained one"
+        require(self.params, f"`model` has no parameter that requires a gradient: {advice}")
         self._optimizer = optimizer
         self._train_batch = train_batch
         self._optimizer_state = copy.deepcopy(optimizer.state_dict())
         self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        self._steps = 0
+        self._steps: list[Any] = []
         # Opacus wraps the optimizer, whose steps it may skip.
         wrapped = vars(optimizer).get("original_optimizer", optimizer)
-        wrapped.register_step_post_hook(self._count_step)
-        self.params = {name: parameter.detach().clone() for name, parameter in trained.items()}
+        wrapped.register_step_post_hook(lambda *step: self._steps.append(step))
         self.changed_buffers: set[str] = set()
         self._first_values: dict[str, Any] = {}  # of floating-point buffers, after the first call
 
@@ -87,24 +86,27 @@ class TorchStep:
                 parameter.copy_(params[name])
         self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         _forget_failed_call(self._model, self._optimizer)
-        self._steps = 0
+        self._steps.clear()
         torch.manual_seed(seed)
-        with _without_dropout(self._model), _clipped_to(self._optimizer, clipping_norm):
+        with ExitStack() as stack:
+            for module, name in _list_dropout(self._model):
+                stack.enter_context(_set(module, name, 0.0))
+            if clipping_norm is not None:
+                stated = vars(self._optimizer).get("max_grad_norm")
+                if not isinstance(stated, float | int):
+                    raise ValueError("the clipping norm of this optimizer cannot be set")
+                stack.enter_context(_set(self._optimizer, "max_grad_norm", clipping_norm))
             self._train_batch(*batch)
         require(
-            self._steps < 2,
-            f"`train_batch` takes {self._steps} private steps for one batch: account for each of them, or "
-            "accumulate the gradients and step once",
+            len(self._steps) < 2,
+            f"`train_batch` takes {len(self._steps)} private steps for one batch: account for each of them, "
+            "or accumulate the gradients and step once",
         )
         for name, buffer in self._model.named_buffers():
             first = self._first_values.setdefault(name, buffer.clone())
             if buffer.is_floating_point() and not torch.equal(buffer, first):
                 self.changed_buffers.add(name)
         return {name: parameter.grad for name, parameter in self._list_trained().items()}
-
-    def _count_step(self, *_: Any) -> None:
-        """Counts a step of the optimizer."""
-        self._steps += 1
 
     def _list_trained(self) -> dict[str, Any]:
         """Returns the parameters that require a gradient, by name."""
@@ -123,10 +125,9 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
         for attribute in ("activations", "max_batch_len"):
             vars(module).pop(attribute, None)
     for parameter in model.parameters():
+        vars(parameter).pop("_current_grad_sample", None)
         if hasattr(parameter, "_forward_counter"):
             parameter._forward_counter = 0
-        if hasattr(parameter, "_current_grad_sample"):
-            del parameter._current_grad_sample
     # Opacus's BatchMemoryManager cuts a batch into parts, and queues which of them take no step.
     queue = vars(optimizer).get("_step_skip_queue")
     if queue is not None:
@@ -135,39 +136,26 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
     optimizer.zero_grad()
 
 
-@contextmanager
-def _clipped_to(optimizer: Any, clipping_norm: float | None) -> Iterator[None]:
-    """Sets the clipping norm of an optimizer of Opacus within a block; None leaves it."""
-    if clipping_norm is None:
-        yield
-        return
-    stated = vars(optimizer).get("max_grad_norm")
-    if not isinstance(stated, float | int):
-        raise ValueError("the clipping norm of this optimizer cannot be set")
-    optimizer.max_grad_norm = clipping_norm
-    try:
-        yield
-    finally:
-        optimizer.max_grad_norm = stated
+def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
+    """Yields the modules with a dropout probability, and its name in each.
 
-
-@contextmanager
-def _without_dropout(model: Any) -> Iterator[None]:
-    """Sets all dropout probabilities of a module to 0 within a block.
-
-    The module stays in training mode: eval() would stop Opacus's hooks.
+    It is `p` in dropout modules, and `dropout` in recurrent layers and attention. eval() would do less: it
+    stops
+    Opacus's hooks.
     """
-    probabilities = []
     for module in model.modules():
-        # Dropout modules hold the probability in `p`, recurrent layers and attention in `dropout`.
-        for attribute in ("p", "dropout"):
-            is_dropout = attribute == "dropout" or "Dropout" in type(module).__name__
-            value = vars(module).get(attribute)
-            if is_dropout and isinstance(value, float):
-                probabilities.append((module, attribute, value))
-                setattr(module, attribute, 0.0)
+        names = ["dropout"] + ["p"] * ("Dropout" in type(module).__name__)
+        for name in names:
+            if isinstance(vars(module).get(name), float):
+                yield module, name
+
+
+@contextmanager
+def _set(owner: Any, name: str, value: float) -> Iterator[None]:
+    """Sets an attribute within a block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        for module, attribute, value in probabilities:
-            setattr(module, attribute, value)
+        setattr(owner, name, before)

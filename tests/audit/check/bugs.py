@@ -47,10 +47,6 @@ NUMPY = [
      "np.arange(0, len(x), 2))\n        gradients = np.repeat(sums, 2, axis=0)[: len(x)] / 2\n"
      "    clipped = gradients", "separation"),
     ("noise where the gradient is", "size=9)\n", "size=9) * (clipped.sum(axis=0) != 0)\n", "empty batch"),
-    ("the noisy sum is clipped", "mean = (clipped.sum(axis=0) + noise) / 32",
-     "mean = clipped.sum(axis=0) + noise\n    mean = mean / max(1, np.linalg.norm(mean) / 4) / 32", "noise"),
-    ("only the largest numbers", "+ noise) / 32", "+ noise) / 32\n    mean = mean * (abs(mean) >= np.sort(abs(mean))[-4])",
-     "noise and data"),
     ("Laplace's noise", ".normal(size=9)", ".laplace(scale=0.5**0.5, size=9)", "shape"),
     ("divided by 4 workers again", "/ 32\n", "/ 32 / 4\n", "sensitivity"),
 ]  # fmt: skip

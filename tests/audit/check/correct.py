@@ -221,7 +221,8 @@ def _make_torch_tensors(params, batch, kind):
     return params, batch, kind._replace(momentum=momentum)
 
 
-def _make_torch_func_step(params, batch, stated, kind):
+def _make_torch_step(params, batch, stated, kind, is_loop=False):
+    """Draws a step with gradients of single examples by vmap, or by a loop as written without a library."""
     import torch
     from torch.func import grad, vmap
 
@@ -238,10 +239,13 @@ def _make_torch_func_step(params, batch, stated, kind):
         generator = torch.Generator().manual_seed(seed)
         frozen = {name: params[name] for name in kind.frozen}
         trained = {name: value for name, value in params.items() if name not in frozen}
-        if len(batch[1]):
-            gradients = vmap(grad(loss), (None, None, 0, 0))(trained, frozen, *batch)
-        else:
+        if not len(batch[1]):
             gradients = {name: value[None][:0] for name, value in trained.items()}
+        elif is_loop:
+            rows = [grad(loss)(trained, frozen, x, y) for x, y in zip(*batch, strict=True)]
+            gradients = {name: torch.stack([row[name] for row in rows]) for name in trained}
+        else:
+            gradients = vmap(grad(loss), (None, None, 0, 0))(trained, frozen, *batch)
         flat = {name: g.flatten(1).double() for name, g in gradients.items()}
         for name, g in flat.items():
             flat[name] = g * (layer_norm / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(
@@ -255,43 +259,6 @@ def _make_torch_func_step(params, batch, stated, kind):
             private = ((factors @ g).view(params[name].shape) + noise) / size
             updated = kind.update(name, params[name].double(), private, rate)
             after[name] = updated.to(params[name].dtype)
-        return after
-
-    return {"step": step, "params": params, "batch": batch}
-
-
-def _make_torch_step(params, batch, stated, kind):
-    """Draws a loop over single examples, as written without a library."""
-    import torch
-
-    params, batch, kind = _make_torch_tensors(params, batch, kind)
-    clip, sigma, rate, size = stated.values()
-    layer_norm = kind.get_layer_norm(clip, len(params) - len(kind.frozen))
-
-    def step(params, batch, seed):
-        generator = torch.Generator().manual_seed(seed)
-        trained = [name for name in params if name not in kind.frozen]
-        leaves = {name: value.clone() for name, value in params.items()}
-        for name in trained:
-            leaves[name].requires_grad_()
-        sums = {name: torch.zeros_like(params[name]) for name in trained}
-        for x, y in zip(*batch, strict=True):
-            loss = torch.nn.functional.cross_entropy(_compute_logits(leaves, x, torch), y)
-            gradients = list(torch.autograd.grad(loss, [leaves[name] for name in trained]))
-            for i, gradient in enumerate(gradients):
-                gradients[i] = gradient * (layer_norm / gradient.norm().clamp(min=1e-30)).clamp(
-                    max=1
-                )
-            norm = torch.sqrt(sum(gradient.square().sum() for gradient in gradients))
-            factor = (clip / norm.clamp(min=1e-30)).clamp(max=1)
-            for name, gradient in zip(trained, gradients, strict=True):
-                sums[name] += factor * gradient
-        after = dict(params)
-        for name in trained:
-            value = params[name]
-            noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
-            private = (sums[name] + sigma * clip * noise) / size
-            after[name] = kind.update(name, value, private, rate).to(value.dtype)
         return after
 
     return {"step": step, "params": params, "batch": batch}
@@ -473,8 +440,8 @@ def _make_jax_privacy_step(params, batch, stated, kind):
 
 ENGINES = {
     "numpy": _make_numpy_step,
-    "torch": _make_torch_step,
-    "torch_func": _make_torch_func_step,
+    "torch": functools.partial(_make_torch_step, is_loop=True),
+    "torch_func": _make_torch_step,
     "opacus": _make_opacus_step,
     "jax": _make_jax_step,
     "jax_privacy": _make_jax_privacy_step,

@@ -32,7 +32,7 @@ NUMPY = [
     ("the sign", "    return {", "    mean = np.sign(mean)\n    return {", ADAM),
     ("Adam's first step", "    return {", "    mean = mean / (abs(mean) + 1e-8)\n    return {", ADAM),
     ("Adam's later step", "    return {", "    v = np.linspace(1e-4, 1e-2, 9)\n"
-     "    mean = 0.1 * mean / np.sqrt(0.999 * v + 0.001 * mean**2)\n    return {", "scaled number by number"),
+     "    mean = 0.1 * mean / np.sqrt(0.999 * v + 0.001 * mean**2)\n    return {", "return the noisy sum"),
     ("b is not in the norm", "np.linalg.norm(gradients,", "np.linalg.norm(gradients[:, :8],", f"b {NORM}"),
     ("clipped to 1.55", "keepdims=True) / 1.5)", "keepdims=True) / 1.55)", "clipped to 1.033 times the stated C"),
     ("squashed and not clipped", "    clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
@@ -41,6 +41,10 @@ NUMPY = [
     ("no data", "clipped.sum(axis=0)", "0 * clipped.sum(axis=0)", "no example changes anything"),
     ("a variance for a deviation", "1.1 * 1.5 * np", "(1.1 * 1.5) ** 0.5 * np", "the root of sigma C"),
     ("a mean of weights", "    return {", "    mean = 0.01 * mean\n    return {", SIZE),
+    ("each twice", "clipped.sum(axis=0)", "2 * clipped.sum(axis=0)", "an example that counts twice"),
+    ("divided twice", "clipped.sum(axis=0)", "clipped.sum(axis=0) / 32", "divided by the batch size twice"),
+    ("noise after the mean", "(clipped.sum(axis=0) + noise) / 32", "clipped.sum(axis=0) / 32 + noise", "not divided by the batch"),
+    ("three workers", "noise = 1.1", "noise = 3 * 1.1", "one draw added 3 times, by workers with one generator"),
 ]  # fmt: skip
 TORCH_FUNC = [
     ("noise in float16", "generator=generator)\n", "generator=generator).half().float()\n", GRID),

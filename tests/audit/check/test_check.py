@@ -3,7 +3,6 @@
 import collections
 import hashlib
 import json
-import re
 import subprocess
 import sys
 from typing import NamedTuple
@@ -12,9 +11,7 @@ import numpy as np
 import pytest
 
 import audit
-from audit.check import factors, movements, trees
-from audit.check.findings import CheckFinding
-from audit.check.probe import StepSettings
+from audit.check import examples, movements, trees
 from audit.check.report import (
     CheckOutcome,
     CheckReport,
@@ -138,19 +135,6 @@ def test_clipping_is_seen_where_no_two_examples_in_place_of_a_row_are_opposites(
     assert report.passed, report
 
 
-def test_there_are_bugs_on_six_engines():
-    assert sum(map(len, NAMED_BUGS.values())) >= 60 and set(NAMED_BUGS) == set(ENGINES)
-
-
-def test_there_are_bugs_on_four_engines():
-    assert len(BUGS) >= 70 and {bug[0] for bug in BUGS} == {
-        "numpy",
-        "torch_func",
-        "opacus",
-        "jax_privacy",
-    }
-
-
 @pytest.mark.parametrize(
     ("engine", "first"),
     [
@@ -165,59 +149,8 @@ def test_correct_steps_have_no_finding(engine, first):
         assert not report.findings, (seed, report)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "name"),
-    mostly_slow(
-        [
-            ("1.1 * 1.5 * np", "1.1 * np", "C is left out"),
-            ("1.1 * 1.5 * np", "1.1 * 1.5 / 32**0.5 * np", "divided by sqrt(B)"),
-            (
-                "(clipped.sum(axis=0) + noise) / 32",
-                "clipped.sum(axis=0) / 32 + noise",
-                "not divided by the batch",
-            ),
-            ("clipped.sum(axis=0)", "2 * clipped.sum(axis=0)", "an example that counts twice"),
-            ("clipped.sum(axis=0)", "clipped.sum(axis=0) / 32", "divided by the batch size twice"),
-            ("/ 32\n", "/ 16\n", "a step of another size than stated"),
-            ("/ 32\n", "/ 32 / 4\n", "a step of another size than stated"),
-            (
-                "noise = 1.1",
-                "noise = 3 * 1.1",
-                "one draw added 3 times, by workers with one generator",
-            ),
-            (
-                ".normal(size=9)",
-                ".normal(size=3)[np.arange(9) % 3]",
-                "noise shared by several numbers",
-            ),
-            (
-                "default_rng(seed)",
-                "default_rng([seed, len(x)])",
-                "noise that depends on the batch's size",
-            ),
-        ],
-        quick=4,
-    ),
-)
-def test_a_finding_names_its_cause(old, new, name):
-    assert name in flatten(audit.check_step(**plant_bug("numpy", old, new)))
-
-
-def test_a_sum_divided_by_the_rows_of_the_batch_is_named():
-    settings = StepSettings(
-        noise_multiplier=1.0, clipping_norm=1.5, learning_rate=0.1, batch_size=50
-    )
-    assert factors.find_lost_signal(1 / 37, settings, 37, 1e-3) == [
-        "divided by the batch's 37 rows, and by the batch size"
-    ]
-    assert factors.find_lost_signal(1 / 50, settings, 50, 1e-3) == [
-        "divided by the batch size twice"
-    ]
-
-
 def test_every_pair_of_parts_changes_both_of_its_rows():
-    examples = {f"{row}": trees.Example([np.array([float(row)])]) for row in range(3)}
-    tried = movements.TriedExamples(examples, {}, {})
+    tried = {f"{row}": examples.Example([np.array([float(row)])]) for row in range(3)}
     for parts in movements.choose_parts(tried, 3):
         for part in parts:
             assert all(columns[0][0] != row for row, columns in part.items())
@@ -288,7 +221,7 @@ def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_ar
 
     report = audit.check_step(**given | {"step": keeps_a_mean, "params": start}, seeds=64)
     assert {finding.name for finding in report.findings} >= {
-        "mean left out of clipping",
+        "mean left out of the clipping norm, or of clipping",
         "no noise in mean",
     }
 
@@ -385,59 +318,29 @@ def make_logistic_step(squash=lambda x: x, cast=lambda noise: noise, bound=1.0):
     return step, (rng.normal(size=(32, 8)), rng.integers(0, 2, 32))
 
 
-def test_a_correct_batch_of_a_single_row_passes():
-    step, batch = make_logistic_step()
-    one_row = tuple(column[:1] for column in batch)
-    assert audit.check_step(step, np.zeros(8), one_row, **STATED, seeds=64).passed
-
-
-@pytest.mark.parametrize("sigma", [0.1, 0.3])
+@pytest.mark.parametrize("sigma", mostly_slow([0.1, 0.3]))
 def test_few_numbers_with_little_noise_are_not_taken_for_noise_that_the_batch_changes(sigma):
     step, batch = make_logistic_step(cast=lambda noise: sigma * noise)
     stated = STATED | {"noise_multiplier": sigma}
     assert audit.check_step(step, np.zeros(8), batch, **stated).passed
 
 
-def describe_noise(**changed):
-    """Returns what a report says of the noise of a correct step with sigma 1, with other numbers stated."""
+@pytest.mark.parametrize(("stated", "is_more"), [(0.8, True), (1.25, False)])
+def test_more_noise_than_stated_loses_no_privacy(stated, is_more):
     step, batch = make_logistic_step()
-    report = audit.check_step(step, np.zeros(8), batch, **STATED | changed, seeds=400)
-    (finding,) = report.findings
+    given = STATED | {"noise_multiplier": stated}
+    (finding,) = audit.check_step(step, np.zeros(8), batch, **given, seeds=400).findings
     assert finding.check == "noise"
-    return finding
+    assert ("by which no privacy is lost" in finding.meaning) == is_more
+    assert finding.fix.startswith("state the noise multiplier" if is_more else "add noise")
 
 
-def test_more_noise_than_stated_is_said_to_lose_no_privacy_and_what_to_state():
-    finding = describe_noise(noise_multiplier=0.8)
-    assert "by which no privacy is lost" in finding.meaning
-    assert re.search(
-        r"as a noise multiplier of about (0\.9[6-9]\d|1|1\.0[0-4]?) gives", finding.meaning
+def test_wrong_noise_where_clipping_is_not_seen_may_be_of_a_step_of_another_size():
+    step, batch = make_logistic_step(divide_by_norm, lambda noise: 0.5 * noise, bound=np.inf)
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=400)
+    assert "noise of 0." in report.verdict and "Or the whole step has another size" in flatten(
+        report
     )
-    assert re.search(r"state the noise multiplier that the step has, about (0\.9|1)", finding.fix)
-    assert "Or the whole step" not in finding.meaning
-
-
-def test_too_little_noise_is_said_as_a_noise_multiplier():
-    finding = describe_noise(noise_multiplier=1.25)
-    assert re.search(
-        r"as a noise multiplier of about (0\.9[6-9]\d|1|1\.0[0-4]?) gives", finding.meaning
-    )
-    assert "privacy" not in finding.meaning and finding.fix.startswith("add noise")
-
-
-def test_more_noise_in_a_single_layer_has_no_noise_multiplier_to_state():
-    noise_of_b = "noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9) * ([1] * 8 + [2])"
-    noise = "noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9)"
-    report = audit.check_step(**plant_bug("numpy", noise, noise_of_b))
-    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
-    assert " in b" in finding.meaning and finding.fix.startswith("add noise")
-
-
-def test_gradients_that_the_seed_changes_are_not_taken_for_more_noise_than_stated():
-    dropout = "x = x * (np.random.default_rng(~seed % 2**32).random(x.shape) < 0.5)"
-    given = plant_bug("numpy", "x, y = batch\n", f"x, y = batch\n    {dropout}\n")
-    report = audit.check_step(**given | {"noise_multiplier": 0.8})
-    assert not report.findings and "depends on the seed" in report.verdict
 
 
 def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_far_they_came():
@@ -448,106 +351,9 @@ def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_f
         report.raise_for_findings()
 
 
-def tell_of_noise(step, params, batch, **changed):
-    """Returns the only finding, which is of the noise; it must blame neither sigma nor offer to state one."""
-    (finding,) = audit.check_step(step, params, batch, **STATED | changed, seeds=400).findings
-    assert finding.check == "noise" and finding.fix.startswith("add noise")
-    assert "as a noise multiplier" not in finding.meaning
-    return finding.meaning
-
-
-def read_sizes(meaning):
-    """Returns the batch size and the learning rate that a finding of wrong noise names as another way."""
-    sizes = r"Or the whole step is .* B = about (\d+) where .* rate of about ([\d.]+) where"
-    return [float(size) for size in re.search(sizes, meaning).groups()]
-
-
-@pytest.mark.parametrize(
-    ("changed", "sizes"),
-    [
-        ({"learning_rate": 0.25}, (16, 0.5)),
-        ({"batch_size": 64}, (32, 1)),
-        ({"learning_rate": 1.0}, (64, 0.5)),
-        ({"batch_size": 16}, (32, 0.25)),
-    ],
-)
-@pytest.mark.parametrize("scale", [1.0, 0.3])
-def test_wrong_noise_without_clipping_may_be_of_a_step_of_another_size(changed, sizes, scale):
-    """Unclipped gradients of C / 2 move a step that is twice as large as stated by C, too."""
-    step, batch = make_logistic_step(lambda x: scale / 1.86 * divide_by_norm(x), bound=np.inf)
-    meaning = tell_of_noise(step, np.zeros(8), batch, **changed)
-    assert read_sizes(meaning) == pytest.approx(sizes, rel=0.06)
-
-
-def make_token_step(bound):
-    """Returns a step of logistic regression on shares of tokens, its parameters and its batch."""
-    rng = np.random.default_rng(4)
-
-    def step(w, batch, seed):
-        tokens, y = batch
-        shares = np.mean(tokens[:, :, None] == np.arange(20), axis=1)
-        gradients = (1 / (1 + np.exp(-shares @ w)) - y)[:, None] * shares
-        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
-        noise = bound * np.random.default_rng(seed).normal(size=20)
-        return w - 0.5 * ((gradients / np.maximum(1, norms / bound)).sum(axis=0) + noise) / 32
-
-    return step, rng.normal(size=20), (rng.integers(0, 20, (32, 6)), rng.integers(0, 2, 32))
-
-
-def test_too_little_noise_beside_unclipped_tokens_may_be_of_a_smaller_step():
-    """No example moves the step by as much as the noise, so that no two sizes agree by chance."""
-    step, params, batch = make_token_step(bound=1.0)
-    meaning = tell_of_noise(step, params, batch, learning_rate=1.0)
-    assert read_sizes(meaning) == pytest.approx((64, 0.5), rel=0.06)
-
-
-@pytest.mark.parametrize(("bound", "is_seen"), [(0.2, True), (0.05, False)])
-def test_tokens_show_clipping_where_some_stop_at_the_norm_and_others_before(bound, is_seen):
-    """At a norm of 0.05 all tokens tried are clipped, so that they may be as long by themselves."""
-    step, params, batch = make_token_step(bound)
-    stated = STATED | {"clipping_norm": bound, "noise_multiplier": 0.5}
-    (finding,) = audit.check_step(step, params, batch, **stated, seeds=400).findings
-    assert ("more noise than stated" in finding.meaning) == is_seen
-    assert ("Or the whole step is about " in finding.meaning) != is_seen
-
-
-def test_too_little_noise_is_no_smaller_step_where_examples_move_it_farther():
-    step, params, batch = make_token_step(bound=0.05)
-    stated = {"clipping_norm": 0.05, "noise_multiplier": 2.0}
-    assert "Or the whole step" not in tell_of_noise(step, params, batch, **stated)
-
-
-def test_noise_that_is_larger_than_a_violated_norm_states_no_noise_multiplier():
-    step, batch = make_logistic_step(cast=lambda noise: 3 * noise, bound=1.5)
-    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=400)
-    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
-    assert "as a noise multiplier" not in finding.meaning
-    assert finding.fix.startswith("add noise")
-
-
 def divide_by_norm(x):
     """Returns rows of norm 1.86, whose gradients are 0.93 long where every probability is a half."""
     return 1.86 * x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-
-
-def squash_all(x):
-    """Returns rows of signs in the limit, whose gradients then are 0.93 long as well."""
-    return 1.86 * np.tanh(x) / 8**0.5
-
-
-@pytest.mark.parametrize("squash", [divide_by_norm, squash_all])
-@pytest.mark.parametrize("takes_all", [True, False])
-def test_too_little_noise_is_not_excused_by_gradients_that_are_as_small(squash, takes_all):
-    """Unclipped gradients stop at 0.93 C by themselves, and the noise is 0.93 of what is stated."""
-    step, batch = make_logistic_step(squash, lambda noise: 0.93 * noise, bound=np.inf)
-
-    def take(w, batch, seed):
-        assert takes_all or len(batch[1]) == 32, "compiled for 32"
-        return step(w, batch, seed)
-
-    report = audit.check_step(take, np.zeros(8), batch, **STATED, seeds=2000)
-    assert "noise of 0.9" in report.verdict and "another size" not in report.verdict, report
-    assert "clipping is not seen to stop examples at C" in flatten(report)
 
 
 def clamp_norm(x):
@@ -559,43 +365,6 @@ def test_features_that_are_clamped_to_a_norm_show_no_clipping():
     step, batch = make_logistic_step(clamp_norm, bound=np.inf)
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
     assert "the largest movement was 0.5 C, so that clipping was not seen" in report.verdict
-
-
-def test_too_little_noise_is_not_excused_by_features_that_are_clamped_to_a_norm():
-    step, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
-    meaning = tell_of_noise(step, np.zeros(8), batch)
-    assert "Or the whole step is about 0.5" in meaning or "about 0.49" in meaning
-
-
-def test_frozen_numbers_that_must_be_positive_stay_as_they_are_at_other_parameters():
-    plain, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
-
-    def step(params, batch, seed):
-        scale = np.sqrt(params["variance"])  # NaN if a variance is below 0
-        return {"w": plain(params["w"] * scale, batch, seed), "variance": params["variance"]}
-
-    params = {"w": np.zeros(8), "variance": np.ones(8)}
-    report = audit.check_step(step, params, batch, **STATED, seeds=400)
-    assert "another size" not in report.verdict and "noise of 0." in report.verdict, report
-
-
-def test_a_smaller_step_is_doubted_where_clamped_features_cannot_be_told():
-    step, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
-
-    def take_32(w, batch, seed):
-        assert len(batch[1]) == 32, "compiled for 32"
-        return step(w, batch, seed)
-
-    report = audit.check_step(take_32, np.zeros(8), batch, **STATED, seeds=400)
-    assert "noise of 0." in report.verdict and "Or the whole step is about" in flatten(report)
-
-
-def test_a_larger_step_is_not_doubted():
-    step, batch = make_logistic_step()
-    stated = STATED | {"learning_rate": 0.25}
-    report = audit.check_step(step, np.zeros(8), batch, **stated, seeds=400)
-    assert "no privacy is lost by it. It fits" in flatten(report)
-    assert "unless" not in flatten(report)
 
 
 def test_features_that_are_divided_by_their_norm_show_no_clipping():
@@ -617,30 +386,6 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     assert "grid" not in rounded.verdict
 
 
-def _draw_uniform(rng, size):
-    return rng.uniform(-(3**0.5), 3**0.5, size)
-
-
-@pytest.mark.parametrize(
-    ("draw", "rejects"), [(np.random.Generator.normal, False), (_draw_uniform, True)]
-)
-def test_the_shape_of_noise_is_told_where_each_layer_is_a_single_number(draw, rejects):
-    """A deviation that 12 draws of a number measure depends on each, so that quotients are not normal."""
-    layers = 400
-    rng = np.random.default_rng(5)
-    batch = rng.normal(size=(16, layers))
-
-    def step(params, batch, seed):
-        clipped = batch / np.maximum(1, np.linalg.norm(batch, axis=1, keepdims=True))
-        noise = draw(np.random.default_rng(seed), size=layers)
-        change = 0.5 * (clipped.sum(axis=0) + noise) / 32
-        return [value - part for value, part in zip(params, change, strict=True)]
-
-    report = audit.check_step(step, list(np.zeros((layers, 1))), batch, **STATED, seeds=12)
-    assert ("noise that is not normal" in report.verdict) == rejects, report
-    assert report.passed != rejects
-
-
 def test_arrays_of_no_numbers_are_left_out():
     step, batch = make_logistic_step()
 
@@ -656,32 +401,6 @@ def test_arrays_of_no_numbers_are_left_out():
         report = audit.check_step(take_parts, start, more, **STATED, seeds=64)
         assert report.passed, report
         assert set(report.figures["signal"]) == {"a", "b"}
-
-
-def test_parameters_may_be_a_dict_with_a_default():
-    step, batch = make_logistic_step()
-
-    def keep_kind(params, batch, seed):
-        params["w"] = step(params["w"], batch, seed)
-        return params
-
-    start = collections.defaultdict(list, {"w": np.zeros(8)})
-    assert audit.check_step(keep_kind, start, batch, **STATED, seeds=64).passed
-    assert not np.any(start["w"])
-    copied = trees.map_tree(start, lambda name, leaf: leaf + 1)
-    assert copied["other"] == [] and copied["w"][0] == 1 and "other" not in start
-
-
-def test_noise_that_grows_with_the_batch_is_a_single_finding_with_all_its_numbers():
-    step, batch = make_logistic_step()
-
-    def grows(w, batch, seed):
-        noise = np.random.default_rng(seed).normal(size=8)
-        return step(w, batch, seed) - 0.5 * noise * (len(batch[1]) / 32 - 1) / 32
-
-    report = audit.check_step(grows, np.zeros(8), batch, **STATED)
-    (finding,) = [finding for finding in report.findings if finding.check == "noise and data"]
-    assert "at a quarter" in finding.meaning and "at four times" in finding.meaning
 
 
 def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_size():
@@ -701,43 +420,7 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
 
     report = audit.check_step(clip_layers, start, batch, **STATED, seeds=64)
     assert [finding.name for finding in report.findings] == ["a step of another size than stated"]
-    assert "C sqrt(2) = 1.414 of 2 layers" in flatten(report)
-
-
-@pytest.mark.parametrize(
-    ("divisor", "factor"), mostly_slow([("/ 16\n", "2"), ("/ 32 / 4\n", "0.25")])
-)
-def test_a_step_of_another_size_is_told_as_stated_and_at_its_own_size(tmp_path, divisor, factor):
-    report = audit.check_step(**plant_bug("numpy", "/ 32\n", divisor), seeds=64)
-    (row,) = [check.seen for check in report.checks if check.name == "sensitivity"]
-    assert (
-        f"largest observed change {factor} eta C / B as stated, 1 at the size that the step has"
-        in row
-    )
-    assert report.figures["size"] == pytest.approx(float(factor), rel=1e-3)
-    page = report.page(tmp_path / "page.html").read_text()
-    assert (
-        page.count(f"The step is {factor} times as large as stated") >= 3
-    )  # figures with these units
-    right = audit.check_step(**plant_bug("numpy"), seeds=64)
-    assert "as stated" not in flatten(right) and "size" not in right.figures
-    assert "times as large as stated" not in right.page(tmp_path / "right.html").read_text()
-
-
-def test_counts_agree_with_their_nouns():
-    step, batch = make_logistic_step()
-    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
-    assert " 1 layer, 64 seeds;" in flatten(report)
-    # Of one trained layer beside one that is not; of 16 seeds, of which two are the same.
-    silent = audit.check_step(
-        lambda params, batch, seed: params | {"w": step(params["w"], batch, 0)},
-        {"w": np.zeros(8), "still": np.zeros(2)},
-        batch,
-        **STATED,
-        seeds=16,
-    )
-    assert "15 of 16 seeds give exactly" in flatten(silent)
-    assert "1 is not trained" in flatten(silent)
+    assert "C sqrt(2) of 2 layers, each clipped to C" in flatten(report)
 
 
 def test_a_step_that_ends_the_program_is_refused():
@@ -746,18 +429,6 @@ def test_a_step_that_ends_the_program_is_refused():
 
     with pytest.raises(audit.InputError, match="ends the program"):
         audit.check_step(ends, np.zeros(8), make_logistic_step()[1], **STATED)
-
-
-def test_an_empty_report_has_not_passed():
-    assert not CheckReport("step", (), ()).passed
-
-
-def test_findings_of_a_name_stand_beside_each_other():
-    bug = CheckFinding("noise", "a bug", "seen at {place}", "fix it")
-    bugs = [bug.fill(place="a"), bug.fill(place="b")]
-    report = make_report("step", {"noise": CheckOutcome("", findings=bugs)}, ())
-    assert [finding.meaning for finding in report.findings] == ["seen at a", "seen at b"]
-    assert report.verdict == "FAILED: a bug"
 
 
 def test_extreme_examples_of_the_callers_are_tried():
@@ -803,16 +474,9 @@ def test_what_is_infinite_is_null_in_json():
         return np.where(np.abs(batch[0]).max() > 100, np.inf, after)
 
     report = audit.check_step(overflow, np.zeros(8), batch, **STATED, seeds=12)
-    movements_seen = report.figures["movements"]
-    assert np.inf in movements_seen.values()
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is no number of JSON")
-
-    kept = json.loads(report.to_json(), parse_constant=refuse)
-    for name, norm in movements_seen.items():
-        expected = norm if np.isfinite(norm) else None
-        assert kept["figures"]["movements"][name] == expected, name
+    seen = report.figures["movements"].values()
+    kept = json.loads(report.to_json())["figures"]["movements"].values()
+    assert np.inf in seen and [norm is None for norm in kept] == [norm == np.inf for norm in seen]
 
 
 def test_a_check_loads_neither_jax_nor_torch():
@@ -835,21 +499,22 @@ def test_trees_of_any_kind_come_back_as_they_went():
     tree = Pair(np.ones(2), {"a": [np.zeros((2, 3)), None], "b": (np.float32([1]),)})
     assert list(trees.collect_leaves("tree", tree)) == ["first", "rest.a.0", "rest.b.0"]
     again = trees.map_tree(tree, lambda name, leaf: leaf + 1)
+    start = collections.defaultdict(list, {"w": np.zeros(8)})
+    copied = trees.map_tree(start, lambda name, leaf: leaf + 1)
+    assert copied["other"] == [] and copied["w"][0] == 1 and "other" not in start
     assert isinstance(again, Pair) and again.rest["a"][1] is None and again.rest["b"][0] == 2
 
 
-@pytest.mark.parametrize("scale", mostly_slow([0.1, 1]))
-@pytest.mark.parametrize("value", mostly_slow([np.nan, np.inf]))
-def test_noise_that_is_not_finite_at_some_seeds_is_a_finding(scale, value):
+def test_noise_that_is_not_finite_at_some_seeds_is_a_finding():
     """Also where the rest of the noise is wrong, and in a parameter beyond those whose draws are stored."""
-    plain, batch = make_logistic_step(cast=lambda noise: scale * noise)
+    plain, batch = make_logistic_step(cast=lambda noise: 0.1 * noise)
 
     def step(params, batch, seed):
         after = {"w": plain(params["w"], batch, seed), "o": params["o"]}
         rng = np.random.default_rng([seed, 1])
-        noise = scale * rng.normal(size=40_000)
+        noise = 0.1 * rng.normal(size=40_000)
         if seed > 1 and rng.random() < 0.2:
-            noise[-1] = value
+            noise[-1] = np.nan
         return after | {"o": params["o"] + 0.5 * noise / 32}
 
     start = {"w": np.zeros(8), "o": np.zeros(40_000)}
@@ -868,7 +533,7 @@ def test_a_test_without_a_p_value_is_neither_passed_nor_in_the_way_of_others():
     report = make_report("step", outcomes, ("first",))
     results = [check.result for check in report.checks]
     assert results == ["could not be tried", "failed", "passed"]
-    assert not report.passed
+    assert not report.passed and not CheckReport("step", (), ()).passed
 
 
 def test_holms_method_rejects_in_order():

@@ -25,6 +25,11 @@ def centred(rng):
     return noise - np.repeat([noise[:36].mean(), 0], [36, 8])
 
 
+def centred_over_all(rng):
+    noise = normal(rng)
+    return noise - noise.mean()
+
+
 def of_one_length(rng):
     noise = normal(rng)
     return noise * np.sqrt(44) / np.linalg.norm(noise)
@@ -70,6 +75,8 @@ def seen_twice(gradients):
 BUGS = {
     "noise that cancels in a sum": make_step(centred),
     "noise of one length": make_step(of_one_length),
+    "noise that cancels": make_step(centred_over_all),
+    "no noise in some numbers": make_step(lambda rng: normal(rng) * rng.integers(0, 2, 44)),
     "noise that is clamped": make_step(lambda rng: normal(rng).clip(-3, 3)),
     "no noise in some steps": make_step(lambda rng: normal(rng) * (rng.random() < 0.5)),
     "noise shared by several numbers": make_step(in_half_of_the_dimensions),
