@@ -11,6 +11,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from audit.errors import require
 from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.laws.intervals import Interval
@@ -40,6 +41,8 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
     """
     conversions.require_confidence(confidence)
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
+    are_finite = np.isfinite(s_in).all() and np.isfinite(s_out).all()
+    require(are_finite, "some scores are not finite: a run failed, and normal scores have no interval")
     freedom = len(s_in) + len(s_out) - 2
     # The sum of squared deviations from each world's mean.
     squares = len(s_in) * np.var(s_in) + len(s_out) * np.var(s_out)

@@ -84,7 +84,7 @@ CHECKED = at(
 ACCOUNTED = at(audit.check_accounting, epsilon=1.0, delta=1e-5, noise_multiplier=1.0, steps=10)
 # A function with sound arguments, its numbers with values out of their ranges, and its other arguments.
 DOORS = {
-    "bounds": (at(audit.bounds, IN[:20], OUT[:20]), LEVELS, ("claim", "looks")),
+    "bounds": (at(audit.bounds, IN[:20], OUT[:20]), LEVELS, ("claim",)),
     "cosines": (
         at(audit.cosines, MATRIX / 20, dimension=200),
         {"dimension": (0, 1, HUGE)},

@@ -11,14 +11,20 @@ from experiments.hidden_state.crafted import HEIGHT_IN, HEIGHT_OUT, exact_mu
 PUSH = 40.0  # how far the others push theta on in a step, in standard deviations of the noise
 
 
+def show_last_two(table, row):
+    """Returns the texts of a row's last two cells."""
+    return [column.show(column.value(row)) for column in table.columns[-2:]]
+
+
 def test_the_convex_landscape_attains_the_bound_which_is_rounded_up():
     table = crafted.make_convex_table(1e-5)
-    for row, cells in zip(table.rows, table.cells(), strict=True):
+    for row in table.rows:
+        cells = show_last_two(table, row)
         assert row["mu_exact"] == pytest.approx(row["mu_bound"], rel=1e-9)
         assert row["mu_constant_direction"] <= row["mu_bound"] * (1 + 1e-12)
         if row["insert"] == "first":
             assert row["mu_constant_direction"] == pytest.approx(row["mu_bound"], rel=1e-9)
-        for name, cell in zip(("mu_bound", "epsilon_bound"), cells[-2:], strict=True):
+        for name, cell in zip(("mu_bound", "epsilon_bound"), cells, strict=True):
             assert row[name] <= float(cell) < row[name] + 1.01e-4
 
 
@@ -80,7 +86,8 @@ def test_simulated_last_iterates_exceed_the_threshold_as_often_and_stay_beyond(g
 @pytest.mark.slow
 def test_a_latch_leaks_more_than_poisson_claims_and_at_most_what_all_models_do():
     table = crafted.make_latch_table(1e-5)
-    for training, row, cells in zip(crafted.TRAININGS, table.rows, table.cells(), strict=True):
+    for training, row in zip(crafted.TRAININGS, table.rows, strict=True):
+        cells = show_last_two(table, row)
         assert row["epsilon"] > 2 * row["poisson"]
         assert row["epsilon"] <= 1.01 * compute_shuffled_epsilon(*training, 1e-5)
-        assert float(cells[-2]) <= row["epsilon"] and row["poisson"] <= float(cells[-1])
+        assert float(cells[0]) <= row["epsilon"] and row["poisson"] <= float(cells[1])
