@@ -40,9 +40,9 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
       InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
     """
     conversions.require_confidence(confidence)
-    s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    are_finite = np.isfinite(s_in).all() and np.isfinite(s_out).all()
+    are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
     require(are_finite, "some scores are not finite: a run failed, and normal scores have no interval")
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
     freedom = len(s_in) + len(s_out) - 2
     # The sum of squared deviations from each world's mean.
     squares = len(s_in) * np.var(s_in) + len(s_out) * np.var(s_out)
