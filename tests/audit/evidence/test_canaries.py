@@ -40,15 +40,6 @@ def test_the_coins_errors_have_the_average_rates_as_their_means(threshold):
     assert means == pytest.approx(conditional_rates(threshold), abs=1e-14)
 
 
-def test_the_share_of_misses_among_those_that_happened_to_be_in_is_biased():
-    law = [one for one in small_law() if one[2].any()]
-    total = sum(p for p, *_ in law)
-    assert (
-        abs((sum(p * np.mean(s[b] <= 0.8) for p, s, b in law) / total) - conditional_rates(0.8)[1])
-        > 0.02
-    )
-
-
 def test_errors_are_counted_as_the_design_says():
     errors = Coins(SCORES, BITS).errors(0.1)
     assert np.all(errors.misses + errors.alarms <= 5) and errors.paired

@@ -143,12 +143,6 @@ def test_ranks_prove_most_of_what_cosines_of_their_scores_would():
     assert of_cosines - 0.6 < of_ranks < of_cosines + 0.6 and of_ranks > 9
 
 
-def test_no_canary_chooses_a_threshold_for_another_of_its_run():
-    """They share its fresh draws, so that the rank of one says something of the other's law."""
-    assert not audit.ranks(SCORES, FRESH).plain
-    assert not ranks.make_from_counts(DRAWS + 1.0 - RANKS, SCORES > -9, DRAWS).plain
-
-
 def test_scores_and_their_ranks_are_one_design():
     of_scores = audit.ranks(SCORES, FRESH)
     of_ranks = audit.ranks(RANKS, DRAWS)

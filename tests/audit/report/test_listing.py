@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from audit.report import listing
-from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
@@ -69,12 +68,6 @@ def record(setting, runs=40, epsilon=None, upper_bound=None):
     return {**names, **concluded, "setting": "0123456789abcdef", "runs": runs, "time": 0.0}
 
 
-def test_a_fingerprint_is_short_for_people():
-    own = OwnAdversary(label="mine", computes="0123456789abcdef" * 4)
-    row = record(dataclasses.replace(setting_of("fcnn"), model="Tiny", adversary=own))
-    assert "computes=01234567, label=mine" in listing.as_table([row])
-
-
 def test_rows_are_of_80_columns_whatever_they_hold():
     crowded = {"optimizer": "momentum", "unknown_initialisation": True, "steps": 99_999}
     crowded |= {"learning_rate": 1e-7 / 3, "noise_multiplier": 1 / 3, "clipping_norm": 2 / 3}
@@ -84,14 +77,6 @@ def test_rows_are_of_80_columns_whatever_they_hold():
     assert max(map(len, text.splitlines())) <= 80
     for words in ("unknown_initialisation=True", "999.999 ", "10000.000 ", "inf ", "1970-01-01"):
         assert words in text, words
-
-
-def test_a_foreign_name_moves_no_cursor(tmp_path):
-    stored(tmp_path, dataclasses.replace(setting_of("fcnn"), model="evil\x1b[2J\x07"))
-    process = command(f"--out={tmp_path}")
-    assert process.returncode == 0 and "evil\\x1b[2J\\x07, gc_s" in process.stdout
-    empty = command(f"--out={tmp_path}/no\x1b[2J")
-    assert "\\x1b[2J" in empty.stdout and "\x1b" not in process.stdout + empty.stdout
 
 
 def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):

@@ -51,19 +51,6 @@ def test_the_newest_comes_back_to_its_own_chunk_and_the_older_is_gone(stored, fo
     assert done == 0 and _equal(states, _like())
 
 
-def test_drop_removes_one_chunks_and_clear_all(stored, folder):
-    stored.offer("other", 1, STATES)
-    stored.drop("chunk")
-    assert [path.name for path in folder.iterdir()] == ["other_000001.npz"]
-    stored.drop("other")
-    stored.drop("other")
-    assert not list(folder.iterdir())
-    stored.clear()
-    assert not folder.exists()
-    stored.clear()
-    assert stored.resume("chunk", _like())[0] == 0
-
-
 @pytest.mark.parametrize("cut", [slice(200), slice(0)])
 def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, cut):
     path = folder / "chunk_000002.npz"

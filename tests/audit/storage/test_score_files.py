@@ -114,12 +114,6 @@ def test_plain_tables_are_read_as_cell_by_cell(data, tmp_path_factory):
         assert outcome(path) == found
 
 
-def test_a_plain_table_is_read_fast(tmp_path, monkeypatch):
-    (tmp_path / "s.csv").write_text(lines("score,in"))
-    monkeypatch.setattr(tables, "is_blank", None)
-    assert_read(read(tmp_path / "s.csv"))
-
-
 def test_columns_of_other_names_count_alone(tmp_path):
     path = tmp_path / "vendor.csv"
     path.write_text("in,loss,member\n" + "".join(f"9,{x},{label}\n" for x, label in LABELLED))

@@ -79,14 +79,6 @@ def test_the_last_measured_round_is_averaged_over_seeds():
     assert point["published"] == np.inf and np.isnan(point["published_deviation"])
 
 
-def test_deviations_are_those_of_cohorts_and_scores():
-    rng = np.random.default_rng(0)
-    dots = rng.normal(size=20)
-    sums = [rng.choice(dots, 4, replace=False).sum() for _ in range(20_000)]
-    exact = curves.compute_cohort_deviation(dots, 4)
-    assert np.std(sums) == pytest.approx(exact, rel=0.03)
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "ablation, places", mostly_slow([(POOLS, [512, 64, 128]), (COHORTS, [1, 41])])

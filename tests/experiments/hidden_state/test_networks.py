@@ -9,7 +9,6 @@ from audit.settings import make
 from audit.storage import index
 from audit.storage.store import Scores
 from audit.tasks.task import Dataset
-from audit.training import rehearsal
 from audit.written import Level
 from experiments.hidden_state import bracket, measured
 from experiments.hidden_state.sweep import COORDINATE, FRESH, sweeps
@@ -38,13 +37,6 @@ def test_each_place_has_two_audits_and_a_measurement_where_nothing_is_proven(sca
             only_fresh = {("ConvNet", 25), ("GELU ConvNet", 25)}
         assert places[FRESH.label] - places[COORDINATE.label] == only_fresh
         assert places[COORDINATE.label] <= places[FRESH.label]
-
-
-def test_estimates_count_the_steps_that_the_library_measures():
-    parameters = {"fcnn": 68, "tanh_fcnn": 68, "wide_fcnn": 2_689, "gelu_convnet": 62_006}
-    for model, count in parameters.items():
-        usual = rehearsal.usual_effort(count)
-        assert measured.EFFORTS.get(model, (4, 1250)) == (usual.runs, usual.steps)
 
 
 def keep_scores(out, audited):

@@ -111,7 +111,6 @@ def test_both_forms_of_a_convolution(features, side):
     length, k = (side - 2) ** 2, 18
     assert (k * features < length * (k + features)) == (features == 2)
     norms = (1e-3, 0.5, np.inf)
-    check(of(ChannelsFirst(features), side), pictures(side), norms)
     check(of(Flaxes(nn.Conv(features, (3, 3), padding="VALID")), side), pictures(side), norms)
 
 
