@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import pydoc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -262,14 +261,6 @@ def test_a_fingerprint_tells_constants_and_initialisations_apart():
         [own.wrap_module(module, CROSS_ENTROPY, X, Y).computes for module in modules] for _ in "12"
     )
     assert len(set(first)) == 3 and first == again
-
-
-def test_the_door_is_what_it_lists():
-    assert dir(audit) == sorted(audit.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        audit.nothing  # noqa: B018
-    text = pydoc.plain(pydoc.render_doc(audit))
-    assert "audit.bounds(scores_in, scores_out)" in text and "__getattr__" not in text
 
 
 def cross_entropy(params, example):

@@ -1,7 +1,6 @@
 """The cosines of one-shot canaries with the iterates, against NumPy."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -53,19 +52,6 @@ def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, mome
         seen = adversary.observer.observe(state, seen, jnp.int32(t), thetas[t + 1])
         found = adversary.score(state, seen, thetas[t + 1], thetas[0])
         np.testing.assert_allclose(found, expected[:, t], rtol=0, atol=2e-5)
-
-
-def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
-    for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
-        state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
-        canaries = base.Canaries(
-            functools.partial(directions.craft_unclipped, state), jnp.ones(CANARIES)
-        )
-        mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
-        found = base.sum_canaries(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
-        np.testing.assert_allclose(
-            found, 0.7 * _directions(state)[[1, 4]].sum(axis=0), rtol=0, atol=1e-6
-        )
 
 
 NORM = jnp.float32(1.0)

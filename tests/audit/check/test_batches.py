@@ -175,18 +175,6 @@ def test_a_dropped_last_batch_is_told_only_where_it_is_seen(draw, examples, size
     assert ("drop_last" in explain(audit.check_batches(draw, examples, size / examples))) == is_told
 
 
-@pytest.mark.slow
-def test_a_kind_that_is_recognised_is_a_bug_even_where_no_test_sees_it():
-    def draw(seed):
-        bins = np.random.default_rng(seed).integers(0, 15_000, 50_000)
-        order = np.argsort(bins, kind="stable")
-        ends = np.cumsum(np.bincount(bins, minlength=15_000))
-        return np.split(order, ends[:-1])
-
-    report = audit.check_batches(draw, 50_000, 1 / 15_000)
-    assert report.verdict == "FAILED: balls-in-bins batches, not Poisson"
-
-
 def throw_into_64_bins(seed):
     bins = np.random.default_rng(seed).integers(0, 64, 1000)
     return [np.flatnonzero(bins == place) for place in range(64)]

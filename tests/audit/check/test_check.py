@@ -233,23 +233,6 @@ def test_what_a_small_layer_shares_is_seen_beside_a_large_one(own):
     assert [finding.check for finding in report.findings] == expected, report
 
 
-def test_what_rounding_hides_could_not_be_tried_and_does_not_pass():
-    given = plant_bug("numpy")
-    low = {
-        name: value.astype(np.float16) + np.float16(100) for name, value in given["params"].items()
-    }
-
-    def step(params, batch, seed):
-        after = given["step"](
-            {name: value.astype(float) - 100 for name, value in params.items()}, batch, seed
-        )
-        return {name: (value + 100).astype(np.float16) for name, value in after.items()}
-
-    report = audit.check_step(**given | {"params": low, "step": step})
-    assert not report.findings and not report.passed and "INCOMPLETE" in report.verdict
-    assert "use float64" in flatten(report)
-
-
 @pytest.mark.parametrize("has_noise", [True, False])
 def test_a_layer_whose_noise_lies_below_its_rounding_is_not_passed_with_the_others(has_noise):
     """The layer `o` is 3,000 in float32: gradients move it, and noise of sigma 0.01 does not."""
@@ -356,23 +339,6 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     assert "grid that the sum is not on" in report.verdict
     rounded = audit.check_step(round_all, np.zeros(8), batch, **STATED)
     assert "grid" not in rounded.verdict
-
-
-def test_arrays_of_no_numbers_are_left_out():
-    step, batch = make_logistic_step()
-
-    def take_parts(params, batch, seed):
-        after = step(np.concatenate([params["a"], params["b"]]), (batch[0], batch[-1]), seed)
-        return params | {"a": after[:5], "b": after[5:]}
-
-    # Beside the others stand an empty layer in the middle and at the end, and features of no column.
-    start = {"a": np.zeros(5), "none": np.zeros(0), "b": np.zeros(3), "last": np.zeros((0, 4))}
-    features, labels = batch
-    for kind in (int, float):
-        more = features, np.zeros((32, 0), kind), labels
-        report = audit.check_step(take_parts, start, more, **STATED, seeds=64)
-        assert report.passed, report
-        assert set(report.figures["signal"]) == {"a", "b"}
 
 
 def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_size():
@@ -576,20 +542,6 @@ def test_the_command_checks_a_step_of_the_users(forked, tmp_path, noise, status)
     page = (tmp_path / "page.html").read_text()
     checksum = hashlib.sha256((tmp_path / "mine.py").read_bytes()).hexdigest()
     assert checksum in page and "check --step=mine.py:step" in page
-
-
-def test_a_step_of_single_rows_needs_no_two_parts():
-    given = plant_bug("numpy")
-    plain = given["step"]
-
-    def step(params, batch, seed):
-        assert len(batch[0]) == 1, "one row only"
-        return plain(params, batch, seed)
-
-    rows = given["batch"][0][1:2], np.array([1])
-    report = audit.check_step(**given | {"step": step, "batch": rows}, seeds=64)
-    results = {check.name: check.result for check in report.checks}
-    assert results["separation"] == "does not apply" and report.passed, report
 
 
 @pytest.mark.parametrize("seeds", mostly_slow(range(40, 60)))

@@ -1,14 +1,11 @@
 """The accountant of hidden states: against a quadratic program, closed forms, and what attains it."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import optimize
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.claims.claim import DpSgd
 from audit.claims.hidden_state import (
     Periods,
     bound_periods,
@@ -159,16 +156,6 @@ def test_composition_is_the_limit_of_large_constants():
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_monotone_in_every_shift_constant_and_noise(seed):
-    given, rng = schedule(seed, 30), np.random.default_rng(seed)
-    for which, sign in ((0, 1), (1, 1), (2, -1)):
-        for step in rng.choice(30, 8, replace=False):
-            more = [values.copy() for values in given]
-            more[which][step] += 0.1
-            assert sign * (mu_of(*more) - mu_of(*given)) >= -1e-12
-
-
 def test_step_sizes_count_by_their_ratios_and_smaller_ones_late_pay_dearer():
     falling = np.linspace(1, 0.1, 1250)
     found = in_periods(1.0, 5, 5, step_sizes=falling).mu
@@ -212,12 +199,3 @@ ONES = np.ones(4)
 def test_bad_input_is_one_line(call, says):
     with pytest.raises(InputError, match=says):
         call()
-
-
-def test_margins_of_contracting_steps_are_above_the_bound():
-    claim = DpSgd(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99)
-    state = claim.last_model(1e-5)
-    flat = dataclasses.replace(claim, lipschitz=1.0).last_model(1e-5)
-    assert state.margins[2].epsilon == pytest.approx(flat.bound.epsilon)
-    assert state.bound.epsilon < state.margins[2].epsilon < state.margins[10].epsilon
-    assert state.describe_margin(10).endswith("if each c is 9 |c - 1| larger")

@@ -218,24 +218,6 @@ def test_rounded_scores_that_were_all_pasted_are_divided_and_not_made_different(
         assert np.sort(once.evidence.inserted[:, 0]).tolist() == np.sort(scores).tolist()
 
 
-COARSE = {
-    "canaries have levels": lambda rng, levels: levels + 0.05 * rng.normal(size=(300, 16)),
-    "runs move alike": lambda rng, levels: levels + 0.3 * rng.normal(size=(300, 1)),
-    "0 or 1": lambda rng, levels: 1.0 * (rng.random((300, 16)) < 0.05 * np.abs(levels)),
-}
-
-
-@pytest.mark.parametrize("kind", COARSE)
-def test_coarse_tables_whose_rows_repeat_by_nature_lose_some_power(kind):
-    for seed in range(2):
-        rng = np.random.default_rng([6, seed])
-        levels = 3 * rng.normal(size=16)
-        scores_out = np.round(COARSE[kind](rng, levels), 1)
-        scores_in = np.round(COARSE[kind](rng, levels), 1) + 20 * (rng.random((300, 16)) < 0.7)
-        evidence = canaries.make_sets(scores_in, scores_out)
-        assert smaller_bound(evidence) > 1
-
-
 ONE_RUN_AS_EVERY_ROW = {
     "ranks": lambda rng: audit.ranks(
         np.tile(rng.normal(2, 1, (1, 64)), (20, 1)), np.tile(rng.normal(size=(1, 2000)), (20, 1))

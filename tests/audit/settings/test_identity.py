@@ -1,6 +1,5 @@
 """A stored result is named by what decides it: golden names."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -171,30 +170,6 @@ def test_a_setting_comes_back_from_its_identity(adversary):
             **flat(setting),
             "seed": 4,
         }
-
-
-@pytest.mark.parametrize(
-    ("fields", "experiment", "words"),
-    [
-        (
-            {"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3},
-            "audit",
-            "fcnn-gc_r-k5-seed3",
-        ),
-        ({"model": "fcnn", "k": 5, "insert": "first"}, "audit", "fcnn-gc_s-k5first"),
-        ({"model": "../My CNN, on its images!"}, "audit", "my_cnn_on_its_images-gc_s"),
-        ({"model": "m" * 300}, "audit", f"{'m' * 24}-gc_s"),
-    ],
-)
-def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(
-    tmp_path, fields, experiment, words
-):
-    given = {name: value for name, value in fields.items() if name != "model"}
-    setting = dataclasses.replace(setting_of("fcnn", **given), model=fields["model"])
-    store = make.open_store(tmp_path, setting, DATA, experiment)
-    assert store.path == tmp_path / f"{words}-{Store(tmp_path / 'plain', store.config()).path.name}"
-    assert make.open_store(tmp_path, setting, DATA, experiment).path == store.path
-    assert make.find_store(tmp_path, setting, DATA, experiment).path == store.path
 
 
 def test_what_is_no_audit_is_left_alone_and_looking_for_a_store_makes_none(tmp_path):

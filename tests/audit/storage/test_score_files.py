@@ -164,19 +164,6 @@ def column(values):
 
 
 MIXED, BITS = np.array(SCORES), np.array(PRESENCE)
-ARRAYS = {
-    "worlds": {"in": IN, "out": OUT},
-    "columns": {"in": column(IN), "out": column(OUT)},
-    "presence": {"scores": MIXED, "presence": BITS},
-    "big-endian": {"scores": MIXED.astype(">f8"), "presence": BITS.astype(float)},
-    "others": {"in": IN, "out": OUT, "a": np.array(["a"]), "b": np.array([{}], object)},
-}
-
-
-@pytest.mark.parametrize("arrays", ARRAYS.values(), ids=ARRAYS)
-def test_every_npz_gives_the_scores(tmp_path, arrays):
-    np.savez_compressed(tmp_path / "s.npz", **arrays)
-    assert_read(read(tmp_path / "s.npz"))
 
 
 def test_two_files_have_a_world_each_unless_a_comma_is_in_a_name(tmp_path):

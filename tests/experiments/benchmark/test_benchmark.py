@@ -93,16 +93,6 @@ def test_truths_are_those_of_other_accountants():
     assert conversions.delta_from_mu(2.0, failing) / 2 == pytest.approx(DELTA)
 
 
-def test_tied_canaries_are_tied_and_tell_what_mu_says():
-    """The covariance of their scores is that of inner products 1/2, given which are in."""
-    audit = draw(MECHANISMS["runs of 16: tied canaries"].make_known(0, 4000), 0)
-    present = audit.presence.astype(float)
-    centred = audit.scores - 0.5 * present - 0.5 * present.sum(1, keepdims=True)
-    covariance = np.cov(centred.T)
-    assert np.allclose(np.diag(covariance), 1, atol=0.1)
-    assert np.allclose(covariance[~np.eye(16, dtype=bool)], 0.5, atol=0.1)
-
-
 def test_lidp_as_printed_is_what_its_code_says():
     """On the authors' example, 0.100820 to 0.102542 with the identity (Errata L1)."""
     rng = np.random.default_rng(0)

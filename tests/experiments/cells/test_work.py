@@ -10,23 +10,18 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.settings import make
-from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import files
 from audit.storage.store import Scores, Store
-from audit.tasks.task import Dataset
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Cell, DataSets
 from experiments.cells.work import Workplace
-from experiments.hidden_state import measured
 from experiments.hidden_state import sweep as sweeps
 from models.data.tables import HOUSING
 
@@ -203,30 +198,3 @@ def test_fewer_runs_other_data_or_no_conclusion_is_not_done(place):
 
 def _chunk(first, runs):
     return Scores(first, np.arange(float(runs))[:, None], np.arange(runs)[:, None] % 2 == 1)
-
-
-def test_norms_are_kept_and_damaged_ones_are_trained_again(tmp_path, monkeypatch):
-    trained = []
-
-    def train(played, runs):
-        trained.append(len(runs))
-        return np.arange(3.0) + runs[:, None]
-
-    monkeypatch.setattr(measured, "canary_norms", train)
-    dataset = Dataset(np.zeros((40, 8), np.float32), np.zeros(40, np.int32), "made up", "0" * 64)
-    setting = setting_of("fcnn", adversary="loss", batch_size=10, steps=3)
-    store = make.open_store(tmp_path, setting, dataset, measured.NORMS)
-    data = SimpleNamespace(checksum=lambda model: None, load=lambda model: dataset)
-    cell = measured.norms_cell(setting, 4)
-    held = make.holdings(tmp_path)
-    assert not cell.is_done(held, data)
-    cell.do(store, data, print)
-    expected = np.arange(3.0) + np.arange(3)[:, None]
-    np.testing.assert_array_equal(
-        measured.read_norms(make.holdings(tmp_path), setting, 3), expected
-    )
-    assert measured.read_norms(held, setting, 5) is None and cell.is_done(held, data)
-    path = store.path / "answer.json"
-    path.write_text(path.read_text()[:-9])
-    assert measured.read_norms(held, setting, 3) is None and not cell.is_done(held, data)
-    assert trained == [4]

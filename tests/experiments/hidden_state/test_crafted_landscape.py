@@ -126,19 +126,6 @@ def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
     assert law.optimal(process, DELTA).epsilon / upper == pytest.approx(most, abs=0.005)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sigma", "size", "delta"), [(0.3, 1, 1e-9), (1.0, 4, 1e-7), (100.0, 7, 1e-5)]
-)
-@pytest.mark.parametrize("find", law.ADVERSARIES.values())
-def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta):
-    process = Process(sigma, size, 12)
-    coarse = find(process, delta).epsilon
-    fine = find(process, delta, 2 * law.PER_DEVIATION).epsilon
-    assert coarse != fine and coarse == pytest.approx(fine, rel=1e-3)
-    assert 0 < coarse <= upper_bound(process, delta) * (1 + 1e-6)
-
-
 def slow_delta(process, epsilon, moves, points):
     """Returns the hockey-stick divergence of any landscape moves[t](x) in [-1, 1], by dense midpoint sums."""
     spacing = points[1] - points[0]

@@ -229,25 +229,6 @@ def test_what_is_stored_is_drawn(made_up, name):
     plt.close(figure)
 
 
-def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
-    (first, *_) = figures.read_runs(made_up.held, IMAGES, LEVELS)
-    assert first["accounted"] == np.inf
-    for errors, mark in ((2, True), (0.5, False)):
-        run = {**first, "accounted": first["all"] - errors * first["all_error"]}
-        text = figures.make_runs_table("", [run], shows_accuracy=False).text
-        assert ("*" in text.splitlines()[5]) == mark
-
-
-def test_a_cell_of_table_1_that_does_not_agree_is_marked(small):
-    plan = Simulations(floors=())
-    lines = figures.make_simulated_table(plan, small).text.splitlines()
-    assert lines[3].split()[:4] == ["0.541", "1e+04", "100", "10.002"]
-    assert "*" not in "".join(lines[:9])
-    wrong = [fitted_as_equal_variance(cell) for cell in small]
-    lines = figures.make_simulated_table(plan, wrong).text.splitlines()
-    assert "".join(lines[:9]).count("*") == 6
-
-
 @pytest.mark.slow
 def test_smoke_sweeps_are_trained_and_drawn(tmp_path, image_file):
     place = Workplace(tmp_path, DataSets({"fashion_mnist": str(image_file)}))
