@@ -44,11 +44,3 @@ def test_arrays_of_every_library_are_scores():
     assert (
         audit.bounds(rounded, OUT).bounds == audit.bounds(np.asarray(rounded), OUT).bounds == again
     )
-
-
-def test_a_list_that_contains_itself_gets_one_line():
-    circle = [1.0]
-    circle.append(circle)
-    for scores in ((circle, IN), (IN, [circle, circle])):
-        with pytest.raises(audit.InputError, match="are no numbers in rows of one length"):
-            audit.bounds(*scores)

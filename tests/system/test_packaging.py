@@ -15,14 +15,6 @@ from tests.forks import python
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_bound_needs_no_jax(tmp_path):
-    result = python("-c", "import sys, audit.commands.bound; print(*sys.modules)", cwd=tmp_path)
-    loaded = set(result.stdout.split())
-    assert "absl" in loaded and loaded.isdisjoint(
-        {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow"}
-    )
-
-
 @pytest.mark.parametrize(
     ("module", "command"),
     mostly_slow(

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from audit.adversaries import directions, examples
-from audit.errors import InputError
 from audit.mechanism import base
-from audit.settings.make import setting_of
-from audit.tasks.task import Dataset
-from audit.training import build
 from models.dense import fcnn, mlp
 
 CANARIES, P, STEPS, MOMENTUM = 7, 50, 9, 0.9
@@ -113,30 +109,3 @@ def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
         and adversary.canaries == 1
         and adversary.reads_theta
     )
-
-
-def images(side=28, channels=()):
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (60, side, side, *channels), np.uint8)
-    return Dataset(pixels, rng.integers(0, 10, 60, np.int32), "made up", "0" * 64)
-
-
-@pytest.mark.parametrize(
-    ("model", "fields", "message"),
-    [
-        ("linear", {"end_direction": 785}, "^`end_direction=785`: the data have 784 directions"),
-        (
-            "linear",
-            {"adversary": "clip_bkd", "canaries": 2},
-            "^`canaries=2`: ClipBKD has one canary",
-        ),
-        ("convnet", {"end_direction": 700}, "takes whole numbers: choose another `adversary`"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(model, fields, message):
-    dataset = images() if model == "linear" else images(side=32, channels=(3,))
-    with pytest.raises(InputError, match=message) as error:
-        build.build(
-            setting_of(model, **{"adversary": "poisoned", "batch_size": 10, **fields}), dataset
-        )
-    assert "\n" not in str(error.value)

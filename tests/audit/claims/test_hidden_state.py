@@ -10,9 +10,7 @@ from audit.claims.hidden_state import (
     Periods,
     bound_periods,
     hidden_state_bound,
-    insert_step,
 )
-from audit.errors import InputError
 
 PAPER = Composition(4.0, 250)
 
@@ -179,23 +177,3 @@ def test_steps_without_noise_and_maps_that_forget():
     )
     without = in_periods(1.0, 5, 1, Composition(0.0, 3))
     assert without.mu == without.epsilon == np.inf
-
-
-ONES = np.ones(4)
-
-
-@pytest.mark.parametrize(
-    "call, says",
-    [
-        (lambda: mu_of(1.0, 1.0, 1.0), r"`shifts` has shape \(\)"),
-        (lambda: mu_of(ONES, [1, 1, -0.5, 1], 1.0), "`lipschitz` holds -0.5"),
-        (lambda: mu_of(ONES, np.nan, 1.0), "`lipschitz` holds nan"),
-        (lambda: mu_of(ONES, 1.0, [1, 1, 0, 1]), "`noise` is 0 at step 3"),
-        (lambda: mu_of(ONES, 1.0, 1e-40), "beyond 1e"),
-        (lambda: insert_step("second", 5), "`insert=second`"),
-        (lambda: in_periods(1.0, 10**6, 1), "are 250,000,000 steps: give at most 10,000,000"),
-    ],
-)
-def test_bad_input_is_one_line(call, says):
-    with pytest.raises(InputError, match=says):
-        call()

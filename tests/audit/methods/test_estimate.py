@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from audit.errors import InputError
 from audit.laws import conversions
 from audit.methods import estimate, exact
 from audit.methods.estimate import METHODS, assumption_free, if_gaussian, in_sample
@@ -197,27 +196,6 @@ def test_heavy_ties(method):
     else:
         assert 0.6 < bound.mu < 1.1
     assert bound.false_positives <= np.sum(scores_out >= bound.threshold)
-
-
-BAD_SCORES = {
-    "no in scores": ([], [1.0, 2.0]),
-    "2 of 3 scores are NaN, of runs that failed, more than 50%": ([1.0, np.nan], [np.nan]),
-    r"in scores have shape \(2, 2\)": ([[1.0, 2.0], [3.0, 4.0]], [0.0]),
-    "all 4 scores equal 7": ([7.0, 7.0], [7.0, 7.0]),
-}
-
-
-@EVERY
-def test_bad_scores_or_levels(method):
-    for message, scores in BAD_SCORES.items():
-        with pytest.raises(InputError, match=message) as caught:
-            method(*scores, *LEVELS)
-        assert "\n" not in str(caught.value)
-    for value in (0.0, 1.0, 1.5, np.nan):
-        with pytest.raises(InputError, match="delta is"):
-            method([1.0], [0.0], value, CONFIDENCE)
-        with pytest.raises(InputError, match="confidence is"):
-            method([1.0], [0.0], DELTA, value)
 
 
 def test_more_confidence_costs_and_ten_times_the_scores_come_closer():

@@ -167,17 +167,3 @@ EDGES = {
 def test_any_scores_are_drawn_without_a_warning(name):
     found = concluded(*EDGES[name], DpSgd(1e-3, 100))
     assert all(b"</svg>" in panel for panel in audit_panels.audit_panels(found).values())
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("epsilon at delta 1e-05", r"$\varepsilon$ at $\delta$ = $10^{-5}$"),
-        ("Gaussian, mu ≥ 3.79", r"Gaussian, $\mu$ ≥ 3.79"),
-        ("multiplier sigma = 4", r"multiplier $\sigma$ = 4"),
-        (r"$\mu = \sqrt{n / k} / \sigma$", r"$\mu = \sqrt{n / k} / \sigma$"),
-        ("if_gaussian, deltas, 0.01", "if_gaussian, deltas, 0.01"),
-    ],
-)
-def test_a_figure_has_symbols_where_a_table_has_words(text, shown):
-    assert style.insert_symbols(text) == shown == style.insert_symbols(shown)

@@ -1,8 +1,6 @@
 """The list of a store's audits: rows in 80 columns, the newest first, without JAX or data."""
 
-import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -59,24 +57,6 @@ def command(*flags):
 )
 def test_what_differs_from_the_defaults_is_named_by_its_flag(fields, expected):
     assert listing.find_differences(setting_of("fcnn", **fields)) == expected
-
-
-def record(setting, runs=40, epsilon=None, upper_bound=None):
-    differs = listing.find_differences(setting)
-    names = {"model": setting.model, "adversary": setting.adversary.name, "differs": differs}
-    concluded = {"epsilon": epsilon, "upper_bound": upper_bound}
-    return {**names, **concluded, "setting": "0123456789abcdef", "runs": runs, "time": 0.0}
-
-
-def test_rows_are_of_80_columns_whatever_they_hold():
-    crowded = {"optimizer": "momentum", "unknown_initialisation": True, "steps": 99_999}
-    crowded |= {"learning_rate": 1e-7 / 3, "noise_multiplier": 1 / 3, "clipping_norm": 2 / 3}
-    setting = dataclasses.replace(setting_of("fcnn", **crowded), model="m" * 60)
-    rows = [record(setting, 10**8, 999.9991, math.inf), record(setting, 10**8, 0.0, 9999.9991)]
-    text = listing.as_table(rows)
-    assert max(map(len, text.splitlines())) <= 80
-    for words in ("unknown_initialisation=True", "999.999 ", "10000.000 ", "inf ", "1970-01-01"):
-        assert words in text, words
 
 
 def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):

@@ -63,12 +63,6 @@ def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     assert verdict.headline == "The guarantee is violated if the trade-off curve is Gaussian."
 
 
-def test_no_bound_is_no_verdict(plain):
-    about = subject(finish(observed(0.1)._replace(bounds=())))
-    assert "only estimates" in about.conclusion.verdict.sentence
-    assert "No bound: save coins" in audit_page.report("A", [about]).decode()
-
-
 @pytest.mark.slow
 def test_a_claim_that_federated_runs_refute_together_is_a_violation():
     rng = np.random.default_rng(0)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.claims.claim import DpSgd, EpsilonDelta
+from audit.claims.claim import DpSgd
 from audit.conclusions.concluded import conclude
-from audit.conclusions.finish import finish
 from audit.evidence.canaries import single
 from audit.report import audit_page, bounds_table, subjects
 from audit.report.bounds_table import remarks
@@ -85,27 +84,6 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     (tmp_path / "s.npz").touch()
     about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion, "bound")
     assert line[1:].encode() in audit_page.report("Audit", [about])
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "steps", "decides"),
-    [
-        (
-            9.0,
-            DpSgd(1.0, 3),
-            "more runs, or fewer insertions until the upper bound is below 5.469",
-        ),
-        (9.0, None, "ask for more runs, or for scores of fresh directions"),
-        (5.4, None, "more runs"),
-    ],
-)
-def test_the_table_and_the_verdict_say_what_decides(epsilon, steps, decides):
-    conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(epsilon, 1e-5))
-    if steps is not None:  # the same bound, as that of steps
-        conclusion = finish(conclusion._replace(claim=steps))
-    *_, last_remark, _ = bounds_table.bounds_table(conclusion).splitlines()
-    assert last_remark == f"to decide: {decides}" and len(last_remark) <= 80
-    assert f" To decide: {decides}" in conclusion.verdict.sentence
 
 
 @pytest.mark.parametrize(("insertions", "is_out_of_reach"), [(14, False), (15, True)])

@@ -185,22 +185,3 @@ def test_a_changed_or_damaged_setting_under_an_old_name(store, tmp_path, content
 
 def everything(store):
     return sorted(path.relative_to(store.path.parent) for path in store.path.parent.rglob("*"))
-
-
-@pytest.mark.parametrize(
-    ("folder", "says"),
-    [
-        ("nowhere", "has no config.json: name another `setting`"),
-        ("config.json", "cannot read .*Not a directory"),
-        ("../moved", "is not the setting that its folder is named after"),
-    ],
-)
-def test_a_folder_without_a_setting_is_reported_and_nothing_is_made(store, folder, says):
-    (store.path / "empty").mkdir()
-    if folder == "../moved":
-        store.path.rename(store.path.with_name("moved"))
-        folder = store.path.with_name("moved")
-    before = everything(store)
-    with refused(says):
-        Store.at(store.path / folder)
-    assert everything(store) == before

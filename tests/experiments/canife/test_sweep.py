@@ -1,7 +1,5 @@
 """The paper's ablations: what is trained, averages over seeds, tables, figures."""
 
-import dataclasses
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ from audit.settings import make
 from audit.written import Level
 from experiments.canife import curves, figures, sweep
 from experiments.canife import measured as stored_rounds
-from experiments.canife.attacked import fit_to_clients
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.sweeps.points import Evidence
@@ -20,19 +17,6 @@ from tests.cases import mostly_slow
 SMOKE = sweep.sweeps("smoke")
 POOLS = SMOKE["canife_figure_5a"]
 COHORTS = SMOKE["canife_figure_8c"]
-
-
-@pytest.mark.parametrize("scale", sweep.SIZES)
-def test_settings_have_their_numbers_of_clients_and_differ_in_what_is_varied(scale):
-    """A setting that left a number of clients open would go by another name in the store."""
-    for ablation in sweep.sweeps(scale).values():
-        settings = [cell.request for cell in ablation.cells]
-        assert len(set(settings)) == len(settings)
-        varied = {ablation.curve, ablation.x, "seed"} - {sweep.ROUND}
-        same = {name: getattr(settings[0], name) for name in varied}
-        assert len({dataclasses.replace(setting, **same) for setting in settings}) == 1
-        for setting in settings:
-            assert fit_to_clients(setting, 60_000, 10_000) == setting
 
 
 @pytest.fixture(scope="module")

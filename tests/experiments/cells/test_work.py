@@ -48,13 +48,6 @@ def run(run_command, homes):
     return call
 
 
-@pytest.mark.parametrize("scale", sweeps.SCALES)
-def test_every_figure_is_a_sweep_at_every_scale(scale):
-    every = sweeps_of(scale)
-    assert set(every) == {f"figure_{name}" for name in FIGURES} | set(OURS)
-    assert all(sweep.cells and sweep.name == name for name, sweep in every.items())
-
-
 def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
     cells = [cell for name in FCNN for cell in sweeps_of("laptop")[name].cells]
     found = work.distinct(

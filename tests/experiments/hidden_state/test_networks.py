@@ -11,32 +11,13 @@ from audit.storage.store import Scores
 from audit.tasks.task import Dataset
 from audit.written import Level
 from experiments.hidden_state import bracket, measured
-from experiments.hidden_state.sweep import COORDINATE, FRESH, sweeps
+from experiments.hidden_state.sweep import FRESH, sweeps
 from experiments.sweeps import points
 from models.catalogue import task
 
 NAMES = ("bracket", "bracket_rates")
 LEVELS = Level()
 DATA = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
-
-
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
-def test_each_place_has_two_audits_and_a_measurement_where_nothing_is_proven(scale):
-    for sweep in {name: sweeps(scale)[name] for name in NAMES}.values():
-        requests = set(bracket.list_measured(sweep))
-        for audited in sweep.audits():
-            setting = audited.setting
-            is_open = setting.schedule.periodicity > 1 and task(setting.model).curved is None
-            if audited.series == COORDINATE.label:
-                assert (setting in requests) == is_open
-        places = {FRESH.label: set(), COORDINATE.label: set()}
-        for audited in sweep.audits():
-            places[audited.series].add((audited.panel, audited.x))
-        only_fresh = set()
-        if (scale != "smoke", sweep.name) == (True, "bracket"):  # 8 runs take too long there
-            only_fresh = {("ConvNet", 25), ("GELU ConvNet", 25)}
-        assert places[FRESH.label] - places[COORDINATE.label] == only_fresh
-        assert places[COORDINATE.label] <= places[FRESH.label]
 
 
 def keep_scores(out, audited):

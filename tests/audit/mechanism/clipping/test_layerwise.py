@@ -165,15 +165,6 @@ def test_networks_of_every_layer(module):
     check(flat_model(module, batch[0][0], cross_entropy), batch, (0.1, 1.0, 10.0))
 
 
-@pytest.mark.slow
-def test_models_at_once():
-    model = of(Flaxes(nn.Conv(2, (3, 3), 2, 1)))
-    thetas = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 4))
-    both = (strategy(model), per_example(model.loss))
-    fast, slow = (jax.vmap(one, (0, None, None))(thetas, pictures(), 0.4) for one in both)
-    np.testing.assert_allclose(fast, slow, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["bias", "kernel", "scale"])
 def test_a_wrong_norm_is_seen(monkeypatch, name):
     measure = layers.measure
