@@ -10,7 +10,7 @@ import pytest
 
 from audit.adversaries import directions
 from audit.errors import InputError
-from audit.mechanism import base, cohorts, dpsgd, ensemble, fedavg
+from audit.mechanism import base, cohorts, dpsgd, fedavg
 from audit.tasks.model import losses_by_example
 from audit.training import game
 
@@ -207,21 +207,6 @@ def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, 
     np.testing.assert_allclose(whole.scores[7:8], alone.scores, rtol=0, atol=2e-6)
     np.testing.assert_array_equal(whole.presence[7:8], alone.presence)
     assert np.abs(whole.scores[6] - whole.scores[7]).max() > 1e-2  # runs differ
-
-
-@pytest.mark.slow
-def test_memory_grows_with_the_block_and_a_model_that_diverges_is_refused(
-    clients, schedule, theta, play
-):
-    one, many = (
-        fedavg.mechanism(make_choices(block=block)).memory(theta, clients, 7) for block in (1, 4)
-    )
-    assert theta.nbytes < one.held < many.held < 5 * one.held
-    assert one.written < many.written < 5 * one.written
-    assert ensemble.chunk_size(3, one) <= 3
-    hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
-    with pytest.raises(InputError, match="diverged"):
-        play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)
 
 
 def test_shuffled_cohorts_take_everybody_equally_often():

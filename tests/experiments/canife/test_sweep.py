@@ -50,19 +50,6 @@ def test_what_is_stored_is_not_trained_again_and_all_of_it_is_drawn(trained):
     assert np.isfinite(points["training"]).all() and (points["training"] > 0).all()
 
 
-def test_the_last_measured_round_is_averaged_over_seeds():
-    frames = [
-        pd.DataFrame([{sweep.ROUND: 3, "health": value, "published": published}])
-        for value, published in ((0.5, np.inf), (0.75, 1.0))
-    ]
-    stored = [(POOLS.cells[0].request, frame) for frame in frames]
-    [point] = curves.average_over_seeds(POOLS, stored).to_dict("records")
-    assert (point["curve"], point["x"], point["round"], point["trainings"]) == ("random", 8, 3, 2)
-    assert point["health"] == 0.625
-    assert point["health_deviation"] == pytest.approx(np.std([0.5, 0.75], ddof=1))
-    assert point["published"] == np.inf and np.isnan(point["published_deviation"])
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "ablation, places", mostly_slow([(POOLS, [512, 64, 128]), (COHORTS, [1, 41])])

@@ -19,7 +19,6 @@ from audit.settings.setting import identity
 from audit.storage import files
 from audit.storage.store import Scores, Store
 from experiments.cells import work
-from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Cell, DataSets
 from experiments.cells.work import Workplace
 from experiments.hidden_state import sweep as sweeps
@@ -46,15 +45,6 @@ def run(run_command, homes):
         return start(argv, cwd=ROOT, env=environment, **pipes)
 
     return call
-
-
-def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
-    cells = [cell for name in FCNN for cell in sweeps_of("laptop")[name].cells]
-    found = work.distinct(
-        [*cells, audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))]
-    )
-    assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
-    assert found[0].runs == 9000 and {cell.runs for cell in found[1:]} == {5000}
 
 
 @pytest.fixture

@@ -161,20 +161,6 @@ def test_cells_are_valid_and_shared(scale):
         assert audit.setting.adversary.name != "clip_bkd" or audit.x == 1
 
 
-def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
-    cases = [
-        ([0, 0, 0.5, 1], [0, 1, 2, 3], 4),
-        ([0, 1, 2, 3], [0, 0, 0.5, 1], 1 / 4),
-        ([0, 0, 0, 0.5], [0, 0, 0, 1], 2**0.5),
-        ([0, 0, 0, 0], [0, 1, 1, 1], None),
-    ]
-    for single, several, gain in cases:
-        expected = None if gain is None else pytest.approx(gain)
-        assert figures.compute_gain([100, 200, 400, 800], single, several) == expected
-    records = [{"gain_2": gain} for gain in (1, 3, None)]
-    assert figures.compute_mean(records, "gain_2") == pytest.approx(1.5)
-
-
 def _scores(runs, canaries, mu):
     rng = np.random.default_rng(0)
     coins = rng.random((runs, canaries)) < 0.5

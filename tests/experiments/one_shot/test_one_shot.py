@@ -1,7 +1,5 @@
 """The one-shot paper's Table 1, its analytical columns and its slips, computed."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
@@ -198,19 +196,6 @@ def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high
     null = one_shot.fit(largest[1000:], 1)
     fit = one_shot.fit(largest[:1000], 1)
     assert low < one_shot.fitted(null, fit, LEVELS.delta) < high
-
-
-def test_figure_4_compares_one_run_with_several(tmp_path):
-    setting = dataclasses.replace(SPLITS.training.setting, canaries=400)
-    plan = SPLITS._replace(training=SPLITS.training._replace(setting=setting, noises=(0.1,)))
-    _store_run(tmp_path, plan.one_run(0.1), 4, 7850, 5.0)
-    _store_run(tmp_path, plan.several_runs(0.1), 8, 7850, 5.0)
-    (split,) = figures.read_splits(make.holdings(tmp_path), plan, 1e-5)
-    one_run = split["one run"]
-    assert split["observe"] == "all" and (np.diff(one_run) >= 0).all()
-    assert np.median(split["several runs"]) == pytest.approx(np.median(one_run), rel=0.4)
-    assert len(figures.make_splits_table("title", [split]).csv.splitlines()) == 3
-    plt.close(figures.draw_quantiles("title", [split]))
 
 
 DRAWN = {  # the sweeps that can be drawn from made-up cosines: (missing cells, panels)
