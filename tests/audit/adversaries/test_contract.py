@@ -213,7 +213,7 @@ def audited(data, tmp_path):
     return audit
 
 
-@pytest.fixture(params=[_make_closures, _make_values])
+@pytest.fixture(params=mostly_slow([_make_values, _make_closures]))
 def stranger(request, monkeypatch):
     monkeypatch.setattr(Stranger, "made_by", staticmethod(request.param))
     monkeypatch.setitem(ADVERSARIES, "stranger", Stranger)
