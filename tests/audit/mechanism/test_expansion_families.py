@@ -10,6 +10,7 @@ import pytest
 
 from audit.mechanism import expansion
 from audit.mechanism.base import Hyperparameters
+from tests.cases import mostly_slow
 
 RATE = 0.5
 SHARE = 0.99  # of steps that must be near enough
@@ -146,7 +147,7 @@ def share_of_near(measured, true):
     return np.mean(np.abs(measured - true) <= NEAR * np.abs(true - 1) + ROUNDING)
 
 
-@pytest.mark.parametrize("family", FAMILIES + MATRICES)
+@pytest.mark.parametrize("family", mostly_slow(FAMILIES + MATRICES, quick=len(FAMILIES)))
 def test_measured_constants_are_near_the_true_ones(family):
     measured, true = measure(family, 200, 20).T
     assert share_of_near(measured, true) >= SHARE
