@@ -1,8 +1,5 @@
 """Fresh directions in NumPy: their law, blocks, leave-one-out, and a training of ours with them, audited."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -101,15 +98,3 @@ def test_a_training_of_ones_own_is_audited_by_fresh_directions(apart):
 def test_bad_displacements_are_refused(count, moved, says):
     with pytest.raises(InputError, match=says):
         directions.cosines(moved, 0, 0, count, leave_one_out=True)
-
-
-def test_it_needs_numpy_alone_and_is_loaded_when_asked_for():
-    code = "import sys, audit; print('numpy' in sys.modules); audit.directions.cosines; print(*sys.modules)"
-    argv = [sys.executable, "-c", code]
-    before, *loaded = subprocess.run(
-        argv, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert before == "False" and "numpy" in loaded
-    assert not {"jax", "scipy", "absl", "matplotlib"} & set(loaded)
-    with pytest.raises(AttributeError):
-        _ = audit.nothing

@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import pydoc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -141,12 +140,6 @@ def test_the_fastest_strategy_that_clips_rightly_is_chosen(
     assert ("slower" in capsys.readouterr().err) == (expected == "per_example")
 
 
-def test_images_stay_bytes_and_other_numbers_become_32_bits():
-    found = own._dataset(np.zeros((3, 2), np.uint8), np.zeros(3))
-    assert found.features.dtype == np.uint8 and found.labels.dtype == np.float32
-    assert own._dataset(np.zeros((3, 2)), [1, 2, 3]).labels.dtype == np.int32
-
-
 @pytest.mark.slow
 def test_the_example_runs(tmp_path):
     flags = ["--runs=16", "--canaries=8", f"--out={tmp_path}"]
@@ -242,16 +235,6 @@ def test_a_result_says_what_is_proven_at_any_number_of_canaries():
     assert audit.bounds(ins, outs, claim=audit.EpsilonDelta(0.1, 1e-5)).verdict == "violated"
 
 
-def test_a_refuted_bound_does_not_hold():
-    rng = np.random.default_rng(0)
-    found = audit.bounds(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
-    assert {name: bound.holds for name, bound in found.bounds.items()} == {
-        "assumption_free": True,
-        "if_gaussian": False,
-    }
-    assert "REFUTED" in str(found)
-
-
 def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     found = audit.bounds(list(IN), list(OUT), name="<mine>")
     told = found.to_dict()
@@ -278,14 +261,6 @@ def test_a_fingerprint_tells_constants_and_initialisations_apart():
         [own.wrap_module(module, CROSS_ENTROPY, X, Y).computes for module in modules] for _ in "12"
     )
     assert len(set(first)) == 3 and first == again
-
-
-def test_the_door_is_what_it_lists():
-    assert dir(audit) == sorted(audit.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        audit.nothing  # noqa: B018
-    text = pydoc.plain(pydoc.render_doc(audit))
-    assert "audit.bounds(scores_in, scores_out)" in text and "__getattr__" not in text
 
 
 def cross_entropy(params, example):
@@ -321,7 +296,6 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
     ("loss", "params", "more", "says"),
     [
         (cross_entropy, {"w": np.zeros((3, 2), int)}, {}, "only float arrays"),
-        (cross_entropy, {}, {}, "nothing to train: give only float arrays"),
         (
             cross_entropy,
             {"w": np.zeros((4, 2)), "b": np.zeros(2)},
@@ -329,7 +303,6 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
             "fails on one example of shape",
         ),
         (lambda params, example: params["b"], PARAMS, {}, r"shape \(2,\)"),
-        (cross_entropy, PARAMS, {"unknown_initialisation": True}, "unknown_initialisation"),
         (
             cross_entropy,
             PARAMS,

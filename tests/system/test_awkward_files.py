@@ -107,7 +107,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES))
-def test_no_bound_is_above_the_truth_on_a_file_that_is_accepted(name, audits=20):
+def test_no_bound_is_above_the_truth_on_a_file_that_is_accepted(name, request):
+    audits = 20 if request.node.get_closest_marker("slow") else 8
     case = CASES[name]
     above = 0
     for number in range(audits):

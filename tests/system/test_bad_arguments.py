@@ -228,14 +228,6 @@ def test_any_argument_works_or_is_one_line(door, data):
         assert "\n" not in str(error) and len(str(error)) < 600
 
 
-@pytest.mark.parametrize("name", ["params", "batch"])
-@settings(deadline=None, max_examples=30)
-@given(tree=cycles() | st.just(make_nested(150)))
-def test_a_tree_that_contains_itself_is_refused_by_name(name, tree):
-    with pytest.raises(InputError, match=f"`{name}` contains itself, or is nested more than 100"):
-        errors.require_no_cycle(name, tree)
-
-
 @given(number=st.integers() | st.floats(allow_nan=False), place=st.data())
 def test_digits_are_plain(number, place):
     text = str(number)

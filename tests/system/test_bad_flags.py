@@ -188,7 +188,7 @@ claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | do
 list --setting=1f | --setting=1f goes with --report: give both
 list --report=p.html --out=missing | --out=missing holds no audits
 list --report=- | name an HTML file that begins with no dash
-figures --out=missing --scale=smoke | missing holds no finished cell of all at scale smoke
+figures --out=missing --scale=smoke --name=figure_1c | holds no finished cell of figure_1c at scale
 figures --scale=huge | --scale=huge is unknown: choose one of smoke
 figures --name=nobody | --name=nobody is unknown
 plan --epsilon=0 | epsilon is 0: give --epsilon
@@ -250,14 +250,14 @@ def test_every_field_of_a_setting_is_held_to_its_limits(kind):
 SCRIPT = """
 import audit
 
-audit.audit("mlp", adversary="gcr", runs=4)
+audit.bounds([1.0, 2.0])
 """
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (SCRIPT, "error: mine.py line 4: `adversary=gcr` is unknown"),
+        (SCRIPT, "error: mine.py line 4: `scores_out` is missing"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )

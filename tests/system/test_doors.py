@@ -108,7 +108,7 @@ def call_python(form):
     return audit.bounds(*FORMS[form][2]())
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", mostly_slow(FORMS, quick=6))
 def test_a_file_and_arrays_give_the_same_table(form, tmp_path, run_command):
     arrays, flags, _ = FORMS[form]
     np.savez(tmp_path / "scores.npz", **arrays)
@@ -117,7 +117,7 @@ def test_a_file_and_arrays_give_the_same_table(form, tmp_path, run_command):
     assert ended.stdout == f"{call_python(form)}\n"
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", mostly_slow(FORMS, quick=6))
 def test_a_result_says_the_same_in_every_way(form):
     result = call_python(form)
     values = result.to_dict()

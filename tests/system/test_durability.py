@@ -170,17 +170,6 @@ def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversa
     assert compilations
 
 
-@pytest.mark.slow
-def test_a_cell_that_reuses_a_program_gets_its_own_scores(train):
-    settings = [changed(SETTING, **change) for change in CHANGES]
-    warm = [train(setting, runs=4).scores.scores for setting in (SETTING, *settings)][1:]
-    for number, setting in enumerate(settings):
-        programs.forget()
-        np.testing.assert_array_equal(
-            train(setting, f"cold{number}", runs=4).scores.scores, warm[number]
-        )
-
-
 @pytest.fixture(scope="module")
 def on(tmp_path_factory):
     """on(devices) -> the scores of a short game on so many, where a long one died and went on."""

@@ -5,6 +5,7 @@ the same to the bit, elsewhere to 1e-5.
 """
 
 import csv
+import functools
 import hashlib
 import json
 import math
@@ -16,6 +17,7 @@ import pytest
 
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import ADVERSARIES, Process
+from tests.cases import mostly_slow
 from tests.forks import python
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -28,8 +30,10 @@ import json, sys
 from tests.system.test_golden import scored_again
 from audit.runtime.machine import prepare_jax
 prepare_jax()
-settings = json.load(open(sys.argv[1]))["settings"].items()
-found = {name: scored_again(golden["fields"], len(golden["scores"])) for name, golden in settings}
+settings = json.load(open(sys.argv[1]))["settings"]
+found = {}
+for name in sys.argv[2:]:
+    found[name] = scored_again(settings[name]["fields"], len(settings[name]["scores"]))
 print(json.dumps({name: [float(score).hex() for score in scores] for name, scores in found.items()}))
 """
 
@@ -66,9 +70,9 @@ def make_up_recorded(model):
     return Dataset(features, labels.astype(np.int32), "made up", "0" * 64)
 
 
-@pytest.fixture(scope="module")
-def scores():
-    done = python("-c", PROGRAM, GOLDEN / "scores.json")
+@functools.cache
+def compute_scores(*names):
+    done = python("-c", PROGRAM, GOLDEN / "scores.json", *names)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -92,8 +96,13 @@ def _is_where_they_were_recorded():
     return SCORES["jax"] == metadata.version("jax") and SCORES["cpu"] == _processor()
 
 
-@pytest.mark.parametrize("name", SCORES["settings"])
-def test_scores(scores, name):
+QUICK = ("gc_s", "gc_r")
+SLOW = tuple(name for name in SCORES["settings"] if name not in QUICK)
+
+
+@pytest.mark.parametrize("name", mostly_slow([*QUICK, *SLOW], quick=len(QUICK)))
+def test_scores(name):
+    scores = compute_scores(*(QUICK if name in QUICK else SLOW))
     golden = SCORES["settings"][name]["scores"]
     found, expected = (
         [float.fromhex(score) for score in values] for values in (scores[name], golden)

@@ -17,16 +17,8 @@ from audit.methods.estimate import Bound, Estimate, ScoreMethod
 from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption, Mark
 from audit.report import audit_page, audit_panels, bounds_table, subjects
-from audit.settings import make
-from audit.settings.make import setting_of
-from audit.settings.setting import identity
-from audit.storage.store import Scores, Store
+from audit.storage.store import Store
 from audit.written import Level
-from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited
-from experiments.hidden_state import figures
-from experiments.sweeps import points
-from experiments.sweeps.sweep import Sweep
 
 LEVELS = (1e-5, 0.95)
 COUNTS = (0.25, 3, 4, 30, 30)
@@ -134,25 +126,3 @@ def test_it_is_calibrated(record):
     rows = calibration.calibrate(setting)
     (row,) = [row for row in rows if row.method == record.name]
     assert row.mean_epsilon == (99.0 if record is ESTIMATE else 1.234)
-
-
-def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
-    more = {"canaries": 4} if record is MANY else {}
-    settings = [setting_of("convnet", adversary="gc_r", seed=seed, **more) for seed in (0, 1)]
-    cells = [Audited("panel", "gc_r", 1, one, 40) for one in settings]
-    rng = np.random.default_rng(0)
-    for cell in cells:
-        shape = (40, 4 if record is MANY else 1)
-        present = rng.random(shape) < 0.5 if record is MANY else np.arange(40)[:, None] % 2 == 1
-        store = Store(tmp_path, {**identity(cell.setting), "data_sha256": "0" * 64})
-        store.save(Scores(0, rng.normal(size=shape) + 2 * present, present))
-    sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)))
-    drawn = figures.draw(sweep, points.evidence(make.holdings(tmp_path), cells, Level(*LEVELS)))
-    ((_, figure),) = drawn.figures
-    (legend,) = figure.legends
-    assert record.legend in [text.get_text() for text in legend.get_texts()]
-    header, line = points.make_table(drawn.rows, Level(*LEVELS)).csv().decode().splitlines()
-    values = dict(zip(header.split(","), line.split(","), strict=True))
-    assert values[("planted" if record is MANY else record.name)] == (
-        "99" if record is ESTIMATE else "1.234"
-    )

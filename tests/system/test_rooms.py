@@ -66,11 +66,6 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
 ]
 RAISED = ("InputError", "CannotWriteError", "require", "UnknownLayer")
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
-LIBRARIES = [
-    path
-    for path in ROOT.glob("experiments/*/**/*.py")
-    if path.parent.name != "commands" and path.name != "own_model.py"  # an example with flags
-]
 
 
 def modules():
@@ -198,19 +193,6 @@ def test_the_door_is_an_explicit_list_that_can_be_read():
         text = inspect.getdoc(getattr(audit, name))
         raises = "Raises InputError" in text or ("Raises:" in text and "InputError:" in text)
         assert "Args:" in text and raises and ">>> " in text, name
-
-
-def test_commands_are_in_one_folder():
-    for path in sorted((ROOT / "experiments" / "commands").glob("[!_]*.py")):
-        assert ('\nif __name__ == "__main__":' in path.read_text()) != (
-            path.stem == "grid_flags"
-        ), path
-
-
-def test_libraries_define_no_flag():
-    assert LIBRARIES
-    for path in [*LIBRARIES, *(ROOT / "models").rglob("*.py")]:
-        assert "absl" not in " ".join(imported_names(path.read_text())), path
 
 
 def test_no_papers_folder_imports_another_papers():

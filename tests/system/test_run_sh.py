@@ -111,15 +111,6 @@ def test_help_needs_no_environment(house, typed):
     assert call["arguments"] == ["-P", "-m", "experiments", *typed] and not house.venv.exists()
 
 
-@pytest.mark.parametrize("named", ["no-such-python", ""])
-def test_a_wrong_python_or_none_is_one_line(house, tmp_path, named):
-    none, said = (
-        ({}, [f"PYTHON={named}"]) if named else ({"PATH": str(tmp_path)}, ["3.11", "PYTHON"])
-    )
-    assert_one_line(house.run(PYTHON=named, **none), *said)
-    assert not house.venv.exists()
-
-
 @pytest.mark.parametrize(
     "typed", [[], ["audit"], ["--seed=3", "--x"], ["-v"], ["audit", "--name=a  b", "", "*"]]
 )
@@ -244,10 +235,3 @@ def test_a_failed_installation_is_one_line_more_and_is_done_again(house):
     house.trouble.unlink()
     assert installs(house.calls()) == []
     assert house.run().returncode == 0 and installs(house.calls()) == [USUAL]
-
-
-@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
-def test_two_first_starts_install_once(house):
-    argv = ["/bin/bash", str(house.root / "run.sh")]
-    starts = [subprocess.Popen(argv, env=house.environment()) for _ in range(3)]
-    assert [start.wait(60) for start in starts] == [0, 0, 0] and installs(house.calls()) == [USUAL]

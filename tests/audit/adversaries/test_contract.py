@@ -11,7 +11,7 @@ import pytest
 
 from audit.adversaries import biased, directions
 from audit.adversaries.base import Adversary, AdversaryFields, Observer, shapes
-from audit.mechanism import base, ensemble
+from audit.mechanism import base
 from audit.mechanism.clipping.base import per_example
 from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
@@ -213,7 +213,7 @@ def audited(data, tmp_path):
     return audit
 
 
-@pytest.fixture(params=[_make_closures, _make_values])
+@pytest.fixture(params=mostly_slow([_make_values, _make_closures]))
 def stranger(request, monkeypatch):
     monkeypatch.setattr(Stranger, "made_by", staticmethod(request.param))
     monkeypatch.setitem(ADVERSARIES, "stranger", Stranger)
@@ -229,18 +229,3 @@ def test_two_values_of_a_field_never_share_scores(stranger, audited, reader):
     programs.forget()
     alone = audited("alone", adversary="stranger", reader=reader, factor=0.5)
     np.testing.assert_array_equal(two, alone)
-
-
-@pytest.mark.slow
-def test_functions_that_are_equal_by_value_are_compiled_once(audited, monkeypatch):
-    """And what differs from one cell to the next is an argument."""
-    monkeypatch.setattr(Stranger, "made_by", staticmethod(_make_values))
-    monkeypatch.setitem(ADVERSARIES, "stranger", Stranger)
-    make.fields.cache_clear()
-    programs.forget()
-    for change in ({}, {"seed": 1}, {"periodicity": 3}, {"noise_multiplier": 2.0}):
-        audited(adversary="stranger", **change)
-    assert ensemble._compile.cache_info().currsize == 1
-    audited(adversary="stranger", factor=0.5)
-    assert ensemble._compile.cache_info().currsize == 2
-    make.fields.cache_clear()

@@ -1,7 +1,6 @@
 """The cosines of one-shot canaries with the iterates, against NumPy."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +8,7 @@ import numpy as np
 import pytest
 
 from audit.adversaries import directions, examples
-from audit.errors import InputError
 from audit.mechanism import base
-from audit.settings.make import setting_of
-from audit.tasks.task import Dataset
-from audit.training import build
 from models.dense import fcnn, mlp
 
 CANARIES, P, STEPS, MOMENTUM = 7, 50, 9, 0.9
@@ -53,19 +48,6 @@ def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, mome
         seen = adversary.observer.observe(state, seen, jnp.int32(t), thetas[t + 1])
         found = adversary.score(state, seen, thetas[t + 1], thetas[0])
         np.testing.assert_allclose(found, expected[:, t], rtol=0, atol=2e-5)
-
-
-def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
-    for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
-        state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
-        canaries = base.Canaries(
-            functools.partial(directions.craft_unclipped, state), jnp.ones(CANARIES)
-        )
-        mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
-        found = base.sum_canaries(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
-        np.testing.assert_allclose(
-            found, 0.7 * _directions(state)[[1, 4]].sum(axis=0), rtol=0, atol=1e-6
-        )
 
 
 NORM = jnp.float32(1.0)
@@ -127,30 +109,3 @@ def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
         and adversary.canaries == 1
         and adversary.reads_theta
     )
-
-
-def images(side=28, channels=()):
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (60, side, side, *channels), np.uint8)
-    return Dataset(pixels, rng.integers(0, 10, 60, np.int32), "made up", "0" * 64)
-
-
-@pytest.mark.parametrize(
-    ("model", "fields", "message"),
-    [
-        ("linear", {"end_direction": 785}, "^`end_direction=785`: the data have 784 directions"),
-        (
-            "linear",
-            {"adversary": "clip_bkd", "canaries": 2},
-            "^`canaries=2`: ClipBKD has one canary",
-        ),
-        ("convnet", {"end_direction": 700}, "takes whole numbers: choose another `adversary`"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(model, fields, message):
-    dataset = images() if model == "linear" else images(side=32, channels=(3,))
-    with pytest.raises(InputError, match=message) as error:
-        build.build(
-            setting_of(model, **{"adversary": "poisoned", "batch_size": 10, **fields}), dataset
-        )
-    assert "\n" not in str(error.value)

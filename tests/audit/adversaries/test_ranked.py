@@ -157,13 +157,8 @@ def test_more_coordinates_than_float32_counts_are_refused():
     assert gc_r.make(knowledge).null.draws == 2**24
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        pytest.param({"adversary": "gc_r", "afresh": True}, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, {"adversary": "gc_r", "afresh": True}])
 def test_diverged_runs_have_no_ranks(dataset, fields):
     _, table = make(dataset, learning_rate=1e38, **fields)
     with pytest.raises(InputError, match="run 0 diverged"):

@@ -10,7 +10,6 @@ from scipy import stats
 
 from audit.adversaries import directions, sphere
 from audit.conclusions.concluded import conclude, conclude_setting
-from audit.errors import InputError
 from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
 from audit.mechanism import base
@@ -246,15 +245,3 @@ def test_every_setting_is_audited(dataset, play, fields):
     assert np.abs(scores.scores).max() <= 1 + 1e-6
     found = conclude_setting(scores, setting)
     assert len(found.path) == 4 and found.epsilon <= found.upper_bound
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"canaries": 35}, "^`canaries=35`: give at most 34, half the parameters$"),
-        ({"canaries": 1, "coins": True}, "^`coins` are for several canaries: raise `canaries`$"),
-    ],
-)
-def test_what_cannot_be_is_one_line(dataset, fields, message):
-    with pytest.raises(InputError, match=message):
-        _played(dataset, "fcnn", **fields)

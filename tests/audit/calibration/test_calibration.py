@@ -97,15 +97,6 @@ def test_quadrature_finds_the_gaussian_epsilon(mu, delta):
     assert known.epsilon(delta) == truth
 
 
-@pytest.mark.slow
-def test_epsilon_of_logistic_is_that_of_the_best_threshold():
-    """The likelihood ratio increases, so that sets above a threshold are the best ones."""
-    x = np.linspace(-40, 40, 800_001)
-    above_in = stats.logistic.sf(x, 2.0)
-    truth = np.log(np.maximum(above_in - 1e-5, 1e-300) / stats.logistic.sf(x)).max()
-    assert KnownLaw(LAWS["logistic"], 2.0).epsilon(1e-5) == pytest.approx(truth, abs=1e-6)
-
-
 @pytest.mark.parametrize("known", KNOWN, ids=str)
 @pytest.mark.parametrize("inserted", [False, True])
 def test_scores_and_the_distribution_function_have_the_density(known, inserted):

@@ -24,11 +24,17 @@ def account(noise_multiplier, steps, sampling_rate):
 
 def test_a_claim_is_held_against_accounting():
     accounted = account(**TRAINING)
-    assert audit.check_accounting(accounted, DELTA, **TRAINING).passed
-    report = audit.check_accounting(0.95 * accounted, DELTA, **TRAINING)
-    assert report.findings[0].name == "a claim that is too low"
-    text = explain(audit.check_accounting(accounted, DELTA, **TRAINING))
+    passed = audit.check_accounting(accounted, DELTA, **TRAINING)
+    assert passed.passed
+    text = explain(passed)
     assert "(PLD)" in text and "(tolerance 0.2%)" in text
+
+
+def test_a_claim_that_is_too_low_has_a_finding_whose_advice_is_accepted():
+    report = audit.check_accounting(0.95 * account(**TRAINING), DELTA, **TRAINING)
+    assert report.findings[0].name == "a claim that is too low"
+    advised = report.findings[0].fix.split()[1].rstrip(",")
+    assert float(advised) >= report.figures["accounted"]
 
 
 @pytest.mark.slow
@@ -95,26 +101,6 @@ def test_the_largest_losses_have_a_grid():
     training = {"noise_multiplier": 0.05, "steps": 10**4, "sampling_rate": 0.5}
     report = audit.check_accounting(1e6, DELTA, **training)
     assert 5e5 < report.figures["accounted"] < 2e6 and not report.passed
-
-
-def test_what_a_finding_advises_is_itself_accepted():
-    report = audit.check_accounting(0.3, DELTA, **TRAINING)
-    advised = report.findings[0].fix.split()[1].rstrip(",")
-    assert float(advised) >= report.figures["accounted"]
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"sampling_rate": 1e-310}, "`sampling_rate=1e-310`: give at least 1e-09"),
-        ({"sampling_rate": 0.1, "delta": 1e-16}, "`delta=1e-16`.*at least 1e-12"),
-        ({"batches": "cyclic"}, "`batches=cyclic`: give poisson, fixed or shuffled"),
-    ],
-)
-def test_a_wrong_number_ends_in_a_line(given, says):
-    training = {"delta": DELTA, "noise_multiplier": 1, "steps": 40}
-    with pytest.raises(audit.InputError, match=says):
-        audit.check_accounting(1, **{**training, **given})
 
 
 def test_a_claim_without_sampling_is_not_called_pld():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import audit
-from audit.check import examples, movements, trees
+from audit.check import trees
 from audit.check.report import (
     CheckOutcome,
     CheckReport,
@@ -121,39 +121,19 @@ def test_a_mean_over_all_tokens_of_a_batch_is_found():
     assert "examples change each other's gradients" in report.verdict, report
 
 
-def test_where_no_label_is_padded_the_report_says_that_it_cannot_see_a_mean_over_all_tokens():
-    equal = plant_bug("tokens", "rng.integers(2, 9, 24)", "np.full(24, 8)")
-    report = audit.check_step(**equal, seeds=64)
-    assert "all labels are equally long" in flatten(report), report
-
-
-def test_clipping_is_seen_where_no_two_examples_in_place_of_a_row_are_opposites():
-    given = draw_step(
-        24, "numpy"
-    )  # takes 12 rows only; the first and the last are 0.85 C from each other
-    report = audit.check_step(**given, seeds=64)
-    assert report.passed, report
-
-
-@pytest.mark.parametrize(
-    ("engine", "first"),
-    [
-        *(marked(name, 10_000, id=name) for name in ENGINES),
-        pytest.param("numpy", 10_003, id="numpy again", marks=pytest.mark.slow),
-    ],
-)
-def test_correct_steps_have_no_finding(engine, first):
+@pytest.mark.parametrize("engine", [marked(name, id=name) for name in ENGINES])
+def test_correct_steps_have_no_finding(engine):
     pytest.importorskip(NEEDS.get(engine, "numpy"))
-    for seed in range(first, first + 3):
+    for seed in range(10_000, 10_003):
         report = audit.check_step(**draw_step(seed, engine))
         assert not report.findings, (seed, report)
 
 
-def test_every_pair_of_parts_changes_both_of_its_rows():
-    tried = {f"{row}": examples.Example([np.array([float(row)])]) for row in range(3)}
-    for parts in movements.choose_parts(tried, 3):
-        for part in parts:
-            assert all(columns[0][0] != row for row, columns in part.items())
+@pytest.mark.parametrize(("seed", "seeds"), [(24, 64), (82, 48)])
+def test_hard_steps_have_no_finding(seed, seeds):
+    """Step 24 takes 12 rows only; step 82 is in bfloat16, which has few values."""
+    report = audit.check_step(**draw_step(seed, "numpy"), seeds=seeds)
+    assert not report.findings, report
 
 
 def test_momentum_in_a_closure_is_state_that_is_named():
@@ -253,23 +233,6 @@ def test_what_a_small_layer_shares_is_seen_beside_a_large_one(own):
     assert [finding.check for finding in report.findings] == expected, report
 
 
-def test_what_rounding_hides_could_not_be_tried_and_does_not_pass():
-    given = plant_bug("numpy")
-    low = {
-        name: value.astype(np.float16) + np.float16(100) for name, value in given["params"].items()
-    }
-
-    def step(params, batch, seed):
-        after = given["step"](
-            {name: value.astype(float) - 100 for name, value in params.items()}, batch, seed
-        )
-        return {name: (value + 100).astype(np.float16) for name, value in after.items()}
-
-    report = audit.check_step(**given | {"params": low, "step": step})
-    assert not report.findings and not report.passed and "INCOMPLETE" in report.verdict
-    assert "use float64" in flatten(report)
-
-
 @pytest.mark.parametrize("has_noise", [True, False])
 def test_a_layer_whose_noise_lies_below_its_rounding_is_not_passed_with_the_others(has_noise):
     """The layer `o` is 3,000 in float32: gradients move it, and noise of sigma 0.01 does not."""
@@ -343,14 +306,6 @@ def test_wrong_noise_where_clipping_is_not_seen_may_be_of_a_step_of_another_size
     )
 
 
-def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_far_they_came():
-    step, batch = make_logistic_step(squash=lambda x: np.tanh(x) / 4, bound=np.inf)
-    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
-    assert "the largest movement was 0.35 C" in report.verdict
-    with pytest.raises(FindingsError, match="INCOMPLETE"):
-        report.raise_for_findings()
-
-
 def divide_by_norm(x):
     """Returns rows of norm 1.86, whose gradients are 0.93 long where every probability is a half."""
     return 1.86 * x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
@@ -361,16 +316,16 @@ def clamp_norm(x):
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-2)
 
 
-def test_features_that_are_clamped_to_a_norm_show_no_clipping():
-    step, batch = make_logistic_step(clamp_norm, bound=np.inf)
+@pytest.mark.parametrize(
+    ("squash", "largest"),
+    [(lambda x: np.tanh(x) / 4, "0.35"), (clamp_norm, "0.5"), (divide_by_norm, "0.93")],
+)
+def test_gradients_below_the_norm_show_no_clipping(squash, largest):
+    step, batch = make_logistic_step(squash, bound=np.inf)
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
-    assert "the largest movement was 0.5 C, so that clipping was not seen" in report.verdict
-
-
-def test_features_that_are_divided_by_their_norm_show_no_clipping():
-    step, batch = make_logistic_step(divide_by_norm, bound=np.inf)
-    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
-    assert "the largest movement was 0.93 C, so that clipping was not seen" in report.verdict
+    assert f"the largest movement was {largest} C" in report.verdict
+    with pytest.raises(FindingsError, match="INCOMPLETE"):
+        report.raise_for_findings()
 
 
 def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
@@ -384,23 +339,6 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     assert "grid that the sum is not on" in report.verdict
     rounded = audit.check_step(round_all, np.zeros(8), batch, **STATED)
     assert "grid" not in rounded.verdict
-
-
-def test_arrays_of_no_numbers_are_left_out():
-    step, batch = make_logistic_step()
-
-    def take_parts(params, batch, seed):
-        after = step(np.concatenate([params["a"], params["b"]]), (batch[0], batch[-1]), seed)
-        return params | {"a": after[:5], "b": after[5:]}
-
-    # Beside the others stand an empty layer in the middle and at the end, and features of no column.
-    start = {"a": np.zeros(5), "none": np.zeros(0), "b": np.zeros(3), "last": np.zeros((0, 4))}
-    features, labels = batch
-    for kind in (int, float):
-        more = features, np.zeros((32, 0), kind), labels
-        report = audit.check_step(take_parts, start, more, **STATED, seeds=64)
-        assert report.passed, report
-        assert set(report.figures["signal"]) == {"a", "b"}
 
 
 def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_size():
@@ -606,28 +544,7 @@ def test_the_command_checks_a_step_of_the_users(forked, tmp_path, noise, status)
     assert checksum in page and "check --step=mine.py:step" in page
 
 
-def test_a_step_of_single_rows_needs_no_two_parts():
-    given = plant_bug("numpy")
-    plain = given["step"]
-
-    def step(params, batch, seed):
-        assert len(batch[0]) == 1, "one row only"
-        return plain(params, batch, seed)
-
-    rows = given["batch"][0][1:2], np.array([1])
-    report = audit.check_step(**given | {"step": step, "batch": rows}, seeds=64)
-    results = {check.name: check.result for check in report.checks}
-    assert results["separation"] == "does not apply" and report.passed, report
-
-
-def test_numbers_that_are_not_trained_do_not_look_like_noise_that_comes_again():
-    report = audit.check_step(
-        **draw_step(82, "numpy"), seeds=48
-    )  # bfloat16, of which few values are fine
-    assert not report.findings, report
-
-
-@pytest.mark.parametrize("seeds", mostly_slow(range(40, 60), quick=4))
+@pytest.mark.parametrize("seeds", mostly_slow(range(40, 60)))
 def test_layers_that_are_clipped_to_their_shares_are_no_step_of_another_size(seeds):
     """Beside noise that differs from the stated one, by chance."""
 

@@ -125,29 +125,6 @@ def test_truncated_poisson_batches_leak_more_the_more_they_are_truncated():
     assert without.upper > tight[0].every_model.upper and "TruncatedPoisson" in without.accountant
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"sampler": None}, "`sampler=None`: give poisson"),
-        ({"noise_multiplier": np.nan}, "`noise_multiplier=nan`"),
-        ({"batches": 2.5}, "`batches=2.5`"),
-        ({"epochs": 0}, "`epochs=0`"),
-        ({"tail": -1}, "`tail=-1`"),
-        ({"delta": 0.0}, "delta"),
-        ({"lipschitz": [1.0, 1.0]}, "`lipschitz` has shape"),
-    ],
-)
-def test_a_wrong_number_is_named(given, message):
-    with pytest.raises(audit.InputError, match=message.replace("[", "")):
-        audit.sampler_claims(**{"sampler": "shuffled", **SMALL, **given})
-
-
-@pytest.mark.parametrize("numbers", [(10, 11), (0, 1), (10, 2.5)])
-def test_a_truncation_has_numbers_in_range(numbers):
-    with pytest.raises(audit.InputError):
-        audit.TruncatedPoisson(*numbers)
-
-
 @pytest.fixture
 def claim(forked, tmp_path):
     """Runs the command in a folder that holds mine.py."""

@@ -7,7 +7,6 @@ from dp_accounting.rdp import RdpAccountant
 
 from audit import errors
 from audit.claims import accounting
-from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd, Gdp
 from audit.errors import InputError
 from audit.laws import conversions
@@ -112,13 +111,3 @@ def test_without_noise_every_test_is_allowed_and_without_steps_none_but_guesses(
     rates = np.array([0.0, 0.1, 1.0])
     assert np.array_equal(DpSgd(0.0, 5, sampling_rate).power(rates), np.ones(3))
     np.testing.assert_allclose(DpSgd(1.0, 0, sampling_rate).power(rates), rates)
-
-
-def test_sampled_steps_beyond_the_accountant_are_refused_by_what_is_too_extreme():
-    for steps, delta, named in (
-        (Composition(2e4, 5, 0.5), 1e-5, "`noise_multiplier=20000.0`"),
-        (Composition(0.2, 10**6 + 1, 0.5), 1e-5, "`insertions=1000001`"),
-        (Composition(0.2, 5, 0.5), 1e-13, "`delta=1e-13`"),
-    ):
-        with pytest.raises(InputError, match=named):
-            accounting.participant_upper_bound(steps, delta)

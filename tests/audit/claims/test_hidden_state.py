@@ -1,21 +1,16 @@
 """The accountant of hidden states: against a quadratic program, closed forms, and what attains it."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import optimize
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.claims.claim import DpSgd
 from audit.claims.hidden_state import (
     Periods,
     bound_periods,
     hidden_state_bound,
-    insert_step,
 )
-from audit.errors import InputError
 
 PAPER = Composition(4.0, 250)
 
@@ -159,16 +154,6 @@ def test_composition_is_the_limit_of_large_constants():
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_monotone_in_every_shift_constant_and_noise(seed):
-    given, rng = schedule(seed, 30), np.random.default_rng(seed)
-    for which, sign in ((0, 1), (1, 1), (2, -1)):
-        for step in rng.choice(30, 8, replace=False):
-            more = [values.copy() for values in given]
-            more[which][step] += 0.1
-            assert sign * (mu_of(*more) - mu_of(*given)) >= -1e-12
-
-
 def test_step_sizes_count_by_their_ratios_and_smaller_ones_late_pay_dearer():
     falling = np.linspace(1, 0.1, 1250)
     found = in_periods(1.0, 5, 5, step_sizes=falling).mu
@@ -192,32 +177,3 @@ def test_steps_without_noise_and_maps_that_forget():
     )
     without = in_periods(1.0, 5, 1, Composition(0.0, 3))
     assert without.mu == without.epsilon == np.inf
-
-
-ONES = np.ones(4)
-
-
-@pytest.mark.parametrize(
-    "call, says",
-    [
-        (lambda: mu_of(1.0, 1.0, 1.0), r"`shifts` has shape \(\)"),
-        (lambda: mu_of(ONES, [1, 1, -0.5, 1], 1.0), "`lipschitz` holds -0.5"),
-        (lambda: mu_of(ONES, np.nan, 1.0), "`lipschitz` holds nan"),
-        (lambda: mu_of(ONES, 1.0, [1, 1, 0, 1]), "`noise` is 0 at step 3"),
-        (lambda: mu_of(ONES, 1.0, 1e-40), "beyond 1e"),
-        (lambda: insert_step("second", 5), "`insert=second`"),
-        (lambda: in_periods(1.0, 10**6, 1), "are 250,000,000 steps: give at most 10,000,000"),
-    ],
-)
-def test_bad_input_is_one_line(call, says):
-    with pytest.raises(InputError, match=says):
-        call()
-
-
-def test_margins_of_contracting_steps_are_above_the_bound():
-    claim = DpSgd(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99)
-    state = claim.last_model(1e-5)
-    flat = dataclasses.replace(claim, lipschitz=1.0).last_model(1e-5)
-    assert state.margins[2].epsilon == pytest.approx(flat.bound.epsilon)
-    assert state.bound.epsilon < state.margins[2].epsilon < state.margins[10].epsilon
-    assert state.describe_margin(10).endswith("if each c is 9 |c - 1| larger")

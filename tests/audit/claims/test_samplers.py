@@ -70,27 +70,9 @@ def test_simulated_limits_lie_above_the_mixture_and_near_it(enumerated, simulate
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batches", "epochs"), [(4, 2), (6, 3)])
-def test_200_simulated_limits_lie_above_the_mixture(batches, epochs):
-    schedule = samplers.make_schedule(1.0, batches, epochs)
-    exact = samplers.bound_one_of_each_epoch(schedule, DELTA).epsilon
-    for seed in range(200):
-        limit = samplers.bound_one_of_each_epoch(schedule, DELTA, seed, batches, 20_000)
-        assert exact <= limit.epsilon <= 1.03 * exact
-
-
-@pytest.mark.slow
 def test_thirty_epochs_of_98_batches_leak_little_more_than_poisson_claims():
     limit = samplers.bound_one_of_each_epoch(samplers.make_schedule(1.0, 98, 30), DELTA)
     assert 3.5 < limit.epsilon <= 3.9
-
-
-def test_noise_only_steps_and_contraction_lower_the_bound():
-    plain = samplers.bound_one_of_each_epoch(samplers.make_schedule(1.0, 6, 3), DELTA).epsilon
-    tail = samplers.make_schedule(1.0, 6, 3, tail=5)
-    assert samplers.bound_one_of_each_epoch(tail, DELTA).epsilon < 0.7 * plain
-    contracting = samplers.make_schedule(1.0, 6, 3, lipschitz=0.5)
-    assert samplers.bound_one_of_each_epoch(contracting, DELTA).epsilon < plain
 
 
 def test_steps_that_expand_leak_no_more_than_composition():

@@ -5,8 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from audit.errors import InputError
-from audit.evidence import canaries, given
 from audit.evidence.canaries import Coins, Sets
 
 RNG = np.random.default_rng(0)
@@ -38,15 +36,6 @@ def test_the_coins_errors_have_the_average_rates_as_their_means(threshold):
     probabilities = np.array([p for p, *_ in law])
     means = [probabilities @ rate for rate in design.errors(threshold).rates()]
     assert means == pytest.approx(conditional_rates(threshold), abs=1e-14)
-
-
-def test_the_share_of_misses_among_those_that_happened_to_be_in_is_biased():
-    law = [one for one in small_law() if one[2].any()]
-    total = sum(p for p, *_ in law)
-    assert (
-        abs((sum(p * np.mean(s[b] <= 0.8) for p, s, b in law) / total) - conditional_rates(0.8)[1])
-        > 0.02
-    )
 
 
 def test_errors_are_counted_as_the_design_says():
@@ -84,22 +73,3 @@ def test_the_pilot_follows_the_ranks_of_a_set_of_runs_alone():
         )
     other = Coins(SCORES, ~BITS).split()[0]
     assert not np.array_equal(np.sort(other.scores, None), np.sort(one.scores, None))
-
-
-NAN = np.where(np.arange(40)[:, None] % 3 > 0, np.nan, SCORES)
-REFUSED = {
-    "flat": (lambda: given.coins(SCORES[0], BITS[0]), r"shape \(5,\)"),
-    "no bits": (lambda: given.coins(SCORES, SCORES), "must be 1 .in. or 0"),
-    "one world": (lambda: given.coins(SCORES, BITS | True), "both are needed"),
-    "NaN in": (lambda: canaries.make_sets(NAN, NAN), "260 of 400 scores are NaN"),
-    "nothing out": (lambda: canaries.make_sets(SCORES, SCORES[:0]), "the out scores have shape"),
-    "equal": (lambda: canaries.make_sets(BITS * 0, BITS * 0), "all 400 scores equal 0"),
-    "few runs": (lambda: Coins(SCORES[:7], BITS[:7]).split(), "7 runs of a kind: give at least 8"),
-}
-
-
-@pytest.mark.parametrize(("call", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_audit_is_one_line(call, word):
-    with pytest.raises(InputError, match=word) as caught:
-        call()
-    assert "\n" not in str(caught.value)

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 from audit.conclusions import concluded
-from audit.conclusions.concluded import conclude, conclude_each_run
+from audit.conclusions.concluded import conclude_each_run
 from audit.errors import InputError
 from audit.evidence import fair_coins, given
-from audit.methods import lifted
-from audit.methods.method import COINS, GAUSSIAN_CURVE, NOTHING
-from audit.report import audit_page, bounds_table, subjects
 from audit.storage.store import Scores
 
 RNG = np.random.default_rng(0)
@@ -105,23 +102,6 @@ def test_the_law_of_kinds_is_that_of_balls_in_bins():
         [len(set(balls)) for balls in itertools.product(range(4), repeat=5)], minlength=6
     )
     assert fair_coins._law_of_kinds(5, 4.0) == pytest.approx(counts / 4**5)
-
-
-@pytest.mark.slow
-def test_bounds_of_given_coins_say_that_they_assume_one_probability():
-    scores = RNG.normal(size=FAIR.shape) + 2 * FAIR
-    callers, drawn = given.coins(scores, FAIR), concluded.read_coins(Scores(0, scores, FAIR))
-    for design, assumed in ((callers, COINS), (drawn, NOTHING)):
-        found = {bound.method: bound for bound in lifted.bounds(design, 1e-5, 0.95)}
-        assert found["lifted"].assumes == found["lidp_bernstein_2"].assumes == assumed
-        assert found["lifted_gaussian"].assumes == GAUSSIAN_CURVE
-        conclusion = conclude(design)
-        table, page = (
-            bounds_table.bounds_table(conclusion),
-            audit_page.make_audits_page([subjects.describe_arrays("x", conclusion)]),
-        )
-        assert ("nothing" in table) == (assumed is NOTHING) == (COINS.note not in table)
-        assert (COINS.sentence in page.decode()) == (assumed is COINS)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import audit
 from audit.errors import InputError
 from audit.evidence import given as evidence_given
-from audit.evidence import given_directions, leave_one_out
+from audit.evidence import leave_one_out
 from audit.evidence.canaries import Fresh
 from audit.evidence.decimals import count_needed_decimals
 from audit.evidence.given_directions import LEVEL, columns_p_value, given, require_possible
@@ -115,7 +115,7 @@ def test_leave_one_out_cosines_of_a_noiseless_sum_are_never_refused(canaries, di
 
 def test_the_limit_of_squares_is_near_the_largest():
     rng = np.random.default_rng(13)
-    for canaries in (100, 200, 800):
+    for canaries in (100, 800):
         largest = np.linalg.norm(draw_directions(rng, canaries, 200), 2) ** 2
         assert largest < cosine_law.limit_squares(canaries, 200, 1e-9) < 1.8 * largest
 
@@ -182,12 +182,6 @@ def test_a_run_that_failed_counts_below_all_others_and_costs_little():
         InputError, match="300 of 480 cosines are NaN, of runs that failed, more than 50%"
     ):
         given(lost, 2000)
-
-
-def test_a_constant_is_no_evidence_of_one_seed():
-    equal = np.tile(np.random.default_rng(9).normal(size=(5, 1)), 20) / 100  # all canaries of a run
-    assert columns_p_value(equal, np.ones((5, 20), bool)) == 1
-    assert given_directions.given(equal, 10_000).given
 
 
 @pytest.mark.parametrize(

@@ -147,9 +147,3 @@ def test_large_dimensions_and_rotated_canaries():
     assert stats.kstest(found, cdf_of(20)).pvalue > 1e-4
     with pytest.raises(InputError, match="sigma is -1"):
         draw_cosines(np.random.default_rng(0), np.eye(2), 3, -1.0)
-
-
-@pytest.mark.parametrize(("canaries", "dimension"), [(0, 5), (5, 5), (6, 5)])
-def test_too_many_canaries_are_refused(canaries, dimension):
-    with pytest.raises(InputError, match="`canaries="):
-        draw_canaries(np.random.default_rng(0), canaries, dimension)

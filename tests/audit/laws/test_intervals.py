@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from audit.laws import intervals
-from audit.methods import betting
 from audit.methods.betting import STAKES, compute_log_growth, mix_bets
 
 RATES = np.concatenate([[1e-6, 1e-3], np.linspace(0.005, 0.995, 199), [1 - 1e-3, 1 - 1e-6]])
@@ -81,16 +80,6 @@ def test_growth_is_the_product_of_the_bets_and_mixtures_means_of_capitals():
     assert np.isneginf(mix_bets(np.full((2, 1), -np.inf), np.array([0.5, 0.5])))[0]
 
 
-def test_growth_rises_with_the_doubted_mean():
-    means = np.linspace(0, 1, 101)
-    growth = compute_log_growth(RNG.random(50), means, STAKES)
-    assert np.all(np.diff(np.maximum(growth, -1e9), axis=1) >= -1e-9)
-    assert np.all(growth[0] == 0)  # nothing is staked
-    values = RNG.random(400) * 0.2  # of mean 0.1 and small variance
-    assert rejected(values, 0.15, 0.05) and not rejected(values, 0.1, 0.05)
-    assert betting.STAKES[0] == 0 and np.all(np.diff(betting.STAKES) > 0)
-
-
 def rejected(values, mean, error, bets=slice(None)):
     stakes = STAKES[bets]
     growth = compute_log_growth(values, np.array([mean]), stakes)
@@ -103,17 +92,6 @@ def test_a_true_mean_is_rejected_no_more_often_than_said(share):
     refused = [rejected(np.repeat([1.0, 0.0], [count, 25 - count]), share, 0.1) for count in hits]
     often = stats.binom.pmf(hits, 25, share) @ refused
     assert often <= 0.1 and (often > 0 or share < 0.1)
-
-
-def test_an_outside_implementation_finds_the_same_capital():
-    confseq = pytest.importorskip("confseq.betting")
-    values, mean, stake = RNG.random(200), 0.6, 0.8
-    theirs = confseq.betting_mart(
-        values, mean, lambdas_fn_positive=lambda x, m: stake, lambdas_fn_negative=lambda x, m: stake,
-        theta=0, trunc_scale=1.0,
-    )  # fmt: skip
-    ours = compute_log_growth(values, np.array([mean]), np.array([stake]))
-    assert np.log(theirs[-1]) == pytest.approx(ours[0, 0])
 
 
 @pytest.mark.parametrize("truth", [0.3, 1.0, 77.0])

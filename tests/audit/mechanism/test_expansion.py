@@ -28,7 +28,8 @@ def batch(seed=0, features=8):
 
 def singular_value(clipped_sum, theta, labelled):
     """The largest singular value of the step's whole Jacobian."""
-    jacobian = jax.jacrev(lambda theta: clipped_sum(theta, labelled, jnp.float32(1)))(theta)
+    of_theta = jax.jacrev(lambda theta: clipped_sum(theta, labelled, jnp.float32(1)))
+    jacobian = jax.jit(of_theta)(theta)
     whole = np.eye(theta.size) - RATE / BATCH * np.asarray(jacobian, np.float64)
     return np.linalg.svd(whole, compute_uv=False)[0]
 
@@ -42,7 +43,7 @@ def test_lanczos_iterations_find_the_largest_singular_value_from_below(make, cli
     model = make()
     clipped_sum = CLIPPING[clipping](model)
     step = expansion.make_step_map(clipped_sum, HYPER)
-    for seed in range(5):
+    for seed in range(3):
         theta = 2 * model.init(jax.random.key(seed))
         exact = singular_value(clipped_sum, theta, batch(seed))
         found = expansion.largest_expansion(step, theta, batch(seed))
@@ -50,7 +51,8 @@ def test_lanczos_iterations_find_the_largest_singular_value_from_below(make, cli
         assert np.linalg.norm(found.direction) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("make", mostly_slow([fcnn, tanh_fcnn]))
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [fcnn, tanh_fcnn])
 def test_the_whole_matrix_gives_the_largest_singular_value_of_a_small_network(make):
     model = make()
     clipped_sum = CLIPPING["book_keeping"](model)
@@ -119,16 +121,3 @@ def test_secants_on_lines_meet_a_fold_within_their_reach(folded, place):
         across = np.eye(theta.size)[:2] - normal[:2, None] * normal
         stretch = expansion.worst_on_lines(folded, theta, labelled, across, line)
         assert (expansion.compute_excess(*stretch) > 0) == (0 <= place <= 0.1)
-
-
-def test_what_bends_a_step_beside_a_model_is_no_jump():
-    """The derivative is 1 at the model, and grows to twice that within ten secants."""
-
-    def clipped_sum(theta, labelled, norm):
-        return -BATCH / RATE * theta**2 * jnp.sign(theta) / (20 * LENGTH)
-
-    step = expansion.make_step_map(clipped_sum, HYPER)
-    for most, is_smooth in ((1.2, True), (1.001, False)):
-        line = Line(LENGTH, 10, derivative=1.0, most=most)
-        stretch = expansion.worst_on_lines(step, jnp.zeros(3), batch(), np.eye(3), line)
-        assert (expansion.compute_excess(*stretch) <= 0) == is_smooth

@@ -1,5 +1,7 @@
 """DP-FedAvg against DP-SGD, and against a slow reference in NumPy's float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 
 from audit.adversaries import directions
 from audit.errors import InputError
-from audit.mechanism import base, cohorts, ensemble, fedavg
+from audit.mechanism import base, cohorts, dpsgd, fedavg
+from audit.tasks.model import losses_by_example
 from audit.training import game
 
 KEY = jax.random.key(7, impl="threefry2x32")
@@ -36,7 +39,7 @@ def momentum(rate):
     return optax.sgd(rate, momentum=0.9)
 
 
-def choices(**changes):
+def make_choices(**changes):
     usual = fedavg.FedAvg(jax.vmap(loss, (None, 0)), unravel, 3, 2, int(COUNTS.max()), 2, momentum)
     return usual._replace(**changes)
 
@@ -120,7 +123,7 @@ def test_rounds_are_those_of_a_slow_reference(
 ):
     own = fedavg.Federated(0.4, 3.7, 0.6, 0.5 if adaptive else 0.0, 0.3 if adaptive else 0.0)
     hyper = base.Hyperparameters(0.8, 0.5, 0.3, own)
-    chosen, presence = choices(block=block, batch_size=batch_size), np.array([1.0, 0, 1, 1, 0])
+    chosen, presence = make_choices(block=block, batch_size=batch_size), np.array([1.0, 0, 1, 1, 0])
     keys, units = _directions()
     canaries = base.Canaries(
         lambda step, theta: base.Directions(keys, jnp.inf), jnp.asarray(presence)
@@ -140,6 +143,38 @@ def test_rounds_are_those_of_a_slow_reference(
     np.testing.assert_allclose(third.theta, path[2], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choices):
+    """Noise, momentum and a canary at every step included."""
+    count = len(data[1])
+    sgd = dpsgd.mechanism(choices._replace(optimizer=momentum))
+    losses = losses_by_example(model)
+    federated = fedavg.mechanism(fedavg.FedAvg(losses, model.unravel, 4, 1, 1, optimizer=momentum))
+    gradient = jnp.arange(model.n_parameters) / 10.0
+    canaries = base.Canaries(lambda step, theta: gradient[None], jnp.ones(1))
+    hyper = base.Hyperparameters(0.5, 0.4, 1.3, fedavg.Federated(1.0, count))
+    theta_0 = model.init(jax.random.key(1))
+    schedule = base.Schedule(jnp.tile(jnp.arange(count), (5, 1)), jnp.ones(5))
+    clients = (*data, jnp.arange(count), jnp.ones(count, int))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def train(mechanism, hyper, data):
+        state = mechanism.start(theta_0)
+        return mechanism.segment(hyper, state, data, schedule, canaries, KEY).theta
+
+    expected = train(sgd, hyper._replace(own=()), data)
+    assert np.abs(expected - theta_0).max() > 0.05
+    np.testing.assert_allclose(train(federated, hyper, clients), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_sums_do_not_depend_on_the_block(clients):
+    given = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), 0.5, clients, jnp.arange(7), KEY
+    one, two = (fedavg.cohort_sums(make_choices(block=block), *given) for block in (1, 2))
+    assert np.any(one.updates)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
+
+
 @pytest.fixture(scope="module")
 def whole(clients, schedule):
     (scores,) = game.play(_game(clients, schedule), [(0, 9)], 9)
@@ -149,7 +184,7 @@ def whole(clients, schedule):
 def _game(clients, schedule, **changes):
     own = fedavg.Federated(0.4, 3.7, 0.5, 0.2, 0.3)
     table = game.Game(
-        fedavg.mechanism(choices()),
+        fedavg.mechanism(make_choices()),
         directions.largest_cosines(CANARIES),
         lambda key: 0.3 * jax.random.normal(key, (SIZE,)),
         clients,
@@ -164,7 +199,7 @@ def _game(clients, schedule, **changes):
 @pytest.mark.parametrize("how", ["usual", "in segments", "spread"])
 def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, how):
     """Its rounds cut into segments, or a round's clients spread over the devices that are there, too."""
-    spread = fedavg.mechanism(choices(spreads=True))
+    spread = fedavg.mechanism(make_choices(spreads=True))
     changes = {"usual": {}, "in segments": {"segment_steps": 2}, "spread": {"mechanism": spread}}[
         how
     ]
@@ -172,21 +207,6 @@ def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, 
     np.testing.assert_allclose(whole.scores[7:8], alone.scores, rtol=0, atol=2e-6)
     np.testing.assert_array_equal(whole.presence[7:8], alone.presence)
     assert np.abs(whole.scores[6] - whole.scores[7]).max() > 1e-2  # runs differ
-
-
-@pytest.mark.slow
-def test_memory_grows_with_the_block_and_a_model_that_diverges_is_refused(
-    clients, schedule, theta, play
-):
-    one, many = (
-        fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4)
-    )
-    assert theta.nbytes < one.held < many.held < 5 * one.held
-    assert one.written < many.written < 5 * one.written
-    assert ensemble.chunk_size(3, one) <= 3
-    hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
-    with pytest.raises(InputError, match="diverged"):
-        play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)
 
 
 def test_shuffled_cohorts_take_everybody_equally_often():

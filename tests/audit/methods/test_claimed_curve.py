@@ -143,17 +143,3 @@ def test_the_departure_that_would_be_seen_is_seen_so_often():
     assert departure.probability >= 0.9
     assert refuted / 100 >= 0.8
     assert 0.85 < departure.noise < 1
-
-
-def test_scores_that_tell_nothing_would_have_seen_nothing():
-    scores = ScoreSummary(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64)
-    assert find_least_departure(scores, COUNTED, Gdp(1.0).power, 0.95) is None
-
-
-def test_runs_without_an_order_see_no_more_than_runs_in_order():
-    scores = ScoreSummary(1.0, between=0.3, within=1.0, runs=20, canaries=4)
-    seen = []
-    for in_order in (True, False):
-        counted = COUNTED._replace(in_order=in_order)
-        seen.append(find_least_departure(scores, counted, Gdp(1.0).power, 1 - LEVEL).noise)
-    assert seen[1] < seen[0] < 1

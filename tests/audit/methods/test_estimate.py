@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from audit.errors import InputError
 from audit.laws import conversions
-from audit.methods import estimate, exact, thresholds
+from audit.methods import estimate, exact
 from audit.methods.estimate import METHODS, assumption_free, if_gaussian, in_sample
 from tests.cases import mostly_slow
 
@@ -157,33 +156,6 @@ def test_a_record_has_the_counts_of_its_threshold_and_scores_stay_as_they_are(me
     assert bound.n_in == bound.n_out == counted[bound.method]
 
 
-@pytest.mark.parametrize("method", [if_gaussian, assumption_free])
-def test_swapped_ranks_change_little(method):
-    """Another processor rounds otherwise: where few of 5,000 scores change places, so does the bound."""
-    bounds, rng = [], np.random.default_rng(4)
-    for _ in range(6):
-        noisy = [s + 1e-4 * rng.normal(size=len(s)) for s in gaussian_scores(1.0)]
-        bounds.append(method(*noisy, *LEVELS).epsilon)
-    assert np.std(bounds) < 0.06 * np.mean(bounds)
-
-
-def test_pilots_are_as_good_as_random_between_audits(monkeypatch):
-    """The lowest score in is in the pilots of one split in twenty, whatever else is there."""
-    drawn = []
-    original = estimate._split
-
-    def split(world, family, rng):
-        pilot, rest = original(world, family, rng)
-        drawn.append(world[0] in pilot)
-        return pilot, rest
-
-    monkeypatch.setattr(estimate, "_split", split)
-    monkeypatch.setattr(exact, "lower_bound", lambda *args: (0.0, 0))  # it takes the time
-    for seed in range(60):
-        if_gaussian(*gaussian_scores(1.5, 400, seed), *LEVELS)
-    assert np.mean(drawn[::2]) == pytest.approx(0.05, abs=4 * np.sqrt(0.05 * 0.95 / (60 * 21)))
-
-
 @EVERY
 @pytest.mark.filterwarnings("error")
 def test_what_shows_nothing_proves_about_nothing(method):
@@ -226,27 +198,6 @@ def test_heavy_ties(method):
     assert bound.false_positives <= np.sum(scores_out >= bound.threshold)
 
 
-BAD_SCORES = {
-    "no in scores": ([], [1.0, 2.0]),
-    "2 of 3 scores are NaN, of runs that failed, more than 50%": ([1.0, np.nan], [np.nan]),
-    r"in scores have shape \(2, 2\)": ([[1.0, 2.0], [3.0, 4.0]], [0.0]),
-    "all 4 scores equal 7": ([7.0, 7.0], [7.0, 7.0]),
-}
-
-
-@EVERY
-def test_bad_scores_or_levels(method):
-    for message, scores in BAD_SCORES.items():
-        with pytest.raises(InputError, match=message) as caught:
-            method(*scores, *LEVELS)
-        assert "\n" not in str(caught.value)
-    for value in (0.0, 1.0, 1.5, np.nan):
-        with pytest.raises(InputError, match="delta is"):
-            method([1.0], [0.0], value, CONFIDENCE)
-        with pytest.raises(InputError, match="confidence is"):
-            method([1.0], [0.0], DELTA, value)
-
-
 def test_more_confidence_costs_and_ten_times_the_scores_come_closer():
     scores = gaussian_scores(2.0, 1000)
     for method in (in_sample, if_gaussian):
@@ -267,17 +218,3 @@ def test_no_scores_prove_more_than_the_most(runs):
     overlapping = assumption_free(np.arange(runs) + 0.8 * runs, np.arange(runs), *LEVELS)
     assert overlapping.epsilon <= most == apart.epsilon
     assert runs < 99 or most == pytest.approx(np.log(2 * runs / 3), abs=0.5)
-
-
-@pytest.mark.parametrize("is_in", [False, True])
-@pytest.mark.parametrize("sizes", [(200, 50), (6, 40)])
-def test_the_most_holds_whatever_rank_a_pilot_chooses(sizes, is_in, monkeypatch):
-    def choose_first(*args, **options):
-        return thresholds.Rank(is_in, 1)
-
-    monkeypatch.setattr(thresholds, "choose_on_pilot", choose_first)
-    scores = np.ones(sizes[0]), np.zeros(sizes[1])
-    most_mu = estimate.find_most_provable(*sizes, exact.GAUSSIAN, CONFIDENCE)
-    most = estimate.find_most_provable(*sizes, exact.approximate_dp(DELTA), CONFIDENCE)
-    assert if_gaussian(*scores, *LEVELS).mu <= most_mu
-    assert assumption_free(*scores, *LEVELS).epsilon <= most

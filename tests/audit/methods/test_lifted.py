@@ -49,7 +49,7 @@ def test_nothing_is_proven_where_nothing_leaks_and_more_where_there_is_more(draw
     design = draw(0.0, 100, 16)
     assert max(found(name, design).epsilon for name in METHODS) < 0.2
     assert found(LIFTED, draw(-2.0, 100, 16)).epsilon == 0
-    sizes = ((50, 4), (50, 64), (400, 64))
+    sizes = ((50, 4), (50, 64), (200, 64))
     proven = [
         np.mean([found(LIFTED_GAUSSIAN, draw(1.768, *size, seed)).mu for seed in range(3)])
         for size in sizes
@@ -272,11 +272,3 @@ def test_limits_of_a_callers_coins_are_exact_and_take_a_tenth_of_the_error():
     assert errors == widened._replace(scale_in=2.0, scale_out=2.0)
     for own in (design._replace(given=False), normal_sets(1.0, 9, 2)):
         assert own.widen(errors, 0.05) == (errors, 0.05)
-
-
-def test_limits_of_a_callers_coins_cost_what_they_leave_open():
-    for seed in range(3):
-        given = biased(0.5, seed, 200, 1.768)
-        own = found(LIFTED_GAUSSIAN, given._replace(given=False))
-        assert own.mu - 0.4 < found(LIFTED_GAUSSIAN, given).mu < own.mu
-        assert found(LIFTED_GAUSSIAN, given).n_in == own.n_in

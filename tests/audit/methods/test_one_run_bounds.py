@@ -65,7 +65,9 @@ def test_the_exact_null_of_one_run_holds_where_all_canaries_stand_or_fall_togeth
     assert np.mean(np.array(proved) > 0) <= 0.05
 
 
-@pytest.mark.parametrize(("mu", "least"), [(1.0, (0.9, 1.6)), (2.0, (2.3, 4.0)), (6.0, (4.5, 9.5))])
+@pytest.mark.parametrize(
+    ("mu", "least"), mostly_slow([(2.0, (2.3, 4.0)), (1.0, (0.9, 1.6)), (6.0, (4.5, 9.5))])
+)
 def test_guesses_are_below_the_truth_and_near_what_is_possible(mu, least):
     truth = conversions.epsilon_from_mu(mu, DELTA)
     audits = (bound_by_guesses(weigh_coins(coined(mu, 1000, s)), DELTA, 0.95) for s in range(6))
@@ -114,13 +116,6 @@ def test_a_sorted_file_proves_no_more():
             > 0
         )
     assert proved <= 5
-
-
-@pytest.mark.parametrize("shape", [(2, 50), (1, 39)])
-def test_several_runs_or_few_coins_are_refused(shape):
-    scores = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    with pytest.raises(InputError, match="give"):
-        weigh_coins(Coins(scores, scores % 2 == 0))
 
 
 CASES = [(1000, 400, 300), (100, 50, 50), (2000, 100, 95), (50, 30, 15)]

@@ -15,7 +15,6 @@ from audit.evidence.canaries import single
 from audit.report import audit_page as report
 from audit.report import audit_panels, bounds_table, listing, page, subjects
 from audit.report.subjects import RequestedLevels
-from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import index
@@ -151,18 +150,6 @@ def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
 
 
-def test_the_threat_model_says_which_models_the_adversary_sees():
-    settings = {
-        "final": setting_of("fcnn", adversary="one_shot", canaries=100),
-        "all": setting_of("fcnn", adversary="one_shot", canaries=100, observe="all"),
-        "own": dataclasses.replace(SETTING, adversary=OwnAdversary("mine", "0" * 64)),
-    }
-    views = {name: subjects._describe_threats(setting, {})[0] for name, setting in settings.items()}
-    assert views["final"].startswith("Hidden state: the adversary sees the final model only")
-    assert views["all"] == "No hidden state: the adversary sees the model after every step."
-    assert "after every step if its author gave it an observer" in views["own"]
-
-
 def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
     """Six digits of such a confidence are 1, which claims certainty and which no flag takes."""
     level = Level(1.2345678e-5, 0.9999999)
@@ -174,18 +161,3 @@ def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
     conclusion = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, level)
     title = bounds_table.bounds_table(conclusion).splitlines()[0]
     assert title == "lower bounds on epsilon at delta 1.2345678e-05, confidence 0.9999999"
-
-
-def test_an_audit_that_only_python_can_repeat_has_no_command():
-    poisoned = setting_of("fcnn", adversary="poisoned", poison_scale=2.0)
-    assert listing.make_command(poisoned, 40, Level(1e-5, 0.95)) == ""
-
-
-def test_sampled_insertions_are_said_and_counted():
-    whole, sampled = (
-        setting_of("fcnn", canaries=8, sampler=f"poisson:{rate}") for rate in (1, 0.25)
-    )
-    assert "each with probability 0.25 (Poisson sampling)" in subjects._describe_insertions(sampled)
-    assert "Poisson" not in subjects._describe_insertions(whole)
-    assert "no amplification" in subjects._describe_threats(whole, {})[-1]
-    assert "a coin that the adversary does not see" in subjects._describe_threats(sampled, {})[-1]

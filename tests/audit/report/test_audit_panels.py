@@ -4,14 +4,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-import audit
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import Curve
 from audit.conclusions.finish import finish
 from audit.evidence import canaries
 from audit.evidence.canaries import single
-from audit.laws import cosine_law
 from audit.methods.method import NOTHING
 from audit.report import audit_panels, style
 from audit.written import at_least
@@ -105,18 +103,6 @@ def test_no_claim_is_named_whose_curve_is_not_seen_or_is_drawn_already(panel, cl
     assert "claim" not in labels(panel("trade_off", found))
 
 
-def test_the_thresholds_of_both_bounds_are_drawn_and_named(panel, passed, refuted, directions):
-    for found, mark in ((passed, ""), (refuted, " (refuted)")):
-        lines = {line.get_label(): line for line in panel("scores", found).lines}
-        names = {"threshold, assumption-free": "-", f"threshold, if Gaussian{mark}": "--"}
-        assert {name: line.get_linestyle() for name, line in lines.items()} == names
-        places = [line.get_xdata()[0] for line in lines.values()]
-        assert places == [found.assumption_free.threshold, found.gaussian.threshold]
-        plt.cla()
-    (line,) = panel("scores", conclude(directions)).lines
-    assert line.get_label() == "threshold, exact null"
-
-
 @pytest.mark.parametrize("largest", [1.0, 1e20])
 def test_scores_that_differ_by_the_rounding_of_floats_are_drawn(largest):
     """Confidences in float64 saturate so, at 1 and the number before it."""
@@ -129,29 +115,12 @@ def test_scores_that_differ_by_the_rounding_of_floats_are_drawn(largest):
     figure.canvas.draw()
 
 
-def test_dollars_in_a_name_are_no_formula(passed):
-    name = "x_$_of_$, sigma = 4"
-    figure = audit_panels.audit_figure(passed, name)
-    figure.canvas.draw()
-    assert figure.get_suptitle() == r"x_\$_of_\$, $\sigma$ = 4"
-
-
 def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
     axis = panel("trade_off", refuted)
     assert f"Gaussian curve refuted ({refuted.curve.show_p_value()})" in words(axis)
     marked = [line for line in axis.lines if "(refuted)" in line.get_label()]
     assert len(marked) == 1 and marked[0].get_color() == style.FADED
     assert not any("(refuted)" in label and "≤" in label for label in labels(axis))
-
-
-def test_bars_of_refuted_bounds_are_grey_and_say_so(panel, refuted):
-    axis = panel("bounds", refuted)
-    ticks = [" ".join(label.get_text().split()[:-1]) for label in axis.get_yticklabels()]
-    assert ticks == ["assumption-free", "if Gaussian (refuted)", "in-sample (no bound)"]
-    edges = [bar.get_edgecolor()[:3] for bar in axis.patches]
-    grey = plt.matplotlib.colors.to_rgb(style.FADED)
-    assert [edge == grey for edge in edges] == [False, True, False]
-    assert [bool(bar.get_hatch()) for bar in axis.patches] == [False, True, True]
 
 
 COINS = np.random.default_rng(0).random((60, 24)) < 0.5
@@ -169,15 +138,6 @@ def test_bars_have_their_values_and_say_what_they_assume(panel, many):
     assert labels(axis) == ["claim 7.00"]
     values = [label.get_text().split()[-1] for label in axis.get_yticklabels()]
     assert values[: len(found.bounds)] == [at_least(row.epsilon, 2) for row in found.ranked()]
-
-
-def test_a_legend_lies_on_no_panel(passed):
-    figure, axis = plt.subplots(figsize=(4.2, 3.8), layout="constrained")
-    audit_panels._draw_panel(axis, audit_panels.draw_on_deviates, passed)
-    figure.canvas.draw()
-    (legend,) = figure.legends
-    assert not legend.get_window_extent().overlaps(axis.get_window_extent())
-    plt.close(figure)
 
 
 def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, passed, doubtful):
@@ -207,25 +167,3 @@ EDGES = {
 def test_any_scores_are_drawn_without_a_warning(name):
     found = concluded(*EDGES[name], DpSgd(1e-3, 100))
     assert all(b"</svg>" in panel for panel in audit_panels.audit_panels(found).values())
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("epsilon at delta 1e-05", r"$\varepsilon$ at $\delta$ = $10^{-5}$"),
-        ("Gaussian, mu ≥ 3.79", r"Gaussian, $\mu$ ≥ 3.79"),
-        ("multiplier sigma = 4", r"multiplier $\sigma$ = 4"),
-        (r"$\mu = \sqrt{n / k} / \sigma$", r"$\mu = \sqrt{n / k} / \sigma$"),
-        ("if_gaussian, deltas, 0.01", "if_gaussian, deltas, 0.01"),
-    ],
-)
-def test_a_figure_has_symbols_where_a_table_has_words(text, shown):
-    assert style.insert_symbols(text) == shown == style.insert_symbols(shown)
-
-
-@pytest.fixture(scope="module")
-def directions():
-    """Ten runs, in order, with 16 fresh directions each, of a training that leaks."""
-    rng = np.random.default_rng(0)
-    rows = [cosine_law.simulate(rng, 16, 387, 0.3) for _ in range(10)]
-    return audit.cosines(rows, 387, in_order=True)

@@ -1,8 +1,6 @@
 """The list of a store's audits: rows in 80 columns, the newest first, without JAX or data."""
 
-import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 
 from audit.report import listing
-from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
@@ -60,38 +57,6 @@ def command(*flags):
 )
 def test_what_differs_from_the_defaults_is_named_by_its_flag(fields, expected):
     assert listing.find_differences(setting_of("fcnn", **fields)) == expected
-
-
-def record(setting, runs=40, epsilon=None, upper_bound=None):
-    differs = listing.find_differences(setting)
-    names = {"model": setting.model, "adversary": setting.adversary.name, "differs": differs}
-    concluded = {"epsilon": epsilon, "upper_bound": upper_bound}
-    return {**names, **concluded, "setting": "0123456789abcdef", "runs": runs, "time": 0.0}
-
-
-def test_a_fingerprint_is_short_for_people():
-    own = OwnAdversary(label="mine", computes="0123456789abcdef" * 4)
-    row = record(dataclasses.replace(setting_of("fcnn"), model="Tiny", adversary=own))
-    assert "computes=01234567, label=mine" in listing.as_table([row])
-
-
-def test_rows_are_of_80_columns_whatever_they_hold():
-    crowded = {"optimizer": "momentum", "unknown_initialisation": True, "steps": 99_999}
-    crowded |= {"learning_rate": 1e-7 / 3, "noise_multiplier": 1 / 3, "clipping_norm": 2 / 3}
-    setting = dataclasses.replace(setting_of("fcnn", **crowded), model="m" * 60)
-    rows = [record(setting, 10**8, 999.9991, math.inf), record(setting, 10**8, 0.0, 9999.9991)]
-    text = listing.as_table(rows)
-    assert max(map(len, text.splitlines())) <= 80
-    for words in ("unknown_initialisation=True", "999.999 ", "10000.000 ", "inf ", "1970-01-01"):
-        assert words in text, words
-
-
-def test_a_foreign_name_moves_no_cursor(tmp_path):
-    stored(tmp_path, dataclasses.replace(setting_of("fcnn"), model="evil\x1b[2J\x07"))
-    process = command(f"--out={tmp_path}")
-    assert process.returncode == 0 and "evil\\x1b[2J\\x07, gc_s" in process.stdout
-    empty = command(f"--out={tmp_path}/no\x1b[2J")
-    assert "\\x1b[2J" in empty.stdout and "\x1b" not in process.stdout + empty.stdout
 
 
 def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):

@@ -53,21 +53,6 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
     assert len(images) == 2 and all(len(image["aria-label"]) > 40 for image in images)
 
 
-@pytest.mark.parametrize(
-    ("sigma", "upper", "kind", "says"),
-    [
-        (50.0, 3.0, "nothing", "That is no proof of privacy. The claim allows at most 3."),
-        (0.1, 100.0, "leaks", "The claim allows at most 100."),
-        (0.1, 1.0, "violated", "there is a bug"),
-        (0.1, np.inf, "leaks", "The claim says nothing at this delta."),
-    ],
-)
-def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
-    verdict = finish(observed(sigma)._replace(upper_bound=upper)).verdict
-    assert verdict.kind == kind
-    assert says in verdict.sentence
-
-
 @pytest.mark.slow
 def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     scores = Scores(0, *coins(0.25))
@@ -76,12 +61,6 @@ def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     between = (epsilons["one_run_guesses"] + epsilons["one_run_gaussian"]) / 2
     verdict = finish(conclusion._replace(upper_bound=between)).verdict
     assert verdict.headline == "The guarantee is violated if the trade-off curve is Gaussian."
-
-
-def test_no_bound_is_no_verdict(plain):
-    about = subject(finish(observed(0.1)._replace(bounds=())))
-    assert "only estimates" in about.conclusion.verdict.sentence
-    assert "No bound: save coins" in audit_page.report("A", [about]).decode()
 
 
 @pytest.mark.slow

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.claims.claim import DpSgd, EpsilonDelta
+from audit.claims.claim import DpSgd
 from audit.conclusions.concluded import conclude
-from audit.conclusions.finish import finish
 from audit.evidence.canaries import single
-from audit.methods import estimate, exact
 from audit.report import audit_page, bounds_table, subjects
 from audit.report.bounds_table import remarks
 from audit.report.table import Column, Table, at_least, at_most, number
@@ -67,25 +65,6 @@ def test_text_csv_json_and_html_have_the_same_cells():
     assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}
 
 
-def test_headings_stand_where_they_change_and_lines_above_and_below():
-    other = ROWS[0]._replace(group="second")
-    shown = Table(
-        COLUMNS[:1], (*ROWS, other), lambda row: row.group, ["title"], ["note"], rule=10
-    ).text()
-    rule = "-" * 10
-    expected = ["title", "audit", rule, "first", "one", "two", rule, "second", "one", "note"]
-    assert shown.splitlines() == expected
-
-
-def test_a_head_of_several_lines_ends_where_the_others_do():
-    columns = (Column("name", lambda row: row.name, "name of\naudit"), COLUMNS[1])
-    assert Table(columns, ROWS, gap=" ").text().splitlines()[:3] == [
-        "name of",
-        "  audit bound",
-        "-------------",
-    ]
-
-
 RNG = np.random.default_rng(0)
 GRID = (np.arange(1000) + 0.5) / 1000
 NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
@@ -105,58 +84,6 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     (tmp_path / "s.npz").touch()
     about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion, "bound")
     assert line[1:].encode() in audit_page.report("Audit", [about])
-
-
-@pytest.mark.slow
-def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
-    (line,) = remarks(concluded(0, 6, 40))
-    assert line.startswith("6 and 40 runs prove at most epsilon = ") and len(line) <= 80
-    most = float(line.split("=")[1].split()[0])
-    assert most == pytest.approx(
-        estimate.find_most_provable(6, 40, exact.approximate_dp(1e-5), 0.95), abs=1e-3
-    )
-    (line,) = remarks(conclude(single(np.full(100, 2.0), np.zeros(100))))
-    assert line.startswith("all scores in and out are equal: ") and len(line) <= 80
-    (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100))))
-    expected = "these scores are not those of independent runs: all 100 scores out equal 0"
-    assert line.startswith(expected)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "steps", "decides"),
-    [
-        (
-            9.0,
-            DpSgd(1.0, 3),
-            "more runs, or fewer insertions until the upper bound is below 5.469",
-        ),
-        (9.0, None, "ask for more runs, or for scores of fresh directions"),
-        (5.4, None, "more runs"),
-    ],
-)
-def test_the_table_and_the_verdict_say_what_decides(epsilon, steps, decides):
-    conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(epsilon, 1e-5))
-    if steps is not None:  # the same bound, as that of steps
-        conclusion = finish(conclusion._replace(claim=steps))
-    *_, last_remark, _ = bounds_table.bounds_table(conclusion).splitlines()
-    assert last_remark == f"to decide: {decides}" and len(last_remark) <= 80
-    assert f" To decide: {decides}" in conclusion.verdict.sentence
-
-
-@pytest.mark.parametrize(
-    ("upper", "advice"),
-    [
-        (DpSgd(1.0, 16), "take fewer insertions or a larger sigma to look for bugs"),
-        (EpsilonDelta(9.0, 1e-5), "ask for more runs, or for scores of fresh directions"),
-    ],
-)
-def test_table_and_page_say_where_no_result_could_contradict_the_claim(upper, advice):
-    conclusion = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), upper)
-    remark = bounds_table.explain_too_few_runs(conclusion)
-    assert remark.startswith("200 runs prove at most ") and remark.endswith(f": {advice}")
-    assert remark in " ".join(bounds_table.bounds_table(conclusion).splitlines())
-    about = subjects.describe_arrays("s", conclusion)
-    assert remark.encode() in audit_page.report("Audit", [about])
 
 
 @pytest.mark.parametrize(("insertions", "is_out_of_reach"), [(14, False), (15, True)])

@@ -37,38 +37,22 @@ def conclusion(gaussian, free, upper):
     return finish(conclude(single(*worlds))._replace(**fields))
 
 
-IF_GAUSSIAN = "without any assumption on the curve, these runs prove no leakage"
 CASES = [
-    (
-        2.7348,
-        1.2599,
-        3.0001,
-        verdicts.LEAKS,
-        ["= 1.259 at", "if the trade", "at least 2.734.", "3.001."],
-    ),
-    (2.0, 0.0, 3.0, verdicts.LEAKS, [IF_GAUSSIAN]),
-    (1.0, 1.5, 3.0, verdicts.LEAKS, ["whatever the trade-off curve", "epsilon = 1.5 "]),
-    (0.0, 0.0, 3.0, verdicts.NOTHING, ["prove no leakage", "no proof of privacy", "most 3."]),
-    (0.0004, 0.0, None, verdicts.NOTHING, ["No upper bound was given"]),
-    (2.0, 1.0, np.inf, verdicts.LEAKS, ["The claim says nothing at this delta"]),
-    (
-        4.0,
-        3.5,
-        3.0,
-        verdicts.VIOLATED,
-        ["3.5 at", "more than the 3 that", "whatever", "5% of audits"],
-    ),
-    (4.0, 2.0, 3.0, verdicts.VIOLATED, ["Either the curve is not Gaussian", "at least 2,"]),
+    (2.7348, 1.2599, 3.0001, verdicts.LEAKS),
+    (2.0, 0.0, 3.0, verdicts.LEAKS),
+    (1.0, 1.5, 3.0, verdicts.LEAKS),
+    (0.0, 0.0, 3.0, verdicts.NOTHING),
+    (0.0004, 0.0, None, verdicts.NOTHING),
+    (2.0, 1.0, np.inf, verdicts.LEAKS),
+    (4.0, 3.5, 3.0, verdicts.VIOLATED),
+    (4.0, 2.0, 3.0, verdicts.VIOLATED),
 ]
 
 
-@pytest.mark.parametrize(("gaussian", "free", "upper", "kind", "phrases"), CASES)
-def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
+@pytest.mark.parametrize(("gaussian", "free", "upper", "kind"), CASES)
+def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper, kind):
     verdict = conclusion(gaussian, free, upper).verdict
-    assert verdict.kind == kind
-    for phrase in phrases:
-        assert phrase in verdict.sentence
-    assert "99" not in verdict.sentence
+    assert verdict.kind == kind and "99" not in verdict.sentence
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from audit.runtime import machine
-
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity")
 def test_cores_that_are_taken_away_are_not_counted():
@@ -16,13 +14,3 @@ def test_cores_that_are_taken_away_are_not_counted():
     code += "; os.sched_setaffinity(0, [min(cores)]); print(counted == len(cores), machine.cores())"
     env = {name: value for name, value in os.environ.items() if name != "PYTHON_CPU_COUNT"}
     assert subprocess.check_output([sys.executable, "-c", code], text=True, env=env) == "True 1\n"
-
-
-def test_other_platforms_count_all_or_one(monkeypatch):
-    monkeypatch.setattr(os, "process_cpu_count", lambda: 5, raising=False)
-    assert machine.cores() == 5
-    for name in ("process_cpu_count", "sched_getaffinity"):
-        monkeypatch.delattr(os, name, raising=False)
-    for count, cores in ((6, 6), (None, 1)):
-        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
-        assert machine.cores() == cores

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.adversaries import biased
 from audit.errors import InputError
-from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
 from audit.tasks.task import Dataset
 from audit.training import build, game
@@ -23,16 +21,6 @@ SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_mul
 def dataset():
     features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-
-
-def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):
-    alone = biased.random_biased_dimension()
-    monkeypatch.setattr(ADVERSARIES["gc_r"], "make", lambda fields, knowledge: alone)
-    assert build.build(SETTING, dataset).adversary.canaries == 1
-    with pytest.raises(
-        InputError, match="`canaries=4`: the adversary gc_r has 1: pass Knowledge.canaries on"
-    ):
-        build.build(changed(SETTING, canaries=4), dataset)
 
 
 @pytest.mark.slow

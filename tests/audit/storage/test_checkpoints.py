@@ -51,19 +51,6 @@ def test_the_newest_comes_back_to_its_own_chunk_and_the_older_is_gone(stored, fo
     assert done == 0 and _equal(states, _like())
 
 
-def test_drop_removes_one_chunks_and_clear_all(stored, folder):
-    stored.offer("other", 1, STATES)
-    stored.drop("chunk")
-    assert [path.name for path in folder.iterdir()] == ["other_000001.npz"]
-    stored.drop("other")
-    stored.drop("other")
-    assert not list(folder.iterdir())
-    stored.clear()
-    assert not folder.exists()
-    stored.clear()
-    assert stored.resume("chunk", _like())[0] == 0
-
-
 @pytest.mark.parametrize("cut", [slice(200), slice(0)])
 def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, cut):
     path = folder / "chunk_000002.npz"
@@ -122,28 +109,3 @@ def test_a_game_goes_on_to_the_bit(empty_game, silent_choices, folder, killed_in
         np.testing.assert_array_equal(part.scores, expected.scores)
     assert len(segments) - 1 == trained_again
     assert len(np.unique(np.concatenate([part.scores for part in whole]))) == 6
-
-
-@pytest.mark.parametrize(("claimed", "steps"), [(2, 400), (7, 600)])
-def test_a_forged_checkpoint_is_not_gone_on_from(empty_game, folder, capsys, claimed, steps):
-    """It has a true manifest, but more segments than there are, or other steps than its segments have. One
-    of the right step is."""
-    table = empty_game(600)
-    whole = list(game.play(table, [(0, 3)], 3))
-    state = base.State(
-        jnp.ones((3, 4)), table.mechanism.start(jnp.ones(4)).optimizer, jnp.full(3, steps)
-    )
-    Checkpoints(folder, 0).offer("0000000_3_3", claimed, state)
-    assert [path.name for path in folder.iterdir()] == [f"0000000_3_3_{claimed:06d}.npz"]
-    segments_done = []
-    again = Checkpoints(folder)
-    resumed = game.play(table, [(0, 3)], 3, lambda runs, steps: segments_done.append(steps), again)
-    scores = next(resumed).scores
-    if steps == 400:
-        assert segments_done == [0, 200]
-        return
-    np.testing.assert_array_equal(scores, whole[0].scores)
-    assert (
-        segments_done == [0, 200, 200, 200] and "is damaged: set aside" in capsys.readouterr().err
-    )
-    assert [path.name.partition(".npz.")[2][:7] for path in folder.iterdir()] == ["damaged"]

@@ -38,15 +38,6 @@ def test_what_is_set_aside_is_reported_and_stays_each_time(tmp_path, capsys):
     assert contents == {"first", "second"} and len(os.listdir(tmp_path)) == 2
 
 
-def test_what_is_not_there_is_removed_without_an_error_and_set_aside_with_a_line(tmp_path, capsys):
-    files.set_aside(tmp_path / "gone", "it is made again")
-    assert capsys.readouterr().err == f"{tmp_path / 'gone'} is damaged: it counts as missing\n"
-    files.remove(tmp_path / "gone")
-    (tmp_path / "folder" / "deeper").mkdir(parents=True)
-    files.remove(tmp_path / "folder")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_is_written_where_links_lead(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "page").write_text("before")

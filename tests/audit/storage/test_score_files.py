@@ -114,12 +114,6 @@ def test_plain_tables_are_read_as_cell_by_cell(data, tmp_path_factory):
         assert outcome(path) == found
 
 
-def test_a_plain_table_is_read_fast(tmp_path, monkeypatch):
-    (tmp_path / "s.csv").write_text(lines("score,in"))
-    monkeypatch.setattr(tables, "is_blank", None)
-    assert_read(read(tmp_path / "s.csv"))
-
-
 def test_columns_of_other_names_count_alone(tmp_path):
     path = tmp_path / "vendor.csv"
     path.write_text("in,loss,member\n" + "".join(f"9,{x},{label}\n" for x, label in LABELLED))
@@ -170,19 +164,6 @@ def column(values):
 
 
 MIXED, BITS = np.array(SCORES), np.array(PRESENCE)
-ARRAYS = {
-    "worlds": {"in": IN, "out": OUT},
-    "columns": {"in": column(IN), "out": column(OUT)},
-    "presence": {"scores": MIXED, "presence": BITS},
-    "big-endian": {"scores": MIXED.astype(">f8"), "presence": BITS.astype(float)},
-    "others": {"in": IN, "out": OUT, "a": np.array(["a"]), "b": np.array([{}], object)},
-}
-
-
-@pytest.mark.parametrize("arrays", ARRAYS.values(), ids=ARRAYS)
-def test_every_npz_gives_the_scores(tmp_path, arrays):
-    np.savez_compressed(tmp_path / "s.npz", **arrays)
-    assert_read(read(tmp_path / "s.npz"))
 
 
 def test_two_files_have_a_world_each_unless_a_comma_is_in_a_name(tmp_path):

@@ -4,7 +4,6 @@ import contextlib
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,31 +185,3 @@ def test_a_changed_or_damaged_setting_under_an_old_name(store, tmp_path, content
 
 def everything(store):
     return sorted(path.relative_to(store.path.parent) for path in store.path.parent.rglob("*"))
-
-
-def test_a_store_is_opened_by_its_folder(store, path, monkeypatch):
-    before = everything(store)
-    there = Store.at(store.path)
-    assert (there.path, there.text, there.config()) == (store.path, store.text, SETTING)
-    np.testing.assert_array_equal(there.load(6).scores, _chunk(0, 6).scores)
-    monkeypatch.chdir(store.path)
-    assert Store.at(Path()).runs_held() == 6 and everything(store) == before
-
-
-@pytest.mark.parametrize(
-    ("folder", "says"),
-    [
-        ("nowhere", "has no config.json: name another `setting`"),
-        ("config.json", "cannot read .*Not a directory"),
-        ("../moved", "is not the setting that its folder is named after"),
-    ],
-)
-def test_a_folder_without_a_setting_is_reported_and_nothing_is_made(store, folder, says):
-    (store.path / "empty").mkdir()
-    if folder == "../moved":
-        store.path.rename(store.path.with_name("moved"))
-        folder = store.path.with_name("moved")
-    before = everything(store)
-    with refused(says):
-        Store.at(store.path / folder)
-    assert everything(store) == before

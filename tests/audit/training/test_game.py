@@ -200,13 +200,3 @@ def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, direction, coh
     ):
         error = np.sqrt(rates * (1 - rates) / rounds) + 2e-6
         assert np.all(np.abs(counted - rates) < 4.5 * error)
-
-
-def test_cohorts_are_uniform_and_of_one_size():
-    found = round_game.cohorts(np.random.default_rng(0), 12, 9, 20_000)
-    assert np.all(np.diff(np.sort(found, axis=1), axis=1) > 0)
-    share = np.bincount(found[:, 8], minlength=12) / 20_000
-    assert np.all(np.abs(share - 1 / 12) < 5 * np.sqrt(1 / 12 / 20_000))
-    known = np.ones(40)
-    s_in, s_out = round_game.published_scores(np.random.default_rng(0), known, 8, 0.5, 0.0, 101)
-    assert len(s_in) == 51 and len(s_out) == 50 and np.all(s_in == 7.5) and np.all(s_out == 8)

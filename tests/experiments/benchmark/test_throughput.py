@@ -1,7 +1,6 @@
 """Every engine takes our step before it is timed, and ratios are taken within rounds."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from audit.errors import InputError
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
 from experiments.benchmark import throughput
-from experiments.benchmark.throughput import ENGINES, MODELS, Engine, TimedTraining
+from experiments.benchmark.throughput import ENGINES, MODELS
 from tests.forks import python
 
 PEERS = [name for name in ENGINES if name != "ours"]
@@ -52,33 +51,6 @@ def test_an_engine_of_another_step_is_refused(distance):
     throughput.require_agreement("peer", 9e-6, 1e-5)
     with pytest.raises(InputError, match="peer.*away from ours.*--engines"):
         throughput.require_agreement("peer", distance, 1e-5)
-
-
-def test_the_fastest_number_of_models_is_chosen(monkeypatch):
-    rates = {1: 5, 8: 7, 64: 6}
-    monkeypatch.setattr(throughput, "measure_rate", lambda run, seconds: rates[run()])
-    monkeypatch.setattr(throughput, "_MAX_CPU_FLOATS", 100 * 10 * 68)
-    setting = setting_of("fcnn", batch_size=10)
-    problem = SimpleNamespace(setting=setting, batches=[], theta_0=np.zeros(68))
-    engine = Engine(
-        "", lambda asked: TimedTraining(lambda: asked.models, None, asked.models, "cpu")
-    )
-    assert throughput.find_fastest(engine, problem).models == 8
-
-
-def test_ratios_are_taken_within_rounds_in_80_columns():
-    timings = [
-        {"model": "convnet", "engine": "ours", "rates": [1e6, 4e6, 2e6]},
-        {"model": "convnet", "engine": "jax_privacy", "rates": [1e3, 1e3, 4e4]},
-        {"model": "fcnn", "engine": "opacus", "rates": [5.0, 4.0, 3.0]},
-    ]
-    table = throughput.make_table(timings)
-    lines = table.text().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "2,000,000" in lines[2]
-    assert "1,000 (50 to 4,000)" in lines[3]
-    assert " to " not in lines[2] + lines[4]  # none of ours on that model
-    assert table.json()[1]["ratios"] == [1e3, 4e3, 50.0]
 
 
 @pytest.mark.slow

@@ -63,20 +63,6 @@ def test_the_papers_penalties_fall_as_well(theta, updates, penalty):
     assert float(best) == pytest.approx(float(found.losses.min()), rel=1e-3)
 
 
-@pytest.mark.slow
-def test_second_derivatives_agree_with_differences():
-    with jax.enable_x64(True):
-        theta = jax.random.normal(jax.random.key(9), (421,), jnp.float64) / 3
-        first = jax.random.normal(jax.random.key(0), (FEATURES,), jnp.float64)
-        updates = jax.random.normal(jax.random.key(1), (POOL, 421), jnp.float64) / 20
-        design = partial(run, partial(designed.as_run, 50.0, NORM), optax.sgd(1.0), theta, updates)
-        slope = np.asarray(first - design(1, first).last)
-        for i in (0, 7, 19):
-            step = jnp.zeros(FEATURES).at[i].set(1e-6)
-            values = [float(design(1, first + way * step).losses[0]) for way in (1, -1)]
-            assert slope[i] == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5)
-
-
 def test_penalties_are_what_they_say():
     rng = np.random.default_rng(5)
     gradient, updates = rng.normal(size=40), rng.normal(size=(POOL, 40))

@@ -5,15 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.errors import InputError
 from audit.tasks.model import flat_model
 from audit.tasks.task import Dataset, Federation
 from experiments.canife import measured, populations, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextSamples
 from experiments.cells.cell import DataSets
-from models.catalogue import FEDERATED_TASKS, TASKS
-from models.data.clients import dealt, one_each
+from models.catalogue import FEDERATED_TASKS
+from models.data.clients import dealt
 from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
@@ -86,29 +85,3 @@ def test_a_training_run_on_texts_is_measured_and_stored(plays, tmp_path):
     assert first.health > 0.5
     assert first.own == pytest.approx(min(first.norm, 1), rel=1e-4)
     assert last.number == 2
-
-
-def test_mock_roles_are_others(plays):
-    split = populations.split_roles(Attacked("character_lstm", clients=5), plays)
-    assert (split.train.number, split.mock.number) == (5, 2)
-    train, mock = ({text.tobytes() for text in part.features} for part in (split.train, split.mock))
-    assert not train & mock
-    with pytest.raises(InputError, match="`clients=19`: give 0 to 18"):
-        populations.split_roles(Attacked("character_lstm", clients=19), plays)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("soft_label", [False, True])
-def test_an_image_has_the_loss_of_its_example(soft_label):
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(256, size=(20, 28, 28)).astype(np.uint8)
-    train = one_each(Dataset(pixels, np.arange(20, dtype=np.int32) % 10, "made up", "none"))
-    model = TASKS["linear"].make((28, 28))
-    samples = populations.make_samples(Attacked("linear", soft_label=soft_label), model)
-    canary = samples.from_example(pixels[3], train.labels[3])._replace(
-        label=1e3 * jax.nn.one_hot(train.labels[3], 10)
-    )
-    theta = model.init(jax.random.key(0))
-    expected = float(model.loss(theta, (pixels[3], train.labels[3])))
-    loss = float(samples.loss(theta, canary, jax.random.key(0)))
-    assert loss == pytest.approx(expected, rel=1e-4)

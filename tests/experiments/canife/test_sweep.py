@@ -1,7 +1,5 @@
 """The paper's ablations: what is trained, averages over seeds, tables, figures."""
 
-import dataclasses
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ from audit.settings import make
 from audit.written import Level
 from experiments.canife import curves, figures, sweep
 from experiments.canife import measured as stored_rounds
-from experiments.canife.attacked import fit_to_clients
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.sweeps.points import Evidence
@@ -20,19 +17,6 @@ from tests.cases import mostly_slow
 SMOKE = sweep.sweeps("smoke")
 POOLS = SMOKE["canife_figure_5a"]
 COHORTS = SMOKE["canife_figure_8c"]
-
-
-@pytest.mark.parametrize("scale", sweep.SIZES)
-def test_settings_have_their_numbers_of_clients_and_differ_in_what_is_varied(scale):
-    """A setting that left a number of clients open would go by another name in the store."""
-    for ablation in sweep.sweeps(scale).values():
-        settings = [cell.request for cell in ablation.cells]
-        assert len(set(settings)) == len(settings)
-        varied = {ablation.curve, ablation.x, "seed"} - {sweep.ROUND}
-        same = {name: getattr(settings[0], name) for name in varied}
-        assert len({dataclasses.replace(setting, **same) for setting in settings}) == 1
-        for setting in settings:
-            assert fit_to_clients(setting, 60_000, 10_000) == setting
 
 
 @pytest.fixture(scope="module")
@@ -64,27 +48,6 @@ def test_what_is_stored_is_not_trained_again_and_all_of_it_is_drawn(trained):
     places = [(cohort, number) for cohort in (4, 8) for number in (1, 2, 3)]
     assert list(zip(points["curve"], points["x"], strict=True)) == places
     assert np.isfinite(points["training"]).all() and (points["training"] > 0).all()
-
-
-def test_the_last_measured_round_is_averaged_over_seeds():
-    frames = [
-        pd.DataFrame([{sweep.ROUND: 3, "health": value, "published": published}])
-        for value, published in ((0.5, np.inf), (0.75, 1.0))
-    ]
-    stored = [(POOLS.cells[0].request, frame) for frame in frames]
-    [point] = curves.average_over_seeds(POOLS, stored).to_dict("records")
-    assert (point["curve"], point["x"], point["round"], point["trainings"]) == ("random", 8, 3, 2)
-    assert point["health"] == 0.625
-    assert point["health_deviation"] == pytest.approx(np.std([0.5, 0.75], ddof=1))
-    assert point["published"] == np.inf and np.isnan(point["published_deviation"])
-
-
-def test_deviations_are_those_of_cohorts_and_scores():
-    rng = np.random.default_rng(0)
-    dots = rng.normal(size=20)
-    sums = [rng.choice(dots, 4, replace=False).sum() for _ in range(20_000)]
-    exact = curves.compute_cohort_deviation(dots, 4)
-    assert np.std(sums) == pytest.approx(exact, rel=0.03)
 
 
 @pytest.mark.filterwarnings("error")

@@ -5,11 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from audit.errors import InputError
 from audit.laws import conversions, densities
 from audit.report import style
 from audit.storage.store import Checkpoints, hold
-from experiments.canife import attacked, cohort_law, curves, figures, populations, rounds, training
+from experiments.canife import cohort_law, curves, figures, populations, rounds, training
 from experiments.canife import measured as stored_rounds
 from experiments.canife.attacked import Attacked
 from experiments.canife.rounds import Charge
@@ -135,40 +134,3 @@ def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_th
     published = dataclasses.replace(setting, as_published=True)
     _, (one,) = measure(published, data, tmp_path)
     assert one.own == pytest.approx(1, abs=1e-5)
-
-
-def test_the_store_is_named_by_what_differs_from_the_defaults_and_by_the_data(tmp_path):
-    identity = {"experiment": "canife", "model": "two_layer", "seed": 3}
-    assert attacked.identity(Attacked(seed=3)) == identity
-    names = set()
-    for setting in (Attacked(), Attacked(seed=1)):
-        for checksum in ("a", "b"):
-            names.add(stored_rounds.open_store(setting, checksum, tmp_path).path.name)
-    assert len(names) == 4
-
-
-def test_fields_that_are_not_given_are_the_models_own():
-    given = dataclasses.asdict(Attacked(model="character_lstm", cohort=128, rounds=3))
-    setting = attacked.resolve_setting(given, ["model", "cohort", "rounds"])
-    assert (setting.cohort, setting.rounds, setting.clients) == (128, 3, 60)
-    assert attacked.resolve_setting(dataclasses.asdict(Attacked()), []) == Attacked()
-    with pytest.raises(InputError, match="`model=fcnn`.*choose one of"):
-        attacked.resolve_setting({**given, "model": "fcnn"}, [])
-
-
-def test_numbers_of_clients_are_those_that_the_data_allow():
-    setting = attacked.fit_to_clients(Attacked(), 600, 100)
-    assert (setting.pool, setting.population) == (100, 600)
-    for field, value in {"pool": 101, "population": 601, "design_batch": 101}.items():
-        with pytest.raises(InputError, match=field):
-            attacked.fit_to_clients(dataclasses.replace(setting, **{field: value}), 600, 100)
-
-
-@pytest.mark.parametrize("noise, delta", [(0.01, 1e-5), (0.035, 1e-5), (0.04, 1e-300)])
-def test_noise_too_small_for_the_exact_law_is_refused_before_training(noise, delta):
-    given = dataclasses.asdict(Attacked(noise_multiplier=noise, delta=delta))
-    with pytest.raises(InputError, match=f"noise_multiplier={noise}.*give at least 0.0") as error:
-        attacked.resolve_setting(given, [])
-    least = float(str(error.value).rsplit(maxsplit=1)[-1])
-    attacked.resolve_setting({**given, "noise_multiplier": least}, [])
-    attacked.resolve_setting({**given, "noise_multiplier": 0.0}, [])

@@ -234,25 +234,3 @@ def wait_for(one, ends):
 def test_where_nobody_answers_a_line_says_so(address):
     with pytest.raises(ValueError, match=f"`ray_address={address}`: no Ray cluster there"):
         ray_engine.join(address).__enter__()
-
-
-def nodes_of(*resources):
-    return [dict(zip(("CPU", "GPU"), one, strict=False)) for one in resources]
-
-
-def test_a_task_asks_for_a_gpu_or_the_cores_of_the_smallest_node():
-    assert ray_engine.find_needs(nodes_of((8, 0), (4, 0), (0,))) == ({"num_cpus": 4}, 4)
-    assert ray_engine.find_needs(nodes_of((8, 0), (4, 2))) == ({"num_gpus": 1, "num_cpus": 1}, 0)
-    with pytest.raises(ValueError, match="neither GPUs nor cores"):
-        ray_engine.find_needs(nodes_of((0,)))
-
-
-@pytest.mark.slow
-def test_without_ray_or_a_cluster_a_line_says_so(run, tmp_path, environment):
-    code = "import sys; sys.modules['ray'] = None; from audit.commands import cli\n"
-    code += "from experiments.commands import audit; cli.run(audit.main)"
-    argv = [sys.executable, "-P", "-c", code, "--ray_address=auto", f"--out={tmp_path / 'out'}"]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: Ray is not installed: pip install ")
-    assert not (tmp_path / "out").exists()

@@ -10,27 +10,17 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from audit.adversaries.biased import GcR, GcS
-from audit.adversaries.directions import CotS
-from audit.adversaries.examples import Loss
-from audit.adversaries.sphere import SphereFields
 from audit.errors import InputError
-from audit.settings import make
-from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import files
 from audit.storage.store import Scores, Store
-from audit.tasks.task import Dataset
 from experiments.cells import work
-from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Cell, DataSets
 from experiments.cells.work import Workplace
-from experiments.hidden_state import measured
 from experiments.hidden_state import sweep as sweeps
 from models.data.tables import HOUSING
 
@@ -38,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[3]
 FIGURES = ("1a", "1b", "1c", "2a", "2b", "4", "5", "6a", "7", "8", "11", "12", "13")
 OURS = ("proven", "bracket_k", "bracket_steps", "bracket", "bracket_rates")  # which no paper has
 FCNN = ("figure_1c", "figure_4", "figure_7")
-IMAGES = "figure_2a,figure_12"  # every kind of image cell; a ResNet takes half a minute to compile
 
 sweeps_of = functools.cache(sweeps.sweeps)
 
@@ -56,52 +45,6 @@ def run(run_command, homes):
         return start(argv, cwd=ROOT, env=environment, **pipes)
 
     return call
-
-
-@pytest.mark.parametrize("scale", sweeps.SCALES)
-def test_every_figure_is_a_sweep_at_every_scale(scale):
-    every = sweeps_of(scale)
-    assert set(every) == {f"figure_{name}" for name in FIGURES} | set(OURS)
-    assert all(sweep.cells and sweep.name == name for name, sweep in every.items())
-
-
-@pytest.mark.parametrize(("scale", "most"), [("smoke", 60), ("laptop", 3600)])
-def test_no_figure_takes_longer_than_its_scale_says(scale, most):
-    for name, sweep in sweeps_of(scale).items():
-        assert 0 < sum(cell.seconds for cell in sweep.cells) < most, name
-    one = sweeps_of("paper")["figure_2b"]
-    assert sum(cell.seconds for cell in one.cells) > 1e6  # the estimate can say so
-
-
-def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
-    paper, laptop = sweeps_of("paper"), sweeps_of("laptop")
-    audits = [cell for sweep in paper.values() if sweep.name not in OURS for cell in sweep.audits()]
-    assert {cell.runs for cell in audits} == {5000} and {
-        cell.setting.insertions for cell in audits
-    } == {250}
-    for name in FCNN:
-        assert laptop[name].audits() == paper[name].audits()
-        assert {cell.setting.seed for cell in paper[name].audits()} == set(range(5))
-
-
-def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
-    cells = [cell for name in FCNN for cell in sweeps_of("laptop")[name].cells]
-    found = work.distinct(
-        [*cells, audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))]
-    )
-    assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
-    assert found[0].runs == 9000 and {cell.runs for cell in found[1:]} == {5000}
-
-
-LABELS = {"coordinate": GcS, "L": Loss, "CotS": CotS, "fresh directions": SphereFields}
-
-
-@pytest.mark.parametrize("scale", sweeps.SCALES)
-def test_a_series_of_a_figure_is_the_adversary_that_it_names(scale):
-    for sweep in sweeps_of(scale).values():
-        for audited in sweep.audits():
-            expected = LABELS.get(audited.series, GcS if audited.series.startswith("GC-S") else GcR)
-            assert type(audited.setting.adversary) is expected, (sweep.name, audited.series)
 
 
 @pytest.fixture
@@ -238,50 +181,3 @@ def test_fewer_runs_other_data_or_no_conclusion_is_not_done(place):
 
 def _chunk(first, runs):
     return Scores(first, np.arange(float(runs))[:, None], np.arange(runs)[:, None] % 2 == 1)
-
-
-def test_norms_are_kept_and_damaged_ones_are_trained_again(tmp_path, monkeypatch):
-    trained = []
-
-    def train(played, runs):
-        trained.append(len(runs))
-        return np.arange(3.0) + runs[:, None]
-
-    monkeypatch.setattr(measured, "canary_norms", train)
-    dataset = Dataset(np.zeros((40, 8), np.float32), np.zeros(40, np.int32), "made up", "0" * 64)
-    setting = setting_of("fcnn", adversary="loss", batch_size=10, steps=3)
-    store = make.open_store(tmp_path, setting, dataset, measured.NORMS)
-    data = SimpleNamespace(checksum=lambda model: None, load=lambda model: dataset)
-    cell = measured.norms_cell(setting, 4)
-    held = make.holdings(tmp_path)
-    assert not cell.is_done(held, data)
-    cell.do(store, data, print)
-    expected = np.arange(3.0) + np.arange(3)[:, None]
-    np.testing.assert_array_equal(
-        measured.read_norms(make.holdings(tmp_path), setting, 3), expected
-    )
-    assert measured.read_norms(held, setting, 5) is None and cell.is_done(held, data)
-    path = store.path / "answer.json"
-    path.write_text(path.read_text()[:-9])
-    assert measured.read_norms(held, setting, 3) is None and not cell.is_done(held, data)
-    assert trained == [4]
-
-
-@pytest.mark.slow
-def test_the_image_models_are_trained(run, housing_file, tmp_path):
-    images, labels = (
-        np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8),
-        np.arange(12) % 10,
-    )
-    arrays = {
-        "train_images": images,
-        "train_labels": labels,
-        "test_images": images,
-        "test_labels": labels,
-    }
-    np.savez(tmp_path / "pictures.npz", **arrays)
-    data = (f"--cifar10={tmp_path / 'pictures.npz'}", f"--california_housing={housing_file}")
-    flags = ("--scale=smoke", f"--out={tmp_path / 'out'}", *data)
-    process = run(f"--name={IMAGES}", *flags)
-    assert process.returncode == 0, process.stderr
-    assert "cells are done" in run(f"--name={IMAGES}", *flags).stdout

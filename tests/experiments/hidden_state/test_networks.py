@@ -9,42 +9,15 @@ from audit.settings import make
 from audit.storage import index
 from audit.storage.store import Scores
 from audit.tasks.task import Dataset
-from audit.training import rehearsal
 from audit.written import Level
 from experiments.hidden_state import bracket, measured
-from experiments.hidden_state.sweep import COORDINATE, FRESH, sweeps
+from experiments.hidden_state.sweep import FRESH, sweeps
 from experiments.sweeps import points
 from models.catalogue import task
 
 NAMES = ("bracket", "bracket_rates")
 LEVELS = Level()
 DATA = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
-
-
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
-def test_each_place_has_two_audits_and_a_measurement_where_nothing_is_proven(scale):
-    for sweep in {name: sweeps(scale)[name] for name in NAMES}.values():
-        requests = set(bracket.list_measured(sweep))
-        for audited in sweep.audits():
-            setting = audited.setting
-            is_open = setting.schedule.periodicity > 1 and task(setting.model).curved is None
-            if audited.series == COORDINATE.label:
-                assert (setting in requests) == is_open
-        places = {FRESH.label: set(), COORDINATE.label: set()}
-        for audited in sweep.audits():
-            places[audited.series].add((audited.panel, audited.x))
-        only_fresh = set()
-        if (scale != "smoke", sweep.name) == (True, "bracket"):  # 8 runs take too long there
-            only_fresh = {("ConvNet", 25), ("GELU ConvNet", 25)}
-        assert places[FRESH.label] - places[COORDINATE.label] == only_fresh
-        assert places[COORDINATE.label] <= places[FRESH.label]
-
-
-def test_estimates_count_the_steps_that_the_library_measures():
-    parameters = {"fcnn": 68, "tanh_fcnn": 68, "wide_fcnn": 2_689, "gelu_convnet": 62_006}
-    for model, count in parameters.items():
-        usual = rehearsal.usual_effort(count)
-        assert measured.EFFORTS.get(model, (4, 1250)) == (usual.runs, usual.steps)
 
 
 def keep_scores(out, audited):

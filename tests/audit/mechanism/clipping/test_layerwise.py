@@ -111,7 +111,6 @@ def test_both_forms_of_a_convolution(features, side):
     length, k = (side - 2) ** 2, 18
     assert (k * features < length * (k + features)) == (features == 2)
     norms = (1e-3, 0.5, np.inf)
-    check(of(ChannelsFirst(features), side), pictures(side), norms)
     check(of(Flaxes(nn.Conv(features, (3, 3), padding="VALID")), side), pictures(side), norms)
 
 
@@ -164,15 +163,6 @@ def test_networks_of_every_layer(module):
     images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)
     batch = (jnp.asarray(images), jnp.arange(3))
     check(flat_model(module, batch[0][0], cross_entropy), batch, (0.1, 1.0, 10.0))
-
-
-@pytest.mark.slow
-def test_models_at_once():
-    model = of(Flaxes(nn.Conv(2, (3, 3), 2, 1)))
-    thetas = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 4))
-    both = (strategy(model), per_example(model.loss))
-    fast, slow = (jax.vmap(one, (0, None, None))(thetas, pictures(), 0.4) for one in both)
-    np.testing.assert_allclose(fast, slow, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bias", "kernel", "scale"])
