@@ -321,7 +321,7 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
     ("loss", "params", "more", "says"),
     [
         (cross_entropy, {"w": np.zeros((3, 2), int)}, {}, "only float arrays"),
-        (cross_entropy, {}, {}, "nothing to train: give only float arrays"),
+        (cross_entropy, {}, {}, "no arrays to train: give only float arrays"),
         (
             cross_entropy,
             {"w": np.zeros((4, 2)), "b": np.zeros(2)},
@@ -334,9 +334,9 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
             cross_entropy,
             PARAMS,
             {"kk": 3},
-            "kk is no field of a setting: choose of .*insertions, k,",
+            "kk is not a field of a setting: choose from .*insertions, k,",
         ),
-        (cross_entropy, PARAMS | {"name": "net"}, {}, "params hold a leaf of type str: give only"),
+        (cross_entropy, PARAMS | {"name": "net"}, {}, "params have a leaf of type str: give only"),
     ],
 )
 def test_a_loss_that_does_not_fit_is_one_line(tmp_path, loss, params, more, says):

@@ -56,7 +56,7 @@ def test_the_package_has_the_commands_that_need_no_repository(tmp_path):
 def test_the_package_has_no_command_that_trains(tmp_path):
     told = python("-m", "audit", "plan", "--bug=0.9", cwd=tmp_path)
     assert told.returncode == 2 and told.stdout == ""
-    assert told.stderr == "error: no command 'plan'; `hidden-state-audit help` lists them\n"
+    assert told.stderr == "error: no command 'plan': `hidden-state-audit help` lists them\n"
 
 
 # What the extras bring but Pillow and pyarrow, which matplotlib and pandas need.

@@ -9,7 +9,7 @@ from audit.adversaries.base import AdversaryFields
 from audit.errors import InputError
 from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
-from audit.settings.fields import ADVERSARY, MOST_SEED, FieldLimits, described
+from audit.settings.fields import ADVERSARY, MAX_SEED, FieldLimits, described
 from audit.settings.make import fields, from_identity, setting_of
 from audit.settings.setting import flat, identity
 from tests.cases import mostly_slow
@@ -23,7 +23,7 @@ SAID = {
     FieldLimits(above=0, most=1): "give a number above 0, at most 1",
     FieldLimits(above=0, below=1): "give a number above 0, below 1",
     FieldLimits(0, below=1): "give 0 to below 1",
-    FieldLimits(0, MOST_SEED): "give 0 to 2^32 - 1",
+    FieldLimits(0, MAX_SEED): "give 0 to 2^32 - 1",
     FieldLimits(choices=("a", "b")): "choose one of a, b",
 }
 
@@ -34,12 +34,12 @@ def test_limits_are_said_as_people_write_them(limits):
 
 
 def test_limits_hold_their_ends_and_no_nan():
-    assert all(FieldLimits(0, 1).hold(value) for value in (0, 1, 0.5))
-    assert not any(FieldLimits(0, 1).hold(value) for value in (-1, 2, float("nan")))
-    assert not any(FieldLimits(above=0, below=1).hold(value) for value in (0, 1, float("inf")))
-    assert FieldLimits(1, zero_too=True).hold(0) and not FieldLimits(1).hold(0)
-    assert not FieldLimits().hold(float("inf"))
-    assert FieldLimits().hold("any") and not FieldLimits(choices=("a",)).hold(["a"])
+    assert all(FieldLimits(0, 1).allow(value) for value in (0, 1, 0.5))
+    assert not any(FieldLimits(0, 1).allow(value) for value in (-1, 2, float("nan")))
+    assert not any(FieldLimits(above=0, below=1).allow(value) for value in (0, 1, float("inf")))
+    assert FieldLimits(1, zero_too=True).allow(0) and not FieldLimits(1).allow(0)
+    assert not FieldLimits().allow(float("inf"))
+    assert FieldLimits().allow("any") and not FieldLimits(choices=("a",)).allow(["a"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def test_a_keyword_is_a_field_or_its_flag():
     assert setting_of("fcnn", k=5) == setting_of("fcnn", periodicity=5)
     assert setting_of("fcnn", insertions=9, k=5).schedule.steps == 45
     with pytest.raises(
-        InputError, match="^magic is no field of a setting: choose of adversary, afresh"
+        InputError, match="^magic is not a field of a setting: choose from adversary, afresh"
     ):
         setting_of("fcnn", magic=1)
     assert set(make.fields()) >= {"model", "adversary", "insertions"}
