@@ -328,11 +328,11 @@ def define_sources() -> None:
     flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder with the data.")
 
 
-def sources(**more: Any) -> "Sources":
-    """Returns the sources of data in the flags; `more` are other fields of Sources."""
+def sources() -> "Sources":
+    """Returns the sources of data in the flags."""
     from audit.tasks.task import Sources
 
-    return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
+    return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir)
 
 
 def folder() -> Path:
