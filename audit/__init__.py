@@ -10,17 +10,17 @@
     audit.audit_model(module, criterion, features, labels, runs=1000)       a Flax module
     audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
     audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
-    audit.check_step(step, params, batch, clipping_norm=1, ...)             is one step of DP-SGD right?
-    audit.TorchStep(model, optimizer, train_batch)                          such a step of a run with torch
-    audit.check_batches(draw, examples, sampling_rate)                      are its batches?
-    audit.Indices(examples)                                                 in place of the loader's data
-    audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
-    audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)    what may be claimed for them?
+    audit.check_step(step, params, batch, clipping_norm=1, ...)             is a step of DP-SGD correct?
+    audit.TorchStep(model, optimizer, train_batch)                          a step of PyTorch for check_step
+    audit.check_batches(draw, examples, sampling_rate)                      are the batches correct?
+    audit.Indices(examples)                                                 replaces the loader's data set
+    audit.check_accounting(epsilon, delta, ...)                             is the epsilon correct?
+    audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)   the epsilon of real samplers
     audit.table(results)                                                    rows for a DataFrame
 
-Audits and bounds return a `Result`, checks a `CheckReport`; what cannot be audited raises `InputError`, in
-one line. `bounds`, `hidden_state_epsilon` and the checks load no JAX, and none of them touches the command
-line or JAX's configuration.
+Audits and bounds return a `Result`, checks return a `CheckReport`. Invalid input raises `InputError` with a
+message of one line. `bounds`, `hidden_state_epsilon` and the checks do not load JAX. No function reads the
+command line or changes JAX's configuration.
 """
 
 import importlib
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
     from audit.evidence.given import coins, cosines, ranks
 
-# The modules of the public names that are imported when they are first used.
+# The modules of public names that are imported at their first use.
 _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
@@ -89,11 +89,9 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Returns the object of a public name, after importing the module that defines it.
+        """Returns the object of a public name, or the module itself for the name of a module.
 
-        Python calls this for names that `audit` does not define itself, so that each module is imported only
-        when it is needed. _ROOMS has the module of each public name. A name that the module does not define
-        is the module's own name, such as `directions`; it gives the module itself.
+        Python calls this for names that are not imported yet.
         """
         if name not in _ROOMS:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")

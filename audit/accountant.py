@@ -1,4 +1,4 @@
-"""Upper bounds from Python, as `import audit` offers them: what they need is loaded when they are called."""
+"""The public functions for upper bounds. Each function loads its libraries when it is called."""
 
 from typing import TYPE_CHECKING
 
@@ -18,26 +18,27 @@ def hidden_state_epsilon(
     step_sizes: "ArrayLike" = 1.0,
     delta: float = 1e-5,
 ) -> float:
-    """Returns an upper bound on the epsilon of DP-SGD's last model, if nobody sees an earlier one.
+    """Returns an upper bound on epsilon for an adversary that sees only the last model of DP-SGD.
 
-    The bound is never above that of composition, which holds if every model is seen. No smaller bound holds
-    for every loss with these Lipschitz constants. The function loads no JAX.
+    The bound is never above the epsilon of composition, which is for an adversary that sees every model. It
+    is the smallest bound that is valid for every loss with these Lipschitz constants. The function does not
+    load JAX.
 
     Args:
       noise_multiplier: the noise's standard deviation over the clipping norm.
       insertions: the number of steps that insert the canary.
-      lipschitz: the Lipschitz constant of the map from a model to the next, without canary and noise: a
-        number, or one for each of the insertions * k steps. It is 1 for a convex loss and a step of at most
-        2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty (`audit/methods/README.md`
-        says for which models). Not for momentum or Adam.
+      lipschitz: the Lipschitz constant of a training step without canary and noise, as a map from a model to
+        the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss and a step
+        size of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
+        (`audit/methods/README.md` lists the models). Momentum and Adam have no such constant.
       k: the number of steps from one insertion to the next.
-      insert: which of every k steps inserts the canary, "last", "first" or 1 to k.
-      step_sizes: the learning rate, a number or one for each step. Only their ratios count, since the canary
-        and the noise are both multiplied by it.
-      delta: the delta at which epsilon is bounded.
+      insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.
+      step_sizes: the learning rate: a number, or one for each step. Only the ratios matter, because it
+        multiplies both the canary and the noise.
+      delta: the delta of the bound.
 
     Raises:
-      InputError: A value is out of range.
+      InputError: a value is out of range.
 
     >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0), 2)
     8.68
@@ -51,7 +52,6 @@ def hidden_state_epsilon(
     # NumPy would read None as NaN.
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
     steps_per_insertion = number("k", k, int)
-    # `plain` turns a NumPy scalar into Python's own; `insert_step` turns "last" and "first" into a number.
     inserting_step = insert_step(plain(insert), steps_per_insertion)
     periods = Periods(lipschitz, steps_per_insertion, inserting_step)
     sigma = number("noise_multiplier", noise_multiplier, float)

@@ -1,7 +1,7 @@
-"""Audits from Python, as `import audit` offers them.
+"""The public functions for audits and lower bounds.
 
-They have no flags, print nothing but progress, and change nothing of JAX's configuration. Importing this
-module loads nothing: a function loads what it needs when it is called.
+They print only progress, and do not change JAX's configuration. Each function loads its libraries when it is
+called.
 """
 
 from collections.abc import Callable
@@ -47,22 +47,26 @@ def bounds(
 ) -> Result:
     """Returns lower bounds on epsilon from scores, without loading JAX.
 
+    Include every run that you started; record failed runs as NaN.
+
     Args:
-      scores_in: scores (n,) of independent runs with the canary, higher meaning in; or (n, K) for K
-        canaries a run. Without scores_out: a table, such as a DataFrame of pandas, with columns score,in
-        (1 or 0) or in,out; or the evidence that `audit.coins`, `audit.cosines` or `audit.ranks` returns.
-        Every run that was begun counts: a failed run scores NaN.
-      scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries that a run does not hold.
-        Where scores_in has K canaries a run, each of these m runs must hold K - 1 others: runs without any
-        would count K canaries as a single one, and bounds would be too high.
-      claim: what is claimed of the mechanism, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`;
-        the upper bound follows from it.
-      delta: the delta at which epsilon is bounded.
-      confidence: the probability with which each bound holds.
-      name: a name for what was audited, which the page shows.
+      scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries a run. Higher
+        scores mean "inserted". Without scores_out: a table, such as a pandas DataFrame, with columns score,in
+        (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
+      scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries that are not in the run. If
+        scores_in has K canaries a run, each of these m runs must have K - 1 other canaries. Otherwise the
+        bounds are too high.
+      claim: a privacy claim, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`, for the upper bound
+        and for a test of the claim.
+      delta: the delta of the bounds.
+      confidence: the confidence of each bound.
+      name: a name for the report.
+
+    Returns:
+      A `Result`, with each method's bound in `bounds`.
 
     Raises:
-      InputError: nothing can be concluded from the scores, or an argument is out of range.
+      InputError: the scores do not allow a conclusion, or an argument is out of range.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -84,7 +88,6 @@ def bounds(
     require_claim(claim)
     level = _read_level(delta, confidence)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level)
-    # The facts of the result's page are only gathered when a page is made.
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
@@ -99,22 +102,24 @@ def audit(
     tfds_dir: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Trains and audits a model of the repository, as the repository's command `audit` does with these flags.
+    """Trains and audits a model of the repository, like the command `audit` with these flags.
 
-    It works in a clone of the repository only.
+    The function needs a clone of the repository.
 
     Args:
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
-      runs: the number of models to train, half of them with the canary; those already in `out` are not
-        trained again.
-      out: the folder of the store.
-      delta: the delta at which epsilon is bounded.
-      confidence: the probability with which each bound holds.
-      data_file, tfds_dir: a file or a TFDS folder to read the data from; by default they are fetched.
-      settings: the command's other flags that describe the setting, such as adversary="gc_r", k=5, seed=1.
-        lipschitz="measured" measures along rehearsed runs how much steps stretch distances between models;
-        smooth models at k > 1 are measured by default, and "none" switches it off. `rehearsals` is the number
-        of these runs.
+      runs: the number of models to train, half of them with the canary. Models in `out` are not trained
+        again.
+      out: the folder of the results.
+      delta: the delta of the bounds.
+      confidence: the confidence of each bound.
+      data_file, tfds_dir: a file or a TFDS folder with the data; by default the data are downloaded.
+      settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
+        lipschitz="measured" measures how much training steps stretch distances between models, along
+        `rehearsals` extra runs. This is the default for smooth models at k > 1; lipschitz="none" disables it.
+
+    Returns:
+      A `Result`, with the folder of scores, figure and conclusion in `folder`.
 
     Raises:
       InputError: the setting cannot be audited.
@@ -132,8 +137,8 @@ def audit(
     from audit.tasks.task import Sources
     from audit.training import driver
 
-    # These two are no fields of the setting.
-    lipschitz = settings.pop("lipschitz", None)  # "measured", "none" or None
+    # The setting does not have these two fields.
+    lipschitz = settings.pop("lipschitz", None)
     rehearsed = settings.pop("rehearsals", None)
     sources = Sources(
         None if data_file is None else str(path("data_file", data_file)),
@@ -169,28 +174,32 @@ def audit_model(
     out: str | Path = "results",
     **settings: Any,
 ) -> Result:
-    """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
+    """Trains a Flax Linen module with DP-SGD, half of the runs with a canary, and bounds the leakage.
+
+    Models that are already in `out` are not trained again.
 
     Args:
-      module: a module that takes one example, features[i], without a batch axis; it has trained parameters
-        only, and draws no randomness.
+      module: a module that takes one example, features[i], without a batch axis. It must have only trained
+        parameters, and must not draw randomness.
       criterion: (the module's output, labels[i]) -> the scalar loss of a single example.
-      features: (N, ...), one row an example; stored as float32 or as whole numbers.
-      labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
-      runs: the number of models to train; those already in `out` are not trained again.
-      adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or an
-        `audit.adversaries.base.Adversary` of your own.
-      out: the folder of the store; figure and page are written there too.
-      settings: what describes the training, such as steps=100, noise_multiplier=2, k=5. `model` names the
-        model in the report. `delta`, by default 1e-5, and `confidence`, by default 0.95, are those of bounds.
-        `lipschitz` is the Lipschitz constant, or a list with one for each step, of the map from a model to
-        the next: without canary and noise, with learning rate, clipping and weight decay. Give it where you
-        can vouch for it: the upper bound on what the last model leaks then is smaller
-        (`audit.hidden_state_epsilon`). lipschitz="measured" measures the constants along rehearsed runs; that
-        they hold for all runs is an assumption. `rehearsals` is the number of these runs. What was measured
-        stays in `out` for later calls.
+      features: (N, ...), one row an example; converted to float32 or whole numbers.
+      labels: (N, ...), one row an example. The adversary "loss" needs classes 0, 1, ...
+      runs: the number of models to train.
+      adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
+        `audit.adversaries.base.Adversary`.
+      out: the folder of the results, with figure and report.
+      settings: fields of the training, such as steps=100, noise_multiplier=2, k=5, and
+        model: the model's name in the report.
+        delta, confidence: the delta and the confidence of the bounds, by default 1e-5 and 0.95.
+        lipschitz: the Lipschitz constant of a training step without canary and noise, but with learning rate,
+          clipping and weight decay, as a map from a model to the next; or a list with one for each step. If
+          you can guarantee it, the upper bound for the last model is smaller (`audit.hidden_state_epsilon`).
+          "measured" measures the constants along extra runs, and assumes that all runs have them. The
+          measurement is stored in `out` for later calls.
+        rehearsals: the number of extra runs to measure.
 
-    If `out` has all runs, nothing is trained.
+    Returns:
+      A `Result`, with the folder of scores, figure and report in `folder`.
 
     Raises:
       InputError: the model, data or setting cannot be audited.
@@ -222,18 +231,21 @@ def audit_loss(
     out: str | Path = "results",
     **settings: Any,
 ) -> Result:
-    """Trains and audits any JAX model that is given by its loss, as `audit_model` does a Linen module.
+    """Trains any JAX model with DP-SGD, half of the runs with a canary, and bounds the leakage.
 
-    A model of Flax NNX, Equinox or Haiku can be given so. Gradients are taken example by example, which is
-    slower than what a Linen module allows.
+    Use it for models of Flax NNX, Equinox or Haiku. It computes a gradient for each example, and is slower
+    than `audit_model`.
 
     Args:
-      loss: (params, (features[i], labels[i])) -> the scalar loss of one example, without a batch axis; it
-        draws no randomness.
-      params: a tree of float arrays, at which every run begins.
+      loss: (params, (features[i], labels[i])) -> the scalar loss of one example, without a batch axis. It
+        must not draw randomness.
+      params: a tree of float arrays, the initial model of every run.
       features: (N, ...), one row an example.
       labels: (N, ...), one row an example.
       runs, adversary, out, settings: see `audit_model`.
+
+    Returns:
+      A `Result`, as `audit_model`.
 
     Raises:
       InputError: the loss, data or setting cannot be audited.
@@ -269,21 +281,12 @@ def require_claim(claim: Any) -> None:
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the scores that a caller gives to `bounds` as checked evidence.
-
-    Args:
-      scores_in: scores with the canary, (n,) or (n, K). Where scores_out is None: a table of scores with its
-        columns, or evidence, which is returned as it is.
-      scores_out: scores without the canary, (m,) or (m, M), or None.
-
-    Raises:
-      InputError: scores_in and scores_out do not go together, or are no scores.
-    """
+    """Returns the scores of `bounds` as checked evidence; raises InputError if they do not fit together."""
     from audit.evidence import given
     from audit.storage import score_files
 
     if scores_out is not None:
-        message = "`scores_out` goes with scores of runs with the canary: drop it"
+        message = "`scores_out` requires scores of runs with the canary in `scores_in`: drop it"
         require(not isinstance(scores_in, given.Evidence), message)
         return given.two_worlds(scores_in, scores_out)
     if isinstance(scores_in, given.Evidence):
@@ -314,10 +317,9 @@ class _Request(NamedTuple):
 def _read_request(
     function: str, runs: int, out: str | Path, settings: dict[str, Any], extras: str = TRAIN
 ) -> _Request:
-    """Returns the checked request of an audit that trains, and checks `rehearsals` among its settings.
+    """Returns the checked request for an audit; removes `delta` and `confidence` from its settings.
 
-    It takes `delta` and `confidence` out of the settings. Raises InputError for values out of range, and if
-    a library that `function` needs to train is not installed.
+    Raises InputError for values out of range, and if a library for training is not installed.
     """
     installed.require_training_libraries(function, extras)
     from audit.errors import number, path
@@ -331,7 +333,7 @@ def _read_request(
 
 
 def _read_level(delta: float, confidence: float) -> "Level":
-    """Returns the level of the bounds; raises InputError for values that are no numbers."""
+    """Returns the level of the bounds; raises InputError for values that are not numbers."""
     from audit.errors import number
     from audit.written import Level
 
@@ -339,10 +341,7 @@ def _read_level(delta: float, confidence: float) -> "Level":
 
 
 def _make_result(audit: "Callable[[], Finished]", request: _Request) -> Result:
-    """Returns the result of an audit, whose page is made from its store when it is asked for.
-
-    It computes matrix products in float32, as the command does; by default, some devices take less.
-    """
+    """Runs an audit, with matrix products in full float32, and returns its result."""
     import jax
 
     from audit.report import subjects

@@ -1,7 +1,4 @@
-"""A caller's own model and own adversary, with the same game, bounds and report.
-
-A model is any Flax module, or any loss over a tree of parameters.
-"""
+"""Audits of custom models and adversaries. A model is a Flax module, or a loss over a tree of parameters."""
 
 import dataclasses
 import functools
@@ -43,21 +40,20 @@ from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
-_PROBE = 4  # examples on which a strategy must agree with per-example gradients
+_PROBE = 4  # examples to compare a strategy with per-example gradients
 _TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
 _USUAL = Usual(learning_rate=0.1, batch_size=400)
 
 
 class OwnModel(NamedTuple):
-    """A caller's model with its data.
+    """A custom model with its data.
 
     Attributes:
       model: the model, over a flat vector of parameters.
       dataset: the data.
-      name: the model's name in reports, where the caller gives none.
-      computes: the model's fingerprint: SHA-256, in hex, of what its functions compute. It tells the model's
-        stored scores from another model's.
-      draws: whether its initialisation is random; if not, every run begins at the caller's parameters.
+      name: the default name in reports.
+      computes: the SHA-256, in hex, of the compiled functions, which identifies the model in the store.
+      draws: whether its initialisation is random; if not, every run begins at the given parameters.
     """
 
     model: Model
@@ -69,7 +65,7 @@ class OwnModel(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Computed:
-    """Functions by a hash of what they compute: equal to all others that compute the same."""
+    """Functions that are equal if the hashes of their programs are equal."""
 
     computes: str
     functions: Any = dataclasses.field(compare=False)
@@ -77,16 +73,14 @@ class _Computed:
 
 @functools.lru_cache(MOST_PROGRAMS)
 def _share(computed: _Computed) -> Any:
-    """Returns the functions that came first of all that compute the same: they share programs."""
+    """Returns the first functions with the same programs."""
     return computed.functions
 
 
 def wrap_module(
     module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
 ) -> OwnModel:
-    """Returns a caller's Flax Linen module and data, checked, as a model to be audited.
-
-    The module draws its initial parameters.
+    """Returns a Flax Linen module and data, checked, as a custom model with random initialisation.
 
     Args:
       module: a module that takes a single example, without a batch axis.
@@ -95,20 +89,20 @@ def wrap_module(
       labels: (N, ...), one row an example.
 
     Raises:
-      InputError: the module does not fit the criterion or the data, or training cannot take them.
+      InputError: the module does not fit the criterion or the data, or DP-SGD can't train it.
     """
     dataset = _dataset(features, labels)
     if not isinstance(module, nn.Module):
-        kind = module if isinstance(module, type) else type(module)
+        name = getattr(module, "__name__", type(module).__name__)
         fix = "give an instance, or any other model as loss(params, (feature, label)) to audit_loss"
-        raise InputError(f"audit_model takes a Flax Linen module, not {kind.__name__}: {fix}")
+        raise InputError(f"audit_model takes a Flax Linen module, not {name}: {fix}")
 
     def make(example: Array) -> Model:
         """Returns the model; raises InputError if it has variables other than parameters."""
         variables = jax.eval_shape(module.init, _key(), example)
         others = sorted(set(variables) - {"params"})
-        problem = f"the module keeps {', '.join(others) or 'nothing to train'}"
-        fix = "DP-SGD trains only parameters (GroupNorm for BatchNorm)"
+        problem = f"the module has {', '.join(others) or 'no parameters'}"
+        fix = "DP-SGD trains only parameters (use GroupNorm instead of BatchNorm)"
         require("params" in variables and not others, f"{problem}: {fix}")
         return flat_model(module, example, criterion)
 
@@ -117,10 +111,9 @@ def wrap_module(
 
 
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """Returns a caller's loss over a tree of parameters and its data, checked, as a model to be audited.
+    """Returns a loss over a tree of parameters and data, checked, as a custom model.
 
-    Its gradients can only be clipped example by example. It draws no initial parameters: every run begins at
-    `params`.
+    Its gradients can only be clipped example by example.
 
     Args:
       loss: (params, (feature, label)) -> the scalar loss of a single example.
@@ -129,25 +122,25 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
       labels: (N, ...), one row an example.
 
     Raises:
-      InputError: the loss does not fit params or data, or training cannot take them.
+      InputError: the loss does not fit params or data, or DP-SGD can't train it.
     """
     dataset = _dataset(features, labels)
     require_no_cycle("params", params)
     leaves = jax.tree.leaves(params)
     fix = "give only float arrays (of a whole model: nnx.split, eqx.partition)"
-    require(leaves, f"params hold nothing to train: {fix}")
+    require(leaves, f"params have no arrays to train: {fix}")
     for leaf in leaves:
         kind = getattr(leaf, "dtype", type(leaf))
         is_array = isinstance(leaf, Array | np.ndarray | np.generic)
         is_float = jnp.issubdtype(kind, jnp.floating) if is_array else kind is float
         shown_kind = getattr(kind, "__name__", kind)
-        require(is_float, f"params hold a leaf of type {shown_kind}: {fix}")
+        require(is_float, f"params have a leaf of type {shown_kind}: {fix}")
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
     theta_0 = np.asarray(start)
 
-    # The functions' names are part of the model's fingerprint.
+    # The names of these functions are part of the model's fingerprint.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
-        """Returns the caller's loss at a flat vector of parameters."""
+        """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
 
     def make(example: Array) -> Model:
@@ -166,9 +159,9 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
 def _wrap(
     what: str, make: Callable[[Array], Model], dataset: Dataset, name: str, draws: bool
 ) -> OwnModel:
-    """Returns a model with its fingerprint: of what its initialisation and its loss with gradient compute.
+    """Returns a model with the fingerprint of its initialisation and its loss with gradient.
 
-    Raises InputError if the caller's code (`what`) fails on the first example's shape or gives no scalar.
+    Raises InputError if the user's code (`what`) fails on one example or does not return a scalar.
     """
     example = (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0]))
     try:
@@ -176,14 +169,14 @@ def _wrap(
         theta = _vector(model.n_parameters)
         shape = jax.eval_shape(model.loss, theta, example).shape
     except InvalidRngError:
-        fix = "switch dropout off (deterministic=True)"
+        fix = "disable dropout (deterministic=True)"
         raise InputError(f"the module draws randomness: {fix}") from None
     except InputError:
         raise
-    except Exception as error:  # whatever an outsider's code raises
+    except Exception as error:  # of the user's code
         problem = f"fails on one example of shape {example[0].shape}, which has no batch axis"
         raise InputError(f"{what} {problem}: {shown(str(error))}") from error
-    fix = "give one number (an example has no batch axis: flatten with x.reshape(-1))"
+    fix = "return one number (an example has no batch axis: flatten with x.reshape(-1))"
     require(shape == (), f"the loss of one example has shape {shape}, not (): {fix}")
     gradient = jax.value_and_grad(model.loss)
     computes = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
@@ -193,16 +186,13 @@ def _wrap(
 def audited(
     own: OwnModel, fields: dict[str, Any], runs: int, out: Path, level: Level
 ) -> driver.Finished:
-    """Audits a caller's model: trains the missing runs, concludes, and writes figure and page.
-
-    If `out` already has all runs, nothing is trained.
+    """Audits a custom model: trains the missing runs, concludes, and writes figure and page.
 
     Args:
       own: the model with its data.
-      fields: the caller's settings, by the names of the setting's fields. `adversary` is a name, or the
-        caller's own adversary. `lipschitz` has the constants of the steps for which the caller vouches, or
-        "measured" to measure them; `rehearsals` is the number of runs to measure them along.
-      runs: the number of runs to have in all.
+      fields: the settings by field. `adversary` is a name or an Adversary. `lipschitz` is the guaranteed
+        constants of the steps, or "measured"; `rehearsals` is the number of runs to measure.
+      runs: the total number of runs.
       out: the folder of the stores.
       level: delta and confidence of the bounds.
 
@@ -216,45 +206,44 @@ def audited(
     adversary = None
     if isinstance(fields["adversary"], Adversary):
         field, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
-        # A caller's own adversary fixes the number of canaries.
+        # The adversary fixes the number of canaries.
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, _USUAL, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
     begins_at_params = setting.unknown_initialisation and not own.draws
-    unknown = "`unknown_initialisation` needs a module that draws one: every run begins at params"
+    unknown = (
+        "`unknown_initialisation` needs random initialisation, but every run begins at `params`"
+    )
     require(not begins_at_params, unknown)
     if rehearsed is not None:
         lipschitz.require_rehearsals(constants, rehearsed)
     is_measured = isinstance(constants, str) and constants == MEASURED
-    # Constants to be measured are not known yet: any constant shows whether a bound would follow.
+    # Before a measurement, any constant shows whether there is a bound.
     vouched = Steps(1.0 if is_measured else constants, "as its author vouches")
     if constants is not None:
         bound = lipschitz.hidden_state(setting, level.delta, vouched, own_model=True)
         reason = bound if isinstance(bound, str) else ""
         if adversary is not None:
             reason = reason or _why_adversary_uncovered(adversary, own.model.n_parameters)
-        require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
+        require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
 
-    trained = functools.cache(
-        partial(_make_trainee, own)
-    )  # made only if there is something to train
+    trained = functools.cache(partial(_make_trainee, own))  # only needed for training
 
     def make(dataset: Dataset) -> Any:
         """Returns the game of the setting."""
         return build.build(setting, dataset, trained(), adversary)
 
     def describe(dataset: Dataset) -> dict[str, Any]:
-        """Returns the circumstances of the training by name, with what a caller's own adversary sees."""
+        """Returns the circumstances of the training by name, with a custom adversary's view."""
         described = build.provenance(dataset)
         if adversary is not None:
             described["view"] = describe_view(adversary.observer is not None)
         return described
 
     def find_steps(store: Store) -> Steps | None:
-        """Returns the Lipschitz constants of the steps, and keeps them in the store; None without any.
+        """Returns the Lipschitz constants of the steps, if known, and stores them.
 
-        Without a request, constants that an earlier call of this version measured are used again. Others in
-        the store, such as those for which an earlier caller vouched, are deleted.
+        Stored measurements of this version are used again. Other stored constants are deleted.
         """
         if is_measured:
             clipped_sum = build.choices(setting, trained()).clipped_sum
@@ -279,13 +268,12 @@ def audited(
 
 
 def _make_trainee(own: OwnModel) -> Trainee:
-    """Returns a caller's model with its number of classes and its fastest right clipping strategy."""
+    """Returns a custom model with its number of classes and its fastest correct clipping strategy."""
     labels = own.dataset.labels
     classes = 0
-    # Classes are whole numbers from 0, and at least two.
     if labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() >= 1:
         classes = int(labels.max()) + 1
-    clipping = "per_example"  # for a loss, which has no layers to see
+    clipping = "per_example"  # the layers of a loss are unknown
     if own.draws:  # a module
         clipping = _find_strategy(own.model, own.dataset)
     return Trainee(own.model, classes, clipping)
@@ -294,11 +282,10 @@ def _make_trainee(own: OwnModel) -> Trainee:
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    On a few examples, its sum of clipped gradients must agree with the sum from per-example gradients: at
-    clipping norms that clip nothing, about half of the gradients, and all. The norm of the difference may be
-    a share of the sum of the clipped gradients' norms, which is 0 only if they are all 0. Small gradients are
-    so held to as much as large ones. If only one gradient per example is left, which is always correct, a
-    line to stderr warns that it is slow.
+    On a few examples, its sums must agree with per-example gradients at clipping norms that clip no gradient,
+    about half, and all. The tolerance is relative to the sum of the clipped gradients' norms, so it is also
+    strict for small gradients. Per-example gradients are always correct, and a line on stderr warns that they
+    are slow.
     """
     batch: Batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
     theta = model.init(jax.random.key(0))
@@ -309,7 +296,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
     reason = ""
     for name in ("book_keeping", "unfolded"):
         if name == "book_keeping" and batch[0].ndim != 2:
-            continue  # it takes flat features
+            continue  # it needs flat features
         strategy = jax.jit(build.CLIPPING[name](model))
         try:
             for norm in norms:
@@ -318,26 +305,25 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")
             return name
-        except (TypeError, ValueError, IndexError, FlaxError) as error:  # it refuses the model
+        except (TypeError, ValueError, IndexError, FlaxError) as error:  # the model does not fit
             reason = " ".join(str(error).split())
-    slow = "a gradient per example, ten to a hundred times slower"
+    slow = "computing a gradient per example, ten to a hundred times slower"
     print(f"{slow}: {reason}", file=sys.stderr)
     return "per_example"
 
 
 def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdversary, Adversary]:
-    """Returns a caller's own adversary as a setting's field keeps it, and the adversary to compile.
+    """Returns a custom adversary as the setting's field, and the adversary to compile.
 
-    The field has the name of its `init` and a fingerprint of what its functions compute. The functions to
-    compile are those of the first adversary that computes the same. They equal those of no other adversary,
-    even if it has the same functions and these read something that has changed. `init` may hold data, and is
-    not shared. Raises InputError if the functions fail on the model's shapes.
+    The field has the name of `init` and a fingerprint of the adversary's programs. Adversaries with the same
+    fingerprint share functions, except `init`, which may contain data. Raises InputError if the functions
+    fail on the model's shapes.
     """
-    # Of a function defined inside another, the name of the outermost function.
+    # The name of the outermost function.
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     observer = adversary.observer
-    # Functions that equal no others: JAX would remember what it traced of a function that may have changed.
+    # Unique functions: JAX would reuse an earlier trace, but a function may read something that changed.
     anew = adversary._replace(
         init=partial(adversary.init),
         craft=partial(adversary.craft),
@@ -347,7 +333,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     )
     try:
         computes = _fingerprint_adversary(anew, parameters)
-    except Exception as error:  # whatever an outsider's functions raise
+    except Exception as error:  # of the user's functions
         message = f"`adversary={label}` fails on a model of {parameters} parameters"
         raise InputError(f"{message}: {shown(str(error))}") from error
     without_init = anew._replace(init=None)  # type: ignore[arg-type]
@@ -357,10 +343,9 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns the fingerprint of an adversary's functions on a model's shapes, and of its other fields.
+    """Returns the fingerprint of an adversary's functions on a model's shapes, and of its changed fields.
 
-    It names the adversary's results in the store, and finds its compiled programs. The functions must not
-    have been traced before. Fields at their defaults do not count.
+    It identifies stored results and compiled programs. The functions must not have been traced before.
     """
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
@@ -375,7 +360,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     if adversary.observer is not None:
         calls.append((adversary.observer.begin, (state, theta)))
         calls.append((adversary.observer.observe, (state_of_run, seen, step, theta)))
-    # The models are the final and the initial one.
+    # The final and the initial model.
     calls.append((adversary.score, (state_of_run, seen, theta, theta)))
     facts = []
     if adversary.crafts_constant:
@@ -387,10 +372,9 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 
 
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
-    """Returns SHA-256, in hex, of the programs of functions on arguments of these shapes, and of facts.
+    """Returns the SHA-256, in hex, of the programs of functions on arguments of these shapes, and of facts.
 
-    It names results in the store: another text of a program, and so another hash, orphans what is stored.
-    Functions are lowered for the CPU on every machine: the hash is the same on all.
+    It identifies stored results. Lowering for the CPU makes it the same on all machines.
     """
     texts = []
     for function, arguments in calls:
@@ -400,11 +384,11 @@ def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequenc
 
 
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
-    """Returns why the hidden-state bound does not hold for a caller's own adversary; empty if it may."""
+    """Returns the reason why a custom adversary has no hidden-state bound; empty if it may have one."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # The map of a step then has the other canaries' gradients in it, for which no constant vouches. Canaries
-    # that are examples have gradients at the model, whether or not the adversary says that it reads it.
+    # Other canaries that depend on the model change the map of a step and its constant. The gradients of
+    # examples always depend on the model.
     norm = jax.ShapeDtypeStruct((), jnp.float32)
     state = jax.eval_shape(adversary.init, _key(), _vector(parameters), norm)
     crafted = shapes(adversary, state, parameters).crafted
@@ -415,7 +399,7 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
 
 
 def _key() -> Array:
-    """Returns a key of the type that games use, whatever JAX's default is."""
+    """Returns a key of the type that games use."""
     return jax.random.key(0, impl="threefry2x32")
 
 
@@ -425,25 +409,28 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """Returns a caller's features (N, ...) and labels (N, ...) as a data set, in types that training takes.
+    """Returns features (N, ...) and labels (N, ...) as a data set of uint8, int32 or float32.
 
-    Bytes (uint8) stay bytes, other whole numbers and booleans become int32, and floats become float32.
-    Raises InputError for values that are no numbers, are not finite, or do not fit these types, and for
-    arrays that are empty or of different lengths.
+    Raises InputError for values that are not finite numbers or do not fit these types, and for arrays that
+    are empty or have different lengths.
     """
     canonical: dict[str, NDArray[Any]] = {}
     for name, values in (("features", features), ("labels", labels)):
         array = arrays.real(name, values)
-        is_whole = array.dtype.kind in "biu"  # booleans, signed and unsigned whole numbers
-        limit = 2**31 if is_whole else float(np.finfo(np.float32).max)
-        # NaN and infinity are below no limit.
-        bad = np.sum(~(np.abs(array.astype(np.float64)) < limit))
-        require(not bad, f"{name} hold {bad} values that are not finite or too large: fix them")
+        limit = float(np.finfo(np.float32).max)
+        kind: type = np.float32
+        if array.dtype.kind in "biu":  # booleans and whole numbers
+            limit = 2**31
+            kind = np.int32
+        # False for NaN, too.
+        is_good = np.abs(array.astype(np.float64)) < limit
+        bad = np.sum(~is_good)
+        require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
         require(array.size and array.ndim, "features and labels need an axis of examples each")
         if array.dtype != np.uint8:
-            array = array.astype(np.int32 if is_whole else np.float32)
+            array = array.astype(kind)
         canonical[name] = array
     x, y = canonical.values()
     lengths = f"there are {len(x)} features and {len(y)} labels"
     require(len(x) == len(y), f"{lengths}: give one label an example")
-    return Dataset(x, y, "arrays of the caller's", checksum_of(canonical))
+    return Dataset(x, y, "custom arrays", checksum_of(canonical))

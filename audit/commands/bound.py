@@ -7,7 +7,7 @@
     ./run.sh bound --scores=vendor.csv --columns=score:-loss,presence:member
     ./run.sh bound --scores=run.csv --one_run            the canaries of a single run
     ./run.sh bound --scores=-                            CSV or JSON from a pipe
-    ./run.sh bound --scores=scores.csv --claim=3   an accountant's epsilon
+    ./run.sh bound --scores=scores.csv --claim=3         an accountant's epsilon
     ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
                                                          steps that contract: hidden state
     ./run.sh bound --scores=scores.csv --report=p.html   also a page with figures
@@ -15,8 +15,8 @@
     ./run.sh bound --scores=in.npy --dimension=62006     those of several: (runs, canaries)
     ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
 
-Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary. Runs out must
-then hold one canary fewer than runs in, beside those that are scored: without them bounds are too high.
+Arrays are flat, or matrices if runs have several canaries: a row a run, a column a canary. Runs without a
+scored canary must then have all canaries except one. Otherwise bounds are too high.
 """
 
 import shlex
@@ -55,18 +55,16 @@ flags.DEFINE_string(
 flags.DEFINE_list(
     "columns",
     None,
-    "Names of a file's columns or arrays, where these are others: score:loss,presence:member. A minus "
-    "negates scores: score:-loss.",
+    "Other names of a file's columns or arrays: score:loss,presence:member. A minus negates scores: "
+    "score:-loss.",
 )
 flags.DEFINE_bool(
     "one_run", False, "Scores and presence in one column each are those of a single run's canaries."
 )
 cli.define_levels()
-flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
-flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
-flags.DEFINE_float(
-    "sampling_rate", None, "Each step's probability to take the canary; by default 1."
-)
+flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, for an upper bound.")
+flags.DEFINE_integer("insertions", None, "Steps with the canary, for an upper bound.")
+flags.DEFINE_float("sampling_rate", None, "Probability that a step has the canary; by default 1.")
 flags.DEFINE_float("claim", None, _UPPER_HELP)
 flags.DEFINE_alias("upper_bound", "claim")
 flags.DEFINE_float(
@@ -80,28 +78,26 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
-flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
-flags.DEFINE_integer(
-    "dimension", None, "Trained parameters, where scores are cosines of one run or several."
-)
+flags.DEFINE_string("name", None, "A name for the report; by default the scores' file.")
+flags.DEFINE_integer("dimension", None, "Number of trained parameters, if scores are cosines.")
 flags.DEFINE_bool(
     "leave_one_out", False, "With --dimension: a cosine used the other canaries' directions."
 )
 flags.DEFINE_bool(
-    "in_order", False, "With cosines or ranks: rows stand in the order in which runs were begun."
+    "in_order", False, "With cosines or ranks: rows are in the order of the runs' start."
 )
 cli.define_json()
 flags.DEFINE_bool(
     "fail_if_violated",
     False,
-    "Exit status 3 where the claim is refuted, 2 where the scores are of dependent runs and cannot tell.",
+    "Exit status 3 if the claim is refuted, 2 if runs are dependent and the test is inconclusive.",
 )
 
-VIOLATED = 3  # exit status with --fail_if_violated where the claim is refuted
-_NO_UPPER = "--fail_if_violated goes with a claim: give --claim, or the noise and the insertions"
+VIOLATED = 3  # exit status with --fail_if_violated if the claim is refuted
+_NO_UPPER = "--fail_if_violated requires a claim: give --claim, or the noise and the insertions"
 
 
-# By flag, another flag without which it has no meaning.
+# flag -> the flag that it requires
 _NEEDS = {
     "noise_multiplier": "insertions",
     "insertions": "noise_multiplier",
@@ -123,7 +119,7 @@ def main() -> None:
     cli.refuse_both("dimension", ("columns", "one_run"))
     for name, needed in _NEEDS.items():
         is_complete = cli.is_given(needed) or not cli.is_given(name)
-        require(is_complete, f"--{name} goes with --{needed}: give both or none")
+        require(is_complete, f"--{name} requires --{needed}: give both, or drop it")
     claim = _make_claim()
     require(claim is not None or not FLAGS.fail_if_violated, _NO_UPPER)
     if FLAGS.figure is not None:
@@ -139,32 +135,26 @@ def main() -> None:
 def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     """Writes the requested files, and prints the conclusion as a table or as JSON.
 
-    With --fail_if_violated it exits with status 3 where the claim is refuted. It raises InputError where
-    there is doubt that the scores come from independent runs. With and without it, it does so where scores
-    are lower with the canary.
-
-    Args:
-      paths: the files of scores, for the report.
-      conclusion: what follows from the scores.
+    With --fail_if_violated, it exits with status 3 if the claim is refuted, and raises InputError if runs may
+    be dependent. It always raises InputError if scores are lower with the canary.
     """
     contents = _make_files(paths, conclusion)
     for flag, content in contents.items():
         files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion))
-        # What the table would have said below its rows.
+        # The table prints these below its rows.
         for remark in bounds_table.remarks(conclusion):
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
     for flag in contents:
         print(f"{flag}: {FLAGS[flag].value}", file=sys.stderr)
-    sys.stdout.flush()  # before the exit, where a full disk would still be reported
+    sys.stdout.flush()  # an error of printing is reported before the exit
 
-    # From doubtful scores --fail_if_violated has no answer: an error. The claim is violated if its test
-    # refutes it, or the proven epsilon is above the tightest upper bound.
+    # The claim is violated if its test refutes it, or if the proven epsilon is above the upper bound.
     doubt = conclusion.doubt
-    undecided = f"these scores are not those of independent runs: {doubt}"
+    undecided = f"these scores do not come from independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
     test = conclusion.claim_test
     tightest = conclusion.tightest
@@ -177,15 +167,15 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
 
 
 def _explain_reversal(conclusion: Conclusion) -> str:
-    """Returns the message on scores that are lower with the canary, from which nothing follows."""
+    """Returns the error message on scores that are lower with the canary."""
     if conclusion.is_one_run and conclusion.one_run.cosines is not None:
-        return "cosines are lower than those of canaries that are out: give minus the displacement"
-    fix = "if lower means in, give minus the score, as `columns=score:-loss` does"
+        return "cosines are lower than without canaries: negate the displacement"
+    fix = "if lower means in, negate the score, as `columns=score:-loss` does"
     return f"scores are lower with the canary: {fix}"
 
 
 def _read_evidence(paths: Sequence[Path]) -> Evidence:
-    """Returns the evidence that --scores names: scores, or cosines where --dimension is given."""
+    """Returns the evidence in --scores: scores, or cosines if --dimension is given."""
     if FLAGS.dimension is not None:
         require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
         given_directions.require_dimension(FLAGS.dimension)
@@ -196,15 +186,12 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
     if not FLAGS.in_order:
         return evidence
     if not isinstance(evidence, Fresh):
-        raise InputError("--in_order goes with --dimension, or with scores and fresh ones")
+        raise InputError("--in_order requires --dimension, or scores with fresh draws: drop it")
     return evidence._replace(in_order=True)
 
 
 def _parse_columns() -> dict[str, str] | None:
-    """Returns the names of columns that --columns gives, {our name: the file's name}; None without the flag.
-
-    Raises InputError for a pair that lacks the colon or the file's name.
-    """
+    """Returns --columns as {our name: the file's name}, or None; raises InputError for an incomplete pair."""
     if FLAGS.columns is None:
         return None
     columns = {}
@@ -217,7 +204,7 @@ def _parse_columns() -> dict[str, str] | None:
 
 
 def _make_claim() -> Claim | None:
-    """Returns the claim that the flags make: an accountant's epsilon, or the numbers of DP-SGD; else None."""
+    """Returns the claim of the flags, if any: an accountant's epsilon, or DP-SGD."""
     if FLAGS.claim is not None:
         require(FLAGS.claim >= 0, f"--claim={FLAGS.claim}: give epsilon, at least 0")
         return EpsilonDelta(FLAGS.claim, FLAGS.delta)
@@ -235,7 +222,7 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, byte
     """Returns the content of the requested figure and report, by flag."""
     contents = {}
     if FLAGS.figure is not None:
-        # Imported here and below, since matplotlib takes a second to load and most calls do not need it.
+        # Here and below: matplotlib takes a second to load.
         from audit.report import audit_panels, style
 
         encode = style.FORMATS[Path(FLAGS.figure).suffix.lower()]

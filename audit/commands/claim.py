@@ -5,11 +5,11 @@
     ./run.sh claim --sampler=shuffled --noise_multiplier=1 --batches=98 --epochs=30 --tail=10
                                                          ten noise-only steps at the end
     ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30
-                                                         by a loader of yours
+                                                         by your loader
 
-mine.py holds a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the indices
-of its examples, and beside a function examples, how many the data set has. The file is executed as a program
-of yours is. Where it gives one batch at a time it has also sampling_rate, with which it takes each example.
+mine.py defines a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the
+indices of its examples. With a function, it also defines examples, the size of the data set. If the function
+returns one batch at a time, it also defines sampling_rate. The file is executed like your own program.
 """
 
 import dataclasses
@@ -34,28 +34,28 @@ from audit.errors import InputError, require
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")
 flags.DEFINE_string(
-    "batches", None, "Batches of an epoch, or a loader of yours: mine.py:loader, which is executed."
+    "batches", None, "Batches of an epoch, or your loader: mine.py:loader, which is executed."
 )
 flags.DEFINE_float("noise_multiplier", None, "sigma.")
 flags.DEFINE_integer("epochs", None, "Epochs of training.")
 flags.DEFINE_list("lipschitz", None, "Lipschitz constant of a step, or one for each; by default 1.")
 flags.DEFINE_integer("tail", 0, "Noise-only steps at the end.")
-flags.DEFINE_integer("examples", None, "Of the data set, with --sampler=truncated_poisson.")
+flags.DEFINE_integer("examples", None, "With --sampler=truncated_poisson: size of the data set.")
 flags.DEFINE_integer("largest_batch", None, "With --sampler=truncated_poisson: after truncation.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
-_SMALLEST_SHOWN = 1e-99  # p-value
-_ROUNDING = 1e-6  # relative, that the inverse of a stated sampling rate may be from a whole number
+_MIN_SHOWN = 1e-99  # p-value
+_ROUNDING = 1e-6  # relative tolerance of the inverse of a sampling rate, a whole number
 
 
 class _Loader(NamedTuple):
-    """The sampler that draws the batches, as the flags name it or as a loader's batches show it.
+    """The sampler of the batches, from the flags or from a loader's batches.
 
     Attributes:
       sampler: the sampler's name, or a truncated Poisson sampler.
       batches: the number of batches in an epoch.
-      order: what the loader's passes show of the order of examples, in words; empty by a sampler's name.
+      order: the order of examples in a loader's passes, in words; empty without a loader.
     """
 
     sampler: str | TruncatedPoisson
@@ -64,7 +64,7 @@ class _Loader(NamedTuple):
 
 
 def main() -> None:
-    """Prints what may be claimed for the sampler or the loader that the flags name."""
+    """Prints the valid claims for a sampler or a loader."""
     require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
     require(FLAGS.noise_multiplier is not None, "--noise_multiplier is missing: give sigma")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _read_sampler() -> _Loader:
-    """Returns the sampler that --sampler names, of --batches in an epoch."""
+    """Returns the sampler of the flags."""
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
     is_whole = FLAGS.batches.isdecimal()
@@ -94,32 +94,32 @@ def _read_sampler() -> _Loader:
     sizes = [FLAGS.examples, FLAGS.largest_batch]
     if sizes != [None, None]:
         are_together = None not in sizes and sampler == "truncated_poisson"
-        message = "--examples and --largest_batch go together, with --sampler=truncated_poisson"
+        message = "--sampler=truncated_poisson takes both --examples and --largest_batch"
         require(are_together, message)
         sampler = TruncatedPoisson(*sizes)
     return _Loader(sampler, int(FLAGS.batches))
 
 
 def _read_user_loader() -> _Loader:
-    """Returns the sampler that draws the batches of the loader in the file that --batches names."""
+    """Returns the sampler of the user's loader."""
     unused = ("sampler", "examples", "largest_batch")
-    cli.refuse(unused, "does not go with a loader, which is named: leave it out")
+    cli.refuse(unused, "does not apply to a loader: leave it out")
     user_file = run_user_file("batches", FLAGS.batches)
     try:
         return _name_loader(user_file)
-    except InputError as error:  # it may name the argument `draw`, whose flag is --batches
+    except InputError as error:  # the flag of the argument `draw` is --batches
         message = str(error).replace("`draw", "`batches")
         raise InputError(f"{user_file.path.name}: {message}") from error
 
 
 def _name_loader(user_file: UserFile) -> _Loader:
-    """Returns the sampler that draws the batches of a user's loader, as the check of batches recognises it.
+    """Returns the sampler of a user's loader, from the check of its batches.
 
-    The file defines the loader. It may also define `examples`, by default the size of the loader's `dataset`,
-    and `sampling_rate`, by default 1 / the number of batches of a pass.
+    The file may also define `examples`, by default the size of the loader's `dataset`, and `sampling_rate`,
+    by default 1 / the number of batches of a pass.
 
-    Raises InputError where the file lacks a definition, where 1 / the sampling rate is not whole, where the
-    batches show another rate, and where no sampler with a proven bound draws such batches.
+    Raises InputError if a definition is missing, if 1 / the sampling rate is not whole, if the batches show
+    another rate, or if their sampler does not have a proven bound.
     """
     definitions = user_file.definitions
     loader = definitions[user_file.name]
@@ -132,7 +132,7 @@ def _name_loader(user_file: UserFile) -> _Loader:
     if rate is None:
         rate = 1 / _count_batches(draw, examples)
     rate = read_sampling_rate(rate)
-    # An epoch has at least two batches, as in `sampler_claims`.
+    # An epoch has at least two batches.
     require(rate <= 0.5, f"a sampling rate of {rate:g}: give 0.5 at most")
     batches = round(1 / rate)
     # A claim for a rounded number of batches would be one for another sampling rate.
@@ -146,20 +146,20 @@ def _name_loader(user_file: UserFile) -> _Loader:
     for finding in report.findings:
         require(finding.name != ANOTHER_RATE.name, f"{finding.name}: {finding.meaning}")
     kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
-    unknown = f"{kind or 'these'} batches are of no sampler with a bound; "
+    unknown = f"{kind or 'these'} batches do not come from a sampler with a bound: "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
-    order = report.figures.get("order")  # of batches that take every example once a pass
+    order = report.figures.get("order")  # of batches with every example once a pass
     if order is None:
         return _Loader(kind, batches)
-    message = f"a pass does not end after {batches} batches: let it end, as an epoch does"
+    message = f"a pass does not end after {batches} batches: let it end, like an epoch"
     require(order["is_whole"], message)
     return _name_order(kind, min(batches, order["batches"]), order)
 
 
 def _count_batches(draw: Draw, examples: int) -> int:
-    """Returns the number of batches in a pass of a user's loader, the one with seed 0.
+    """Returns the number of batches in the pass of a loader with seed 0.
 
-    Raises InputError where the loader fails, never ends, or gives a single batch instead of a pass.
+    Raises InputError if the loader fails, never ends, or returns a single batch instead of a pass.
     """
     drawn = draw_pass(draw, 0, examples, MOST_BATCHES)
     require(
@@ -168,14 +168,14 @@ def _count_batches(draw: Draw, examples: int) -> int:
         "sampler (--sampler) and the number of batches (--batches)",
     )
     count = len(drawn.batches)
-    require(count > 1, "it gives one batch at a time: define sampling_rate beside it")
+    require(count > 1, "it returns one batch at a time: define sampling_rate as well")
     return count
 
 
 def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
-    """Returns the sampler of batches that take every example once a pass, by the tests of their order.
+    """Returns the sampler of batches with every example once a pass, by the tests of their order.
 
-    Bounds that are amplified by a uniform order are for batches whose order was not rejected only.
+    Only batches without a rejected order get amplified bounds.
 
     Args:
       kind: the kind of batches, if their order is uniform.
@@ -183,12 +183,12 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
       order: the fields of the order's tests, `audit.check.order.OrderTest`.
     """
     passes = f"{order['passes']} passes"
-    p_value = max(order["p_value"], _SMALLEST_SHOWN)
+    p_value = max(order["p_value"], _MIN_SHOWN)
     tested = f"tested over {passes}, p {p_value:.2g}"
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
-        # The mixture gives all steps of an epoch the same probability. A smaller last batch makes its step
-        # less probable, which is no worse, unless steps expand: then an earlier step may show more.
+        # The mixture gives all steps of an epoch the same probability. A smaller last batch is less probable.
+        # This is not worse, unless steps expand: then an earlier step may leak more.
         expands = max(cli.numbers("lipschitz"), default=1.0) > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"

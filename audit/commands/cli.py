@@ -1,4 +1,4 @@
-"""The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
+"""The common part of all commands: flags, and errors and interrupts of one line without a traceback."""
 
 import functools
 import logging
@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 _AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
-# By the type of a field, what defines its flag.
+# the type of a field -> the definition of its flag
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_GIVE = {  # advice by the type of a flag's values, as absl names it
+_GIVE = {  # absl's name of a flag's type -> advice
     "int": "give a whole number",
     "float": "give a number",
     "bool": "give true or false",
@@ -48,22 +47,22 @@ _MAX_SHOWN = 1000  # characters of a message
 
 
 def run(main: Callable[[], None], keeps: bool = False) -> None:
-    """Parses the flags and calls main; a mistake of the user's ends in a single line and exit status 2.
+    """Parses the flags and calls main; an InputError ends in a single line and exit status 2.
 
     Args:
-      main: the command, which reads its flags itself and raises InputError for a mistake of the user's.
-      keeps: whether the command keeps what is finished when it is interrupted, and goes on from there.
+      main: the command, which reads its flags.
+      keeps: whether an interrupted command can continue.
     """
 
     def run_main(argv: Sequence[str]) -> int:
-        """Calls the command's main function and returns the exit status: 0, or that of a reported error."""
+        """Calls the command's main function and returns the exit status."""
         try:
             if len(argv) > 1:
-                raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
+                raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
             if os.environ.get(_ONLY_FLAGS):
                 return 0
             main()
-            sys.stdout.flush()  # here, so that an error of printing is reported below
+            sys.stdout.flush()  # an error of printing is reported below
         except InputError as error:
             return _report_error(str(error))
         except MemoryError:
@@ -81,14 +80,14 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
 
 
 def _parse_plainly(parse: Callable[[str], Any], argument: Any) -> Any:
-    """Parses a number as absl's parser does, but refuses digits that only Python reads, such as 1_000."""
+    """Parses a number like absl, but rejects digits of Python such as 1_000."""
     return parse(plain_digits(str(argument)))
 
 
 def _report_unprinted(error: OSError) -> int:
-    """Reports that stdout cannot be written, and returns the exit status; raises any other error again.
+    """Reports that stdout cannot be written, unless its reader ended, as `head` does; returns the status.
 
-    Nothing is reported if stdout's reader has left, as `head` does.
+    Raises any other error again.
     """
     if error.filename is not None:  # the error of a file
         raise error
@@ -96,14 +95,11 @@ def _report_unprinted(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 1
-    return _report_error(f"cannot print ({error.strerror}): what was computed is kept")
+    return _report_error(f"cannot print ({error.strerror}): computed results are kept")
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses a command line's flags, and returns the arguments that are no flags.
-
-    Exits after printing the help that the command line asks for, or an error.
-    """
+    """Parses a command line's flags, and returns the other arguments; exits after help or an error."""
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
         print(_format_help())
         sys.exit(0)
@@ -121,14 +117,14 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def refuse(names: Iterable[str], why: str) -> None:
-    """Raises InputError if any of the flags of these names is given; the message says why not."""
+    """Raises InputError if any of these flags is given; the message ends with `why`."""
     for name in names:
         flag = flags.FLAGS[name]
         require(not flag.present, f"--{name}={flag.value} {why}")
 
 
 def is_given(name: str) -> bool:
-    """Returns whether a flag whose default is None or false has another value."""
+    """Returns whether a flag with the default None or false has another value."""
     value = flags.FLAGS[name].value
     return value is not None and value is not False
 
@@ -137,16 +133,15 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
     """Raises InputError if a flag is given and any of the others, too."""
     for other in others:
         is_clash = is_given(name) and is_given(other)
-        require(not is_clash, f"--{other} does not go with --{name}: drop one")
+        require(not is_clash, f"--{other} conflicts with --{name}: drop one")
 
 
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
 
-    Absl's own message is "flag --name=value: reason". For a flag of a type in _GIVE, advice replaces the
-    reason, which is the message of Python's parser.
+    Absl's message is "flag --name=value: reason". Advice replaces the reason, an error of Python.
     """
-    reason = str(error.__context__)  # the parser's error, during whose handling absl raised its own
+    reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
     name = flag_and_value.partition("=")[0].removeprefix("--")
     kind = flags.FLAGS[name].flag_type() if name in flags.FLAGS else ""
@@ -154,9 +149,9 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 
 
 def _format_help() -> str:
-    """Returns the help of the command that runs: its module's docstring, and its flags."""
+    """Returns the help of the current command: its module's docstring and its flags."""
     lines = [sys.modules["__main__"].__doc__ or ""]
-    # absl lists the flags of the module that runs as the main program under argv[0].
+    # absl lists the flags of the main program under argv[0].
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
         if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
             continue
@@ -171,13 +166,13 @@ def _format_help() -> str:
 
 
 def _report_error(message: str) -> int:
-    """Prints an error as a single line on stderr, and returns the exit status for it."""
+    """Prints an error as a single line on stderr, and returns its exit status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     return USAGE_ERROR
 
 
 def one_line(message: str) -> str:
-    """Returns a message as a single line: names of fields in backticks become flags, long ones are cut."""
+    """Returns a message as a single line: fields in backticks become flags, and long messages are cut."""
     line = _replace_fields_by_flags(" ".join(message.split()))
     if len(line) > _MAX_SHOWN:
         half = _MAX_SHOWN // 2
@@ -186,28 +181,25 @@ def one_line(message: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns a text for a terminal, with control characters escaped, except line breaks."""
+    """Returns a text with escaped control characters, except line breaks."""
     characters = []
     for character in text:
         if character.isprintable() or character == "\n":
             characters.append(character)
         else:
-            characters.append(repr(character)[1:-1])  # the escape, such as \x1b, without quotes
+            characters.append(repr(character)[1:-1])  # such as \x1b
     return "".join(characters)
 
 
 def _replace_fields_by_flags(message: str) -> str:
-    """Returns a message with flags in place of fields: `name` and `name=value` become --flag, --flag=value.
-
-    Messages of the library name a setting's fields; a command's user knows their flags.
-    """
+    """Returns a message with flags instead of fields: `name=value` becomes --flag=value."""
     from audit.settings.make import fields
 
     def name_flag(match: re.Match[str]) -> str:
-        """Returns the flag for a match whose groups are a field's name, and "=value" or ""."""
+        """Returns the flag for a match of a field's name, and "=value" or ""."""
         name, value = match.groups()
         field = fields().get(name)
-        if field is None:  # no field of a setting: its flag has the same name
+        if field is None:  # a command's own flag
             return f"--{name}{value}"
         if not field.has_flag:
             return f"{name}{value}"
@@ -224,7 +216,7 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
       names: the names of the fields that get flags; by default all.
     """
     for field in _select_fields(kind, names):
-        if field.auto:  # it takes the word `auto` in place of a number
+        if field.auto:
             parser = _CountParser()
             flags.DEFINE(parser, field.flag, field.default, field.help, serializer=_AS_TEXT)
         else:
@@ -242,43 +234,37 @@ def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     """Returns the audit's setting that the flags describe.
 
-    With --steps, or with a sampler that draws by epochs, the number of insertions follows from the steps or
-    the epochs. Then --insertions counts only if the user gives it.
-
     Args:
-      names: the names of the fields whose flags are read; by default all.
+      names: the names of the fields to read from flags; by default all.
       **fixed: values of fields, which replace those of flags.
     """
     from audit.settings.make import setting_of
+    from audit.settings.setting import BY_EPOCHS
 
     given = {**values(None, names), **fixed}
-    fixes_insertions = given.get("steps") is not None or _counts_epochs(given.get("sampler"))
-    if fixes_insertions and "insertions" in given and not flags.FLAGS["insertions"].present:
-        del given["insertions"]  # the flag's default, which could contradict the steps or epochs
+    sampler = given.get("sampler") or ""
+    has_epochs = sampler.partition(":")[0] in BY_EPOCHS
+    is_fixed = has_epochs or given.get("steps") is not None
+    if is_fixed and "insertions" in given and not flags.FLAGS["insertions"].present:
+        del given["insertions"]  # the flag's default could contradict the steps or epochs
     return setting_of(**given)
 
 
-def _counts_epochs(sampler: str | None) -> bool:
-    """Returns whether a sampler, given as text such as "shuffled:98", draws by epochs."""
-    from audit.settings.setting import BY_EPOCHS
-
-    return sampler is not None and sampler.partition(":")[0] in BY_EPOCHS
-
-
 def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
-    """Returns the fields of a kind of setting, by default an audit's: all of them, or those named."""
+    """Returns the fields with flags of a kind of setting, by default an audit's; all, or those named."""
     from audit.settings.make import fields
+    from audit.settings.setting import Setting
 
-    by_name = fields() if kind is None else fields(kind)
-    chosen_fields = map(by_name.__getitem__, by_name if names is None else names)
-    return [*filter(attrgetter("has_flag"), chosen_fields)]
+    by_name = fields(kind or Setting)
+    chosen_fields = map(by_name.__getitem__, names or by_name)
+    return [field for field in chosen_fields if field.has_flag]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
-    """Parses a flag's value that is a whole number or `auto`."""
+    """Parses a whole number or `auto`."""
 
     def parse(self, argument: int | str) -> int | str:
-        """Returns the whole number or the word `auto` in an argument; raises ValueError for anything else."""
+        """Returns the whole number or `auto`; raises ValueError for anything else."""
         if argument == AUTO:
             return AUTO
         try:
@@ -313,15 +299,12 @@ def require_seed() -> None:
 
 
 def define_processes() -> None:
-    """Defines the flag --processes, the number of processes that work; `processes` reads it."""
+    """Defines the flag --processes; `processes` reads it."""
     flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 
 
 def processes() -> int:
-    """Returns how many processes --processes requests, by default as many as there are cores.
-
-    Raises InputError for a number out of range.
-    """
+    """Returns --processes, by default the number of cores; raises InputError if it is out of range."""
     number = flags.FLAGS.processes
     if number is None:
         return cores()
@@ -340,65 +323,52 @@ def define_out(help: str) -> None:
 
 
 def define_sources() -> None:
-    """Defines the flags --data_file and --tfds_dir, which say where data come from."""
-    flags.DEFINE_string("data_file", None, "The data as a file, instead of fetching them.")
-    flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
+    """Defines the flags --data_file and --tfds_dir, the sources of data."""
+    flags.DEFINE_string("data_file", None, "The data as a file, instead of a download.")
+    flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder with the data.")
 
 
-def sources(**more: Any) -> "Sources":
-    """Returns where data come from, as --data_file and --tfds_dir say; `more` are other fields of Sources."""
+def sources() -> "Sources":
+    """Returns the sources of data in the flags."""
     from audit.tasks.task import Sources
 
-    return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
+    return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir)
 
 
 def folder() -> Path:
-    """Returns the folder that --out names, which need not exist; raises InputError if it names none."""
+    """Returns the folder --out, which may not exist; raises InputError if it is empty."""
     require_output("out", "a folder")
     return Path(flags.FLAGS.out)
 
 
 def require_output(flag: str, kind: str) -> None:
-    """Raises InputError if a flag that names an output is empty or begins with a dash.
-
-    A dash alone means standard output to other programs. Here it would be a file's name.
+    """Raises InputError if an output's flag is empty or begins with a dash, other programs' stdout.
 
     Args:
-      flag: the name of the flag, which need not be given.
+      flag: the name of the flag, which may not be given.
       kind: the output in words, such as "an HTML file".
     """
     name = flags.FLAGS[flag].value
     if name is None:
         return
     begins_with_dash = name.startswith("-")
-    fix = " that begins with no dash" if begins_with_dash else ""
+    fix = " without a dash in front" if begins_with_dash else ""
     require(name and not begins_with_dash, f"--{flag}={name}: name {kind}{fix}")
 
 
 def chosen(flag: str, choices: Sequence[str]) -> list[str]:
-    """Returns the values of a list flag, each once; all allowed values where the flag is not given.
-
-    Args:
-      flag: the flag's name.
-      choices: the allowed values.
-
-    Raises:
-      InputError: the list is empty, or has a value that is not allowed.
-    """
+    """Returns the unique values of a list flag, by default all choices; raises InputError for others."""
     given: list[str] | None = flags.FLAGS[flag].value
     names = list(choices if given is None else dict.fromkeys(given))
     listed = ", ".join(choices)
-    require(names, f"--{flag} is empty: choose of {listed}")
+    require(names, f"--{flag} is empty: choose from {listed}")
     for name in names:
-        require(name in choices, f"--{flag}: {name!r} is unknown: choose of {listed}")
+        require(name in choices, f"--{flag}: {name!r} is unknown: choose from {listed}")
     return names
 
 
 def numbers(flag: str, whole: bool = False) -> list[float]:
-    """Returns the numbers in a list flag, [] if it has no value; whole ones may be written as 1e6.
-
-    Raises InputError for any other part.
-    """
+    """Returns the numbers in a list flag; whole ones may be 1e6. Raises InputError for others."""
     kind = "whole numbers" if whole else "numbers"
     given = []
     for text in flags.FLAGS[flag].value or []:

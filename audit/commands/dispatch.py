@@ -1,4 +1,4 @@
-"""A program whose first argument names a command: ./run.sh audit, hidden-state-audit bound."""
+"""Runs the command in a program's first argument: ./run.sh audit, hidden-state-audit bound."""
 
 import ast
 import contextlib
@@ -21,15 +21,13 @@ _USAGE_ERROR = 2
 def run(
     program: str, packages: Sequence[str], arguments: Sequence[str], others: Mapping[str, str]
 ) -> None:
-    """Runs the command that the first argument names, with the flags after it.
-
-    Exits with status 2 and a line on stderr if there is no such command.
+    """Runs a command with its flags; exits with status 2 if the command is unknown.
 
     Args:
-      program: how the user calls the program, such as ./run.sh.
-      packages: the packages whose modules are commands.
-      arguments: the command's name and its flags; none to list the commands.
-      others: {name: summary} of commands that are no modules of these packages, for the help.
+      program: the program in help and messages, such as ./run.sh.
+      packages: the packages with commands as modules.
+      arguments: the command's name and its flags; [] lists the commands.
+      others: {name: summary} of further commands for the help.
     """
     install()
     name, *flags = arguments or ["help"]
@@ -42,18 +40,18 @@ def run(
     elif name in HELP:
         print(_format_usage(program, modules, others))
     elif name in modules:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # in C++ log fatal errors only
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # only fatal errors
         sys.argv = [sys.argv[0], *flags]
         runpy.run_module(modules[name], run_name="__main__", alter_sys=True)
     else:
-        print(f"error: no command {name[:60]!a}; `{program} help` lists them", file=sys.stderr)
+        print(f"error: no command {name[:60]!a}: `{program} help` lists them", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
 
 
 def find_commands(packages: Sequence[str]) -> dict[str, str]:
-    """Returns {command: module}; of two modules of the same name, that of the earlier package counts.
+    """Returns {command: module}; earlier packages override later ones.
 
-    A module is a command if it has a function `main`. Nothing is imported, which would take seconds.
+    A module is a command if it has a function `main`. Importing the modules would take seconds.
     """
     modules = {}
     for package in reversed(packages):
@@ -82,16 +80,16 @@ def _read_summary(module: str) -> str:
 
 
 LINE = "interrupted"
-KEPT_LINE = "interrupted: what is finished is kept, the same command goes on"
+KEPT_LINE = "interrupted: finished work is kept, and the same command continues"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_is_kept = threading.Event()  # set if the command keeps what is finished
+_is_kept = threading.Event()  # set if the command keeps finished work
 
 
 def install() -> None:
     """Ends this process at SIGINT and SIGTERM from now on; an ignored signal stays ignored.
 
-    Python's own handlers wait while the main thread runs compiled code, which may take minutes, and a library
-    may swallow their KeyboardInterrupt. So a second thread reads the signals' numbers from a pipe.
+    A second thread reads the signals' numbers from a pipe, because Python's handlers wait for compiled code,
+    and a library may catch KeyboardInterrupt.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -103,16 +101,16 @@ def install() -> None:
 
 
 def say_kept() -> None:
-    """Makes the line of an interrupt say from now on that the command keeps what is finished."""
+    """Makes the message of an interrupt report that finished work is kept."""
     _is_kept.set()
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Leaves a signal to the thread that reads the pipe."""
+    """Ignores a signal in the main thread."""
 
 
 def _end_at_signal(reading: int) -> None:
-    """Waits for a signal, writes the line, and ends the process without Python's clean-up."""
+    """Waits for a signal, writes the message, and ends the process without Python's clean-up."""
     number = 0
     while number not in _SIGNALS:  # the pipe gets the numbers of other signals too
         number = os.read(reading, 1)[0]

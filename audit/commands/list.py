@@ -1,12 +1,12 @@
-"""List the audits that a folder holds, the newest first, or write a page on some.
+"""List the audits in a folder, newest first, or write a page on some.
 
-    ./run.sh list                                         what is in results/
+    ./run.sh list                                         the audits in results/
     ./run.sh list --out=other --json                      another folder, as one JSON list
     ./run.sh list --report=page.html                      a page on the newest audit
-    ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash; all of them: --setting=all
+    ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash, or --setting=all
 
-A row has the setting's hash, the runs that are held, the epsilon that the last audit proved, its upper bound
-and what differs from the defaults. A page is one HTML file that opens offline. Nothing is trained.
+A row has the setting's hash, the number of stored runs, the last audit's proven epsilon and upper bound, and
+the changed fields. A page is one HTML file that opens offline. The command trains no models.
 """
 
 import sys
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from audit.report.subjects import RequestedLevels, Subject
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("out", "results", "Folder that holds the audits.")
+flags.DEFINE_string("out", "results", "Folder of the audits.")
 flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a table.")
 flags.DEFINE_string("report", None, "Write a page with figures into this HTML file instead.")
 flags.DEFINE_string("setting", None, "--report: hashes, or their beginnings, or all.")
 flags.DEFINE_float("delta", None, "--report: delta of the bounds; by default as audited.")
 flags.DEFINE_float("confidence", None, "--report: their confidence; by default as audited.")
 
-_MAX_LISTED = 8  # hashes in a message: there may be thousands
+_MAX_LISTED = 8  # hashes in a message
 
 
 def main() -> None:
-    """Prints a row for each audit, or writes a page on those that --setting names."""
+    """Prints a row for each audit, or writes a page."""
     if FLAGS.report is not None:
         _write_page()
         return
-    cli.refuse(("setting", "delta", "confidence"), "goes with --report: give both")
+    cli.refuse(("setting", "delta", "confidence"), "requires --report: give both")
     audits = make.audits(cli.folder())
     rows = []
     messages = audits.left_out()
@@ -80,10 +80,9 @@ def _write_page() -> None:
 
 
 def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
-    """Returns what the page reports on each audit that --setting names, by default the newest.
+    """Returns the page's subjects, the audits in --setting, by default the newest.
 
-    Raises InputError if there are no such audits, or if one cannot be read. Of all audits, those that cannot
-    be read are left out.
+    Raises InputError if an audit is missing or can't be read. --setting=all leaves out unreadable audits.
     """
     from audit.report import subjects
 
@@ -105,25 +104,25 @@ def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
         for folder in dict.fromkeys(chosen):
             described.append(subjects.describe_setting(folder, levels))
     reason = messages[0] if messages else "run an audit, or name another folder"
-    require(described, f"--out={root} holds no audits: {reason}")
+    require(described, f"--out={root} has no audits: {reason}")
     _print_messages(messages)
     return described
 
 
 def _find_named(folders: Sequence[Path], name: str) -> Path:
-    """Returns the folder of that name, or with a hash that begins with it, if it is the only one."""
+    """Returns the only folder with this name or beginning of a hash."""
     found = []
     for folder in folders:
         if name and (hash_of(folder).startswith(name) or folder.name == name):
             found.append(folder)
     hashes = ", ".join(map(hash_of, (found or folders)[:_MAX_LISTED])) or "none"
-    require(found, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
-    require(len(found) == 1, f"--setting={name} begins several hashes, {hashes}: write more of it")
+    require(found, f"--setting={name} is not an audit in {FLAGS.out}: there are {hashes}")
+    require(len(found) == 1, f"--setting={name} matches several hashes, {hashes}: give more digits")
     return found[0]
 
 
 def _print_messages(messages: Sequence[str]) -> None:
-    """Prints on stderr a line for each audit that is left out."""
+    """Prints messages on stderr."""
     for message in messages:
         print(cli.one_line(message), file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""A file of the user's, run for what it defines."""
+"""Runs a user's file for its definitions."""
 
 import importlib.util
 import runpy
@@ -12,12 +12,12 @@ from audit.runtime.machine import prepare_jax
 
 
 class UserFile(NamedTuple):
-    """A file that was run for one of its definitions.
+    """An executed file.
 
     Attributes:
       path: the file.
-      name: the name of the definition that the user asks for.
-      definitions: all that the file defines, by name; `name` is among them.
+      name: the name of the requested definition.
+      definitions: all definitions of the file, by name, with `name` among them.
     """
 
     path: Path
@@ -26,18 +26,16 @@ class UserFile(NamedTuple):
 
 
 def run_user_file(flag: str, value: str) -> UserFile:
-    """Runs the file that a flag's value names, such as mine.py:step.
+    """Runs the file in a flag's value, such as mine.py:step.
 
-    The file's folder is appended to sys.path: the file can import its neighbours. If the file's text mentions
-    JAX, and JAX is installed, JAX is set up before the file runs.
+    The file can import its neighbours. If it mentions JAX, JAX is configured first.
 
     Args:
       flag: the flag's name, for messages.
-      value: a file and the name of something that it defines.
+      value: a file and the name of a definition in it.
 
     Raises:
-      InputError: there is no such file, it fails, or it does not define the name. The message has the file's
-        own error in a line.
+      InputError: the file does not exist, fails, or does not define the name.
     """
     file, _, name = value.rpartition(":")
     require(
@@ -51,13 +49,13 @@ def run_user_file(flag: str, value: str) -> UserFile:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    """Runs a Python file and returns what it defines, by name."""
+    """Runs a Python file and returns its definitions by name."""
     sys.path.append(str(path.resolve().parent))
     mentions_jax = "jax" in path.read_text(encoding="utf-8", errors="replace")
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
-        # The name is not __main__: what the file does only as a program is left out.
+        # `if __name__ == "__main__"` is not executed.
         return runpy.run_path(str(path), run_name="check")
     except InputError:
         raise

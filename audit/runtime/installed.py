@@ -1,4 +1,4 @@
-"""The libraries that training imports, which pip installs with the extra `train` alone."""
+"""The libraries for training, which pip installs only with the extra `train`."""
 
 import importlib.util
 import shlex
@@ -13,11 +13,9 @@ _LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")  # in the or
 
 
 def require_training_libraries(function: str, extras: str = TRAIN) -> None:
-    """Raises InputError if a library that training imports is not installed.
+    """Raises InputError if a library that `function` needs is not in the environment.
 
-    Args:
-      function: the name of the function that trains.
-      extras: the package's extras that bring all that it needs, comma-separated.
+    `extras` are the package's extras that install it, comma-separated.
     """
     message = describe_missing_library(f"`{function}` trains with", extras)
     if message:
@@ -25,7 +23,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 
 
 def describe_missing_library(need: str, extras: str) -> str:
-    """Returns a message that names a missing library and how to install it; "" if none is missing.
+    """Returns a message on a missing library and its installation; "" without a missing library.
 
     Args:
       need: the words before the library's name, for example "`audit_loss` trains with".

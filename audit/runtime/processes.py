@@ -1,7 +1,6 @@
-"""Worker processes: they leave Ctrl-C to their parent, and end when it ends, however it ends.
+"""Worker processes that ignore Ctrl-C and end with their parent, even if it is killed.
 
-A terminal sends Ctrl-C to each process of its group, and a killed process cannot stop its own. So they ignore
-Ctrl-C, and watch the process that began them. Importing this starts nothing.
+A terminal sends Ctrl-C to every process of its group. Importing this does not start a process.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from audit.errors import InputError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-# A process of JAX's threads can't be forked.
+# JAX's threads do not survive a fork.
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -29,9 +28,9 @@ def in_order(
     """Yields function(task) for each task, in the order of the tasks, computed in several processes.
 
     Args:
-      function: a function of a task, defined in a module that processes can import.
+      function: a function of a task, from an importable module.
       tasks: the tasks, picklable.
-      processes: the number of processes; with 1 everything is computed in this process.
+      processes: the number of processes; 1: only this process.
 
     Raises:
       InputError: a process dies.
@@ -40,8 +39,7 @@ def in_order(
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Tasks are sent in chunks, which costs less. Chunks are small enough for every process to get one, and
-    # have at most 50 tasks: a chunk's results come together, and should not be long in coming.
+    # Chunks reduce overhead. Every process gets one, and small chunks return results early.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _make_pool(processes) as pool:
         with _without_sigint():
@@ -52,9 +50,9 @@ def in_order(
 def as_completed(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Yields (task, function(task)) for each task, as soon as one of several processes has computed it.
+    """Yields (task, function(task)) in the order of completion.
 
-    Arguments and errors are those of `in_order`, but no task is computed in this process.
+    Arguments and errors are those of `in_order`, but this process does not compute.
     """
     with _make_pool(processes) as pool:
         with _without_sigint():
@@ -65,7 +63,7 @@ def as_completed(
 
 @contextlib.contextmanager
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool whose processes are killed at the end; raises InputError if one of them dies."""
+    """Yields a pool, and kills its processes at the end; raises InputError if one of them dies."""
     pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
     try:
         yield pool
@@ -73,7 +71,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     except BrokenProcessPool:
         fix = "free memory, or use fewer processes"
         raise InputError(f"a process of the pool died: {fix}") from None
-    finally:  # after a proper end `_processes` is None: there are none left to kill
+    finally:  # after a proper end, `_processes` is None
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown(cancel_futures=True)
@@ -81,7 +79,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Blocks Ctrl-C for processes that start in the block: it then stops only this one, which ends them."""
+    """Blocks Ctrl-C for processes that start in the block."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -90,12 +88,12 @@ def _without_sigint() -> Iterator[None]:
 
 
 def _attach_to_parent() -> None:
-    """Makes this process end when the process that started it ends."""
+    """Makes this process end with its parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Waits until the parent ends, and ends this process; `sys.exit` would end only this thread."""
+    """Waits for the parent's end, and ends this process; `sys.exit` would only end this thread."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""The adversaries that an audit can choose: one line each. Importing it starts no JAX."""
+"""The catalogue of adversaries. Importing it starts no JAX."""
 
 import dataclasses
 from typing import ClassVar
@@ -26,11 +26,11 @@ ADVERSARIES: dict[str, type[AdversaryFields]] = {
 
 @dataclasses.dataclass(frozen=True)
 class OwnAdversary(AdversaryFields):
-    """The fields of an adversary that the caller has written.
+    """The fields of a custom adversary.
 
     Attributes:
-      label: the name of the caller's function.
-      computes: the SHA-256 of what the adversary computes, by which the store tells it from others.
+      label: the name of its function.
+      computes: the SHA-256 of its computations, which identifies it in the store.
     """
 
     name: ClassVar[str] = "own"
@@ -43,8 +43,7 @@ class OwnAdversary(AdversaryFields):
 
     @property
     def view(self) -> str:
-        # The setting has only a hash of its functions, which does not tell whether one is an observer. An
-        # audit records it beside its conclusion.
+        # The hash does not show whether there is an observer; an audit records it with its conclusion.
         return (
             "The adversary sees the final model, and the model after every step if its author gave it an "
             "observer; this page does not know."

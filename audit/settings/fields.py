@@ -1,6 +1,6 @@
-"""Fields of settings, each declared once by `described`: default, help, limits or choices, and group.
+"""Fields of settings, each declared once by `described` with its default, help, limits and group.
 
-Flags and `--help`, validation, keywords, identities in the store and the tests of bad inputs follow from it.
+Flags, `--help`, validation, keywords, identities in the store and tests of bad inputs follow from it.
 """
 
 import dataclasses
@@ -9,28 +9,28 @@ import math
 import re
 from typing import Any, ClassVar, NamedTuple, get_origin, get_type_hints
 
-from audit.errors import InputError, require_type, shown
+from audit.errors import require, require_type, shown
 
 # The groups into which --help puts the fields' flags.
 AUDITED = "what is audited"
 ADVERSARY = "adversary"
 DP_SGD = "DP-SGD"
 
-AUTO = "auto"  # the value of a flag that leaves the number to the model
-MOST_SEED = 2**32 - 1
+AUTO = "auto"  # a flag's value for the model's own number
+MAX_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """The values that a field may have: one of some texts, or a number between bounds.
+    """The allowed values of a field: one of some texts, or a number between bounds.
 
     Attributes:
-      least: the smallest number, itself allowed.
-      most: the largest number, itself allowed.
-      above: a bound that the number must exceed.
-      below: a bound that the number must stay under.
-      choices: the allowed texts; without any, every text is allowed.
-      zero_too: whether 0 is allowed whatever the bounds.
-      numbers_too: whether whole numbers from 1, as text, are allowed beside the choices.
+      least: the smallest allowed number.
+      most: the largest allowed number.
+      above: an excluded lower bound.
+      below: an excluded upper bound.
+      choices: the allowed texts; if empty, every text is allowed.
+      zero_too: whether 0 is also allowed.
+      numbers_too: whether whole numbers from 1, as text, are also allowed.
     """
 
     least: float = -math.inf
@@ -41,12 +41,8 @@ class FieldLimits(NamedTuple):
     zero_too: bool = False
     numbers_too: bool = False
 
-    def hold(self, value: Any) -> bool:
-        """Returns whether a value is allowed.
-
-        A number must lie within the bounds, or be 0 with `zero_too`. A text must be among the choices, or a
-        whole number with `numbers_too`; without choices, every text is allowed.
-        """
+    def allow(self, value: Any) -> bool:
+        """Returns whether a value is allowed."""
         if self.choices:
             return value in self.choices or (self.numbers_too and _is_whole_number(value))
         if isinstance(value, str):
@@ -57,7 +53,7 @@ class FieldLimits(NamedTuple):
         return is_between
 
     def __str__(self) -> str:
-        """Returns the advice in a message about a value that is not allowed, such as "give 1 to 10"."""
+        """Returns the advice in an error message, such as "give 1 to 10"."""
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
@@ -79,19 +75,19 @@ class FieldLimits(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A field of a setting, as flags and keywords present it.
+    """A field of a setting.
 
     Attributes:
       name: its keyword.
-      flag: its flag, without the dashes.
+      flag: its flag, without dashes.
       kind: the type of its values.
-      default: its value where none is given; None means that the model decides, or that nothing does.
+      default: its default; None means that the model decides, or that the field stays unset.
       help: its line in --help.
-      group: the group in --help that it belongs to.
-      limits: the values that it may have.
-      always: whether it is part of every identity, even at its default.
+      group: its group in --help.
+      limits: its allowed values.
+      always: whether every identity includes it, even at its default.
       auto: whether its flag also takes `auto`.
-      has_flag: whether it has a flag; otherwise only Python can give it.
+      has_flag: whether it has a flag; otherwise it is only a keyword in Python.
     """
 
     name: str
@@ -106,10 +102,10 @@ class Field(NamedTuple):
     has_flag: bool = True
 
     def require(self, value: Any) -> None:
-        """Raises InputError for a value beyond the limits; the message names field, value and limits."""
-        if not self.limits.hold(value):
-            unknown = " is unknown" if self.limits.choices else ""
-            raise InputError(f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
+        """Raises InputError for a value that is not allowed; the message has the field, value and limits."""
+        unknown = " is unknown" if self.limits.choices else ""
+        message = f"`{self.name}={shown(value)}`{unknown}: {self.limits}"
+        require(self.limits.allow(value), message)
 
 
 _SWITCHES = {"always", "auto", "has_flag"}
@@ -124,39 +120,31 @@ def described(
     group: str = "",
     **options: Any,
 ) -> Any:
-    """Declares a field of a dataclass, with its help, its flag and its limits.
+    """Returns a `dataclasses.field` with help, flag and limits, to assign to an annotated name.
 
     Args:
       help_text: the field's line in --help.
-      default: the dataclass's default. Identities in the store leave out a field at this value, which must
-        therefore never change.
+      default: the dataclass's default. Identities in the store leave out a field at this value, so it must
+        never change.
       usual: for a field without `default`, the value if its flag or keyword is not given. Identities
-        include it. None: the flag or keyword then gives None.
-      flag: the flag's name if that differs from the field's.
-      group: the flag's group in --help; by default the attribute `group` of the class.
+        include it.
+      flag: the flag's name, if it differs from the field's.
+      group: the flag's group in --help; by default the class's attribute `group`.
       **options: `always`, `auto` and `has_flag` of `Field`, and the fields of `FieldLimits`.
-
-    Returns:
-      A `dataclasses.field`, to be assigned to the annotated name.
     """
     shown = {}
     for name in _SWITCHES & options.keys():
         shown[name] = options.pop(name)
-    # `declared` takes name and type from the dataclass.
+    # `declared` adds name and type.
     field = Field("", flag, object, usual, help_text, group, FieldLimits(**options), **shown)
     return dataclasses.field(default=default, metadata={"field": field})
 
 
 @functools.cache  # sweeps ask for thousands of settings
 def declared(kind: type) -> dict[str, Field]:
-    """Returns the fields that a dataclass declares by `described`, by name, in the order of declaration.
-
-    A field's name and type are those of the dataclass's attribute. The attribute's default, if it has any,
-    is the field's default. Where `described` was given no flag or group, the flag is the name, and the group
-    is the class's attribute `group`.
-    """
+    """Returns the fields that a dataclass declares with `described`, by name, in order."""
     fields = {}
-    kinds = get_type_hints(kind)  # also where annotations are text
+    kinds = get_type_hints(kind)  # also if annotations are text
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue
@@ -175,7 +163,7 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns the values that identify a setting or a part of one, by the names of their fields.
+    """Returns the values that identify a setting or a part of one, by field.
 
     A field at its default is left out, unless it is declared with `always`.
     """
@@ -184,17 +172,14 @@ def deciding(part: Any) -> dict[str, Any]:
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        # A field without a default has the default MISSING, which no value equals: it is always in, too.
+        # No value equals MISSING, the default of a field without one.
         if is_always_in or value != field.default:
             identity[field.name] = value
     return identity
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting, or of one of its parts, of wrong type or value.
-
-    Dataclasses do not check types, and a setting that is read from a file may hold anything.
-    """
+    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
     known = declared(part.__class__)
     for name, kind in get_type_hints(type(part)).items():
         if get_origin(kind) is ClassVar:
@@ -208,15 +193,15 @@ def require_fields(part: Any) -> None:
 
 
 def _is_whole_number(text: Any) -> bool:
-    """Returns whether a value is the text of a whole number from 1, of up to 9 digits and no leading 0."""
+    """Returns whether a value is text of a whole number from 1, with up to 9 digits and no leading 0."""
     return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 
 def _format_bound(number: float) -> str:
     """Returns a bound as people write it: "10,000", "1e-6", "2^32 - 1"."""
-    if number == MOST_SEED:
+    if number == MAX_SEED:
         return "2^32 - 1"
     if isinstance(number, int):
         return f"{number:,}"
-    # Exponents lose their plus sign and their leading zero: 1e-06 becomes 1e-6, and 1e+06 becomes 1e6.
+    # 1e-06 becomes 1e-6, and 1e+06 becomes 1e6.
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -1,4 +1,4 @@
-"""Settings from flat names and values, as flags and callers give them, and from identities."""
+"""Makes settings from flags, keywords and stored identities, and opens their stores."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from audit.settings.setting import (
     FIRST,
     KNOWN,
     LAST,
-    MOST_STEPS,
+    MAX_STEPS,
     POISSON,
     DpSgdFields,
     ScheduleFields,
@@ -41,7 +41,7 @@ from audit.written import counted
 
 
 class Usual(NamedTuple):
-    """A model's own defaults of the fields learning_rate and batch_size."""
+    """A model's default learning rate and batch size."""
 
     learning_rate: float
     batch_size: int
@@ -49,14 +49,12 @@ class Usual(NamedTuple):
 
 @cache
 def fields(kind: type = Setting) -> dict[str, Field]:
-    """Returns every field by which a setting of a kind can be described, by name.
+    """Returns all fields that describe a setting, by name.
 
-    For an audit's setting these are its own fields, those of its parts and those of all adversaries.
-    `insertions` stands in for the steps. Help and choices of `model` and `adversary` come from the catalogues
-    of models and adversaries.
+    An audit's setting has the fields of all its parts and adversaries, and `insertions`.
 
     Args:
-      kind: the dataclass of the setting; any other than that of an audit declares all its fields itself.
+      kind: the dataclass of the setting.
     """
     if kind is not Setting:
         return declared(kind)
@@ -65,7 +63,6 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         models.setdefault(row.data.label, []).append(name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
-    # The help of the flags `model` and `adversary` lists what there is.
     texts = {"model": f"{'; '.join(by_data)}.", "adversary": f"{'; '.join(canaries)}."}
     choices = {"model": tuple(tasks()), "adversary": tuple(ADVERSARIES)}
     found = {}
@@ -73,7 +70,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         limits = FieldLimits(choices=choices[name])
         found[name] = Field(name, name, str, default, texts[name], group, limits)
     text = "Insertions; training takes insertions * k steps."
-    limits = FieldLimits(least=1, most=MOST_STEPS)
+    limits = FieldLimits(least=1, most=MAX_STEPS)
     found["insertions"] = Field("insertions", "insertions", int, 250, text, AUDITED, limits)
     for part in (DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
         found |= declared(part)
@@ -83,16 +80,15 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting of one of the repository's models.
 
-    Where nothing else is given, it has the model's learning rate and batch size, the adversary GC-S, and 250
-    steps.
+    The defaults are the model's learning rate and batch size, the adversary GC-S, and 250 steps.
 
     Args:
       model: the model's name.
-      **given: values as in `make_setting`. `canaries="auto"` means the number that the catalogue has for the
-        model: its number of fresh directions if the adversary draws directions, else its number of canaries.
+      **given: values as in `make_setting`. `canaries="auto"` means the catalogue's number for the model: its
+        fresh directions if the adversary draws directions, otherwise its canaries.
 
     Raises:
-      InputError: as `make_setting`, and for an unknown model.
+      InputError: the model is unknown, or as in `make_setting`.
     """
     require_type("model", model, str)
     row = task(model)
@@ -105,27 +101,26 @@ def setting_of(model: str, **given: Any) -> Setting:
 
 
 def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: int = 0) -> Setting:
-    """Returns the setting of any model from values by the names of fields, or of their flags.
+    """Returns the setting of any model from values by field or flag.
 
     Args:
       model: the model's name.
-      usual: the model's own defaults.
-      given: values by name; None means the default. `adversary` is a name, or an adversary's fields as one
-        object. `insertions` may be given in place of `steps`, of which there are then insertions *
-        periodicity. Without either there are as many steps as the default of `insertions` says, whatever the
-        period, in whole epochs if the sampler has epochs. Of the fields of adversaries only those of the
-        chosen adversary are used; values for others need the right type and must be within their limits, too.
-        NumPy's scalars become Python's.
-      examples: the number of examples in the data; 0 where it is unknown. It decides the length of an epoch
-        for a sampler that is given without a number.
+      usual: the model's defaults.
+      given: values by name; None means the default. `adversary` is a name or an `AdversaryFields`.
+        `insertions` replaces `steps`: there are then insertions * periodicity steps. Without either, the
+        number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
+        other adversaries are checked, but not used. NumPy scalars become Python numbers.
+      examples: the number of examples in the data, or 0 if unknown. It determines the length of an epoch if
+        the sampler is given without a number.
 
     Raises:
-      InputError: a name is no field's and no flag's, or a value has a wrong type or is beyond its limits.
+      InputError: a name is unknown, or a value has a wrong type or is out of range.
     """
     require_type("model", model, str)
     changes = _read(given)
-    steps, insertions = changes.get("steps"), changes.get("insertions")
-    conflict = f"`steps={steps}` and `insertions={insertions}` say the same: drop one"
+    steps = changes.get("steps")
+    insertions = changes.get("insertions")
+    conflict = f"`steps={steps}` and `insertions={insertions}` conflict: drop one"
     require(steps is None or insertions is None, conflict)
 
     values: dict[str, Any] = {}
@@ -137,21 +132,20 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     periodicity = values["periodicity"]
-    # The canonical name of the step that inserts, so that settings that mean the same have one identity.
-    place = "1" if values["insert"] == FIRST else values["insert"]
-    if place == str(periodicity):
-        place = LAST
-    values["insert"] = FIRST if place == "1" else place
+    # Settings with the same meaning get the same name of the inserting step, and so the same identity.
+    names = {"1": FIRST, str(periodicity): LAST}
+    names[FIRST] = names["1"]  # LAST if the period is 1
+    values["insert"] = names.get(values["insert"], values["insert"])
     if insertions is not None:
         values["steps"] = insertions * periodicity
         product = f"`insertions={insertions}` times `periodicity={periodicity}`"
-        require(values["steps"] <= MOST_STEPS, f"{product}: give at most {MOST_STEPS:,} steps")
+        require(values["steps"] <= MAX_STEPS, f"{product}: give at most {MAX_STEPS:,} steps")
     elif steps is None:
         epoch = sampler.batches or 1
         values["steps"] = max(values["insertions"] // epoch, 1) * epoch
 
     def fill(kind: type, *parts: Any) -> Any:
-        """Returns a part of the setting, with the values of the fields that its class declares."""
+        """Returns a part of the setting with the values of its fields."""
         names = declared(kind)
         return kind(*parts, **dict(zip(names, map(values.__getitem__, names), strict=True)))
 
@@ -164,23 +158,22 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a caller's values by the names of their fields, checked, without those that are None.
+    """Returns checked values by field, without those that are None.
 
-    The caller may use a flag's name instead, such as k for periodicity. Scalars of NumPy or JAX become
-    Python's.
+    A name may be a flag, such as k for periodicity. Scalars of NumPy or JAX become Python numbers.
     """
     by_flag = {}
     for name, field in fields().items():
         by_flag[field.flag] = name
     unknown = sorted(set(given) - set(by_flag) - set(fields()))
-    choices = f"choose of {', '.join(sorted(by_flag))}"
-    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {choices}")
+    choices = f"choose from {', '.join(sorted(by_flag))}"
+    require(not unknown, f"{', '.join(unknown)} is not a field of a setting: {choices}")
 
     values = {}
     for name, value in given.items():
         field = fields()[by_flag.get(name, name)]
         value = plain(value)
-        if field.name == "insert" and type(value) is int:  # the field holds text
+        if field.name == "insert" and type(value) is int:  # the field is text
             value = str(value)
         if value is None:
             continue
@@ -196,15 +189,14 @@ def changed(setting: Setting, **given: Any) -> Setting:
     """Returns a setting with some fields changed.
 
     Args:
-      setting: the setting to start from, which stays as it is.
-      **given: the new values by field or flag, as `make_setting` takes them, but None changes nothing.
+      setting: the original setting.
+      **given: the changed values by field or flag, as in `make_setting`; None keeps the original value.
         `insertions` replaces the steps.
     """
     given = {name: value for name, value in given.items() if value is not None}
     mechanism = setting.mechanism
     usual = Usual(mechanism.learning_rate, mechanism.batch_size)
-    # `make_setting` takes the model apart from the fields. Those of a caller's own adversary are no keywords:
-    # it is passed on as one object.
+    # The fields of a custom adversary are not keywords: it is passed on as one object.
     values = {name: value for name, value in flat(setting).items() if name in fields()}
     del values["model"]
     if "insertions" in given:
@@ -215,17 +207,17 @@ def changed(setting: Setting, **given: Any) -> Setting:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting that a config describes; fields that the config leaves out have their defaults.
+    """Returns the setting that a config describes; missing fields have their defaults.
 
     Args:
       config: a dict as `setting.identity` returns it; further keys are ignored.
 
     Raises:
-      OutdatedError: the scores are of another version of the adversary than this program's.
+      OutdatedError: the scores come from another version of the adversary.
       KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit.
     """
     mechanism = dict(config["mechanism"])
-    del mechanism["name"]  # which is no field: DP-SGD is the only mechanism
+    del mechanism["name"]  # DP-SGD is the only mechanism
     adversary = dict(config["adversary"])
     kinds: dict[str, type[AdversaryFields]] = {**ADVERSARIES, OwnAdversary.name: OwnAdversary}
     kind = kinds[adversary.pop("name")]
@@ -236,7 +228,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
             f"{kind.version}: train them again"
         )
     own = {name: config[name] for name in declared(Setting) if name in config}
-    # Of the samplers `poisson` and `known` an identity holds only the number; !r writes all its digits.
+    # Identities have only the number of the samplers `poisson` and `known`; !r writes all its digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
             own["sampler"] = f"{sampler}:{config[name]!r}"
@@ -249,7 +241,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     )
 
 
-# Keys of a config that are no part of the setting.
+# Keys of a config that do not belong to the setting.
 _DATA = "data_sha256"
 _MODEL = "model_sha256"
 
@@ -257,12 +249,12 @@ _MODEL_WIDTH = 24  # characters of a model's name in a folder's name
 
 
 class StoredConfig(NamedTuple):
-    """What the config of a stored audit holds.
+    """The content of a stored audit's config.
 
     Attributes:
       setting: the setting of the audit.
-      data: the checksum of the data it was trained on; None where the config has none.
-      model: the checksum of a caller's own model; None for the repository's models.
+      data: the checksum of the training data, if known.
+      model: the checksum of a custom model; None for the repository's models.
     """
 
     setting: Setting
@@ -271,12 +263,12 @@ class StoredConfig(NamedTuple):
 
 
 class Audits(NamedTuple):
-    """The folders with scores under a store's root, sorted out.
+    """The folders with scores under a root.
 
     Attributes:
-      folders: the folders of audits of trained models, the one with the newest scores first.
-      others: the number of folders with results of another kind.
-      refused: the folders that can't be read, each with the reason.
+      folders: the folders of audits, the newest scores first.
+      others: the number of folders with other results.
+      refused: unreadable folders, with the reason.
     """
 
     folders: list[Path]
@@ -284,7 +276,7 @@ class Audits(NamedTuple):
     refused: dict[Path, str]
 
     def left_out(self) -> list[str]:
-        """Returns lines for people: one on folders of other results, and one for each unreadable folder."""
+        """Returns messages about folders with other results and unreadable folders."""
         lines = [f"left out: {message}" for message in self.refused.values()]
         if self.others:
             folders = counted(self.others, "folder holds", "folders hold")
@@ -293,15 +285,9 @@ class Audits(NamedTuple):
 
 
 def parse_config(config: dict[str, Any]) -> StoredConfig | None:
-    """Parses the content of a config.json; returns None unless it describes an audit with valid values.
+    """Parses the content of a config.json; returns None unless it describes a valid audit.
 
-    Other experiments, such as federated runs, are no audits.
-
-    Args:
-      config: what `Store.config` returns.
-
-    Raises:
-      OutdatedError: the scores are of another version of the adversary than this program's.
+    Raises OutdatedError if the scores come from another version of the adversary.
     """
     try:
         if config["experiment"] != "audit":
@@ -313,7 +299,6 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
     except (KeyError, TypeError, AttributeError, ValueError):  # an InputError is a ValueError
         return None
 
-    # Checksums, in hex, of the data and of a caller's own model: each is a text or is missing.
     data = config.get(_DATA)
     model = config.get(_MODEL)
     if not isinstance(data, str | None) or not isinstance(model, str | None):
@@ -322,11 +307,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
 
 
 def audits(root: Path) -> Audits:
-    """Finds the audits under the root of stores, and counts the folders with scores of other kinds.
-
-    Folders whose config can't be read are in the result with the reason. Raises InputError if the root can't
-    be read.
-    """
+    """Finds the audits under the root of stores; raises InputError if the root can't be read."""
     folders = []
     others = 0
     refused = {}
@@ -352,17 +333,14 @@ def open_store(
     experiment: str = "audit",
     model: str | None = None,
 ) -> Store:
-    """Opens the store of a setting; makes it where there is none.
+    """Opens the store of a setting, or makes it, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
 
     Args:
       out: the root of all stores.
       setting: the setting.
-      dataset: the data that models are trained on.
-      experiment: the name of what is computed for the setting.
-      model: the checksum of a caller's own model; None for the repository's models.
-
-    Returns:
-      The store; its folder has a name such as fcnn-gc_r-k5-seed1-<hash>.
+      dataset: the training data.
+      experiment: the name of the experiment.
+      model: the checksum of a custom model; None for the repository's models.
     """
     config = _make_config(setting, dataset, experiment, model)
     return Store(out, config, _describe_in_words(setting, experiment))
@@ -375,7 +353,7 @@ def find_store(
     experiment: str = "audit",
     model: str | None = None,
 ) -> Store | None:
-    """Finds the store that `open_store` would open; returns None where there is none, and makes nothing."""
+    """Returns the store that `open_store` would open, if it exists; makes no folder."""
     config = _make_config(setting, dataset, experiment, model)
     if not Store.exists(out, config):
         return None
@@ -383,17 +361,13 @@ def find_store(
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
-    """Returns the words in a folder's name, such as fcnn-gc_r-k5-seed1.
-
-    These are the experiment unless it is an audit, the model, the adversary, the periodicity k unless it is
-    1, and the seed unless it is 0. The step of a period that inserts follows k, unless it is the last.
-    """
+    """Returns the words in a folder's name, such as fcnn-gc_r-k5-seed1."""
     words = []
     if experiment != "audit":
         words.append(experiment)
 
     model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
-    words.append(model[:_MODEL_WIDTH] or "model")  # a name of other characters alone leaves nothing
+    words.append(model[:_MODEL_WIDTH] or "model")  # a name may have only other characters
     words.append(setting.adversary.name)
 
     k = setting.schedule.periodicity

@@ -18,28 +18,19 @@ _OTHER_FOLDER = "name another folder with `out`"
 
 
 class CannotWriteError(InputError):
-    """A folder or disk can't be written to, and trying again would not help."""
+    """The error that a folder or disk can't be written."""
 
 
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
-    """Writes a file whole or not at all: writes a temporary file next to it, and renames that into place.
+    """Writes a file atomically and returns its path; makes missing folders.
 
-    A link's target is replaced, not the link. A device or a pipe is written to directly.
+    A temporary file next to it is renamed. Links are followed; devices and pipes are written directly.
 
-    Args:
-      path: the file; its folder is made if it is missing.
-      content: the file's bytes.
-      fix: the advice at the end of the error's message.
-
-    Returns:
-      `path`.
-
-    Raises:
-      CannotWriteError: the file can't be written.
+    Raises CannotWriteError if the file can't be written; `fix` is the advice in its message.
     """
     with writing(path, fix):
         is_file = True
-        with contextlib.suppress(FileNotFoundError):  # but not the error for a loop of links
+        with contextlib.suppress(FileNotFoundError):
             is_file = stat.S_ISREG(path.stat().st_mode)
         if not is_file:
             path.write_bytes(content)
@@ -54,15 +45,9 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
 
 
 def read(path: Path) -> bytes | None:
-    """Returns a file's content; None if there is no file.
-
-    Raises InputError if it can't be read, or is a folder, a device or a pipe.
-    """
+    """Returns a file's content, or None if it does not exist; raises InputError if it can't be read."""
     try:
-        require(
-            stat.S_ISREG(path.stat().st_mode), f"cannot read {path}: it is no file; move it away"
-        )
-        return path.read_bytes()
+        return regular(path, "move it away").read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -85,7 +70,7 @@ def compute_sha256(path: Path) -> str:
 
 
 def list_folder(folder: Path) -> list[Path]:
-    """Returns the paths in a folder, sorted; none if there is no folder. Raises InputError on failure."""
+    """Returns the sorted paths in a folder, if it exists; raises InputError if it can't be read."""
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
@@ -95,21 +80,18 @@ def list_folder(folder: Path) -> list[Path]:
 
 
 def regular(path: Path, fix: str = "copy it into one") -> Path:
-    """Returns the path of a regular file; `fix` is the advice at the end of the error's message.
-
-    Raises InputError for a device or a pipe, which may never end, and OSError if the path can't be looked at.
-    """
-    require(stat.S_ISREG(path.stat().st_mode), f"cannot read {path}: it is no file; {fix}")
+    """Returns the path of a regular file; raises InputError for anything else, or OSError."""
+    require(stat.S_ISREG(path.stat().st_mode), f"cannot read {path}: it is not a file; {fix}")
     return path
 
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """Yields a hidden path in the same folder, for the block to write a file or folder there.
+    """Yields a hidden path in the same folder, and renames it to `path` after the block.
 
-    At the end of the block it is renamed to `path`; after an error in the block it is removed instead.
+    After an error in the block, it is removed instead.
     """
-    # The name has this process's number, by which `remove_abandoned` sees whether the writer has died.
+    # `remove_abandoned` reads this process's number in the name.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
@@ -120,23 +102,20 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes what processes left in a folder that were killed while they wrote there (`beside`).
-
-    Files of processes that run on this machine stay. Errors of removing are ignored.
-    """
+    """Removes the temporary files of dead processes in a folder, and ignores errors."""
     for path in folder.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
         if match is None:
             continue
         with contextlib.suppress(PermissionError):  # somebody else's process
             try:
-                os.kill(int(match[1]), 0)  # signal 0 sends nothing, and only looks the process up
+                os.kill(int(match[1]), 0)  # signal 0 only looks up the process
             except ProcessLookupError:
                 remove(path)
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all that is in it, if it is there; errors are ignored."""
+    """Removes a file or a folder with its content, and ignores errors."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -145,13 +124,7 @@ def remove(path: Path) -> None:
 
 
 def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
-    """Renames a damaged file to a name that nobody reads if that is possible, with a line on stderr.
-
-    Args:
-      path: the file.
-      fix: what is done about the loss, for the message.
-      problem: what is wrong with the file, for the message.
-    """
+    """Renames a damaged file, if possible, and reports this on stderr; `fix` is the tool's next action."""
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
     outcome = f"set aside, {fix}"
     try:
@@ -163,12 +136,7 @@ def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
-    """Turns an OSError that is raised in the block into a CannotWriteError.
-
-    Args:
-      path: what the block writes, for the message.
-      fix: what to do about it, for the message.
-    """
+    """Turns an OSError in the block into a CannotWriteError with the written path and advice."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a store holds, looked up by settings in plain text, without the data and without JAX."""
+"""Finds stored results by setting, without the data and without JAX."""
 
 import contextlib
 import json
@@ -10,48 +10,42 @@ from audit.errors import InputError, require
 from audit.storage import files
 from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
-_DATA = "data_sha256"  # the only key of a config that is no part of the setting
+_DATA = "data_sha256"  # the only key of a config that does not belong to the setting
 
 
 class Holdings(NamedTuple):
-    """All that the stores under a root hold.
+    """The stores under a root.
 
     Attributes:
       root: the folder of all stores.
-      stores: the stores of each setting by its JSON without the data's checksum: a setting may have folders
-        for several data sets.
+      stores: a setting's JSON, without the data's checksum -> its stores, one for each data set.
     """
 
     root: Path
     stores: dict[str, list[Store]]
 
-    def holds(self, setting: dict[str, Any], file: str) -> bool:
-        """Returns whether the setting has a folder that holds a file of this name."""
-        store = self.open(setting)
-        return store is not None and (store.path / file).exists()
-
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting, whatever its data; None if there is none.
+        """Returns the store of a setting, if there is one.
 
-        If several folders hold the setting on the same data, it is the one with the most runs.
+        Of several stores on the same data, it is the one with the most runs.
 
         Args:
-          setting: the setting as a dict for JSON; a checksum of the data in it is ignored.
+          setting: the setting as a dict for JSON; its data's checksum is ignored.
 
         Raises:
-          InputError: several folders hold the setting on different data.
+          InputError: there are stores on different data.
         """
         stores = self.stores.get(_name(setting), [])
-        if len(stores) > 1:
-            paths = " and ".join(str(store.path) for store in stores)
-            checksums = {store.config().get(_DATA) for store in stores}
-            message = f"{paths} are one setting on different data: move one away"
-            require(len(checksums) == 1, message)
-            stores = [max(stores, key=Store.runs_held)]  # reads all scores
-        return stores[0] if stores else None
+        if len(stores) < 2:
+            return next(iter(stores), None)
+        paths = " and ".join(str(store.path) for store in stores)
+        checksums = {store.config().get(_DATA) for store in stores}
+        message = f"{paths} are one setting on different data: move one away"
+        require(len(checksums) == 1, message)
+        return max(stores, key=Store.runs_held)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
-        """Returns the scores of a setting's runs 0 .. runs - 1; None if some of them are missing."""
+        """Returns the scores of a setting's runs 0 .. runs - 1, or None if some are missing."""
         store = self.open(setting)
         if store is None or store.missing(runs):
             return None
@@ -59,10 +53,7 @@ class Holdings(NamedTuple):
 
 
 def holdings(root: Path) -> Holdings:
-    """Returns what the stores under a root hold; raises InputError if the root can't be read.
-
-    Folders are left out whose config can't be read, or whose name does not end in the config's hash.
-    """
+    """Returns the readable stores under a root; raises InputError if the root can't be read."""
     stores: dict[str, list[Store]] = {}
     for path in files.list_folder(root):
         with contextlib.suppress(InputError):
@@ -72,10 +63,7 @@ def holdings(root: Path) -> Holdings:
 
 
 def settings(root: Path) -> list[Path]:
-    """Returns the folders of settings that have scores, under the root of stores, the newest scores first.
-
-    Raises InputError if the root can't be read.
-    """
+    """Returns the folders with scores under a root, newest first; raises InputError if it can't be read."""
     times = {}
     for folder in files.list_folder(root):
         if os.path.lexists(folder / CONFIG):

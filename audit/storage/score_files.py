@@ -1,6 +1,6 @@
-"""Reads scores of any framework: tables, .npz files, two files of a world each, or standard input.
+"""Reads scores of any framework: a table, an .npz file, one file for each world, or standard input.
 
-A cell that can be read in two ways is refused, with its line and its text.
+Ambiguous cells are errors.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 _ONE_WORLD = (("score",), ("scores",))
-_ONE_RUN_FIX = "`one_run` goes with flat scores and presence: drop it"
+_ONE_RUN_FIX = "`one_run` requires flat scores and presence: drop it"
 _YES = ("true", "t", "yes", "y", "in", "member", "ja", "wahr")
 _NO = ("false", "f", "no", "n", "out", "non-member", "nonmember", "nein", "falsch")
 _LABELS = {**dict.fromkeys(_YES, 1.0), **dict.fromkeys(_NO, 0.0)}
@@ -34,14 +34,14 @@ _LABELS_READ = "1 or 0, yes or no, true or false, in or out, member or non-membe
 
 
 def paths(scores: str) -> tuple[Path, ...]:
-    """Returns the files that a user's `scores` names, separated by commas; "-" gives (STDIN,)."""
-    if os.path.exists(scores):  # a single file, whose name may have a comma
+    """Returns the comma-separated files of `scores`; "-" gives (STDIN,)."""
+    if os.path.exists(scores):  # a single file; its name may have a comma
         return (Path(scores),)
     return tuple(Path(name) for name in scores.split(","))
 
 
 def describe_files(files: Sequence[Path]) -> str:
-    """Returns the names of score files as a report shows them: comma-separated, without their folders."""
+    """Returns the names of score files for a report, without their folders."""
     return ", ".join(Path(name_file(path)).name for path in files)
 
 
@@ -54,18 +54,17 @@ def read_files(
 
     Args:
       files: one of
-        a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries that are ranked among
-          fresh draws, `scores` and `fresh` (and maybe `seed`, which breaks ties), or `ranks` and
-          `fresh_draws`;
+        a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries among fresh draws,
+          `scores` and `fresh`, with an optional `seed` that breaks ties, or `ranks` and `fresh_draws`;
         a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
-        two files, .npy or tables with a column `score`: scores with the canary and scores without it;
-        STDIN, which has CSV or JSON.
+        two files, .npy or tables with a column `score`: scores with and without the canary;
+        STDIN, with CSV or JSON.
       columns: {our name: the file's name}, such as {"score": "loss", "presence": "member"}. A minus before
         the name negates scores: "-loss".
-      one_run: whether flat scores with presence are those of the canaries of a single run.
+      one_run: whether flat scores with presence are the canaries of a single run.
 
     Raises:
-      InputError: the files can't be read, hold no scores, or hold more than MOST_SCORES.
+      InputError: the files can't be read, or have no scores or too many.
     """
     names, signs = _parse_columns(columns or {})
     suffixes = {path.suffix.lower() for path in files}
@@ -98,8 +97,7 @@ def read_files(
 def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Evidence:
     """Returns the scores of a table in memory.
 
-    The table has one of the pairs of columns in _FORMS: a score, and whether the canary was in (1 or 0); or
-    scores with the canary and scores without it.
+    Its columns are score,in or score,presence (1 or 0), or in,out: scores with and without the canary.
 
     Args:
       place: the table's name, for messages.
@@ -107,7 +105,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       column: a function from a column's name to its values, (runs,) or (runs, canaries).
 
     Raises:
-      InputError: for other columns, or for values that are no scores.
+      InputError: the table has other columns, or values that are not scores.
     """
     with naming(place):
         return _make_evidence(tables.pick_columns(names, column, Wanted(_FORMS, {})), {}, False)
@@ -120,20 +118,19 @@ def read_cosines(
 
     Args:
       path: a .npz or .json file with one of
-          `observed`, (runs, K), or (K,) of a single run, which may have `unobserved` cosines besides;
+          `observed`, (runs, K), or (K,) of a single run with optional `unobserved` cosines;
           `in`, (runs, K), or (runs,) of a single canary a run;
           `scores` and `presence`, (runs, K), or (K,) of a single run;
         or a .npy file of a matrix (runs, K).
-      dimension: the number of trained parameters, which is the dimension of the canaries' directions.
+      dimension: the number of trained parameters.
       leave_one_out: whether a canary's cosine used the other canaries' directions.
-      in_order: whether rows are in the order in which runs were begun. Bounds of several runs then hold
-        wherever the runs stop.
+      in_order: whether rows are in the order of the runs' start. Bounds are then valid at any stopping time.
 
     Returns:
-      A `OneRun` for a single run whose cosines are not leave-one-out; else a `Fresh`.
+      A `OneRun` for a single run without leave-one-out cosines; otherwise a `Fresh`.
 
     Raises:
-      InputError: the file holds something else.
+      InputError: the file has other content.
     """
     found = _read_arrays(path, _COSINE_NAMES)
     name = next((name for name in ("observed", "in") if name in found), "")
@@ -152,7 +149,6 @@ def read_cosines(
         unobserved = None
         if is_paired:
             unobserved = found.pop("unobserved", None)
-        # An array that would not be used is refused: the user expects it to count.
         extra = ", ".join(sorted(found))
         require(not extra, f"drop {extra}, or save scores= and presence= if some canaries are out")
         if is_paired:
@@ -161,9 +157,11 @@ def read_cosines(
 
 
 def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, int]]:
-    """Returns ({our name: the file's name}, {our name: -1}), the latter for names after a minus."""
+    """Returns ({our name: the file's name}, {our name: -1} of names after a minus)."""
     known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
-    scores = {"score", "scores", "out", "fresh"} | ({"in"} if "out" in columns else set())
+    scores = {"score", "scores", "out", "fresh"}
+    if "out" in columns:
+        scores.add("in")
     names = {}
     signs = {}
     for ours, theirs in columns.items():
@@ -177,7 +175,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted arrays of a .npz file by our names; those of ranks if it has fresh draws."""
+    """Returns the wanted arrays of a .npz file by our names; the arrays of ranks if it has fresh draws."""
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
         if {"fresh", "ranks", "fresh_draws"} & set(ours):
@@ -188,7 +186,7 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
-    """Returns those of the named arrays that a .npz or .json file has; the array of a .npy as `observed`."""
+    """Returns the arrays of a .npz or .json file among `names`; the array of a .npy as `observed`."""
     suffix = path.suffix.lower()
     if suffix == ".json":
         columns = tables.read_json_columns(path)
@@ -211,13 +209,7 @@ def _flatten(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) -> Evidence:
-    """Returns the scores of a table's two columns, or of the arrays of ranks.
-
-    Args:
-      columns: the columns by our names.
-      signs: {our name: -1} of scores to negate.
-      one_run: whether flat scores with presence are those of the canaries of a single run.
-    """
+    """Returns the evidence of a table's two columns, or of the arrays of ranks, by our names."""
     if {"fresh", "ranks", "fresh_draws"} & set(columns):
         require(not one_run, _ONE_RUN_FIX)
         return _rank({name: signs.get(name, 1) * values for name, values in columns.items()})
@@ -238,12 +230,11 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 
 
 def _rank(found: Columns) -> Fresh:
-    """Returns the evidence of R runs whose K canaries are ranked among M fresh draws.
+    """Returns the evidence of R runs with K canaries that are ranked among M fresh draws.
 
     Args:
-      found: the arrays by our names: `scores` (R, K) and `fresh` (R, M), the draws' scores, and maybe the
-        `seed` by which ties are broken; or `ranks` (R, K) and the number `fresh_draws`, M. With either,
-        `presence` (R, K) if coins decided which canaries were in.
+      found: `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties; or `ranks` (R, K)
+        and `fresh_draws`, M. Optionally `presence` (R, K), the coins of the canaries.
     """
     scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
     missing = {scores, fresh} - set(found)
@@ -253,17 +244,16 @@ def _rank(found: Columns) -> Fresh:
     for name in {"seed", "fresh_draws"} & set(found):
         values = found[name]
         is_whole = values.size == 1 and float(values.flat[0]).is_integer()
-        require(is_whole, f"{name} is no whole number: save one")
+        require(is_whole, f"{name} is not a whole number: save one")
         found[name] = int(values.flat[0])
     seed = found.get("seed", 0)
     return given.ranks(found[scores], found[fresh], found.get("presence"), seed=seed)
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
-    """Returns columns of scores, negated by `signs`; raises InputError for a cell that is no number.
+    """Returns columns of scores, negated by `signs`; raises InputError for a cell that is not a number.
 
-    Columns of texts may end in empty cells, which are dropped. They are read as one: a comma means the
-    same in all.
+    Empty cells at the end of a column of texts are dropped. Commas have the same meaning in all columns.
     """
     listed = [name for name in names if _is_list(columns[name])]
     has_commas = _has_decimal_commas([cell for name in listed for cell in columns[name]])
@@ -288,12 +278,12 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
 
 
 def _is_list(cells: Any) -> bool:
-    """Returns whether cells are a flat list, rather than an array or a list of lists."""
+    """Returns whether cells are a flat list."""
     return isinstance(cells, list) and not any(isinstance(cell, list | tuple) for cell in cells)
 
 
 def _convert(cell: Any, has_commas: bool = False) -> float | None:
-    """Returns a cell as a number; None for a boolean, for an underscore and for digits that are not ASCII."""
+    """Returns a cell as a number; None for booleans, underscores and digits that are not ASCII."""
     if isinstance(cell, str):
         is_plain = cell.isascii() and "_" not in cell
         if has_commas:
@@ -309,16 +299,18 @@ def _convert(cell: Any, has_commas: bool = False) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns whether commas in cells are decimal; raises InputError if a mark may separate thousands.
 
-    A comma next to points may. So may the mark of all numbers such as 1.002 if others, such as 998, have
-    none. If all have it, as 2.998 and 1.002 do, their order is the same in both readings, and bounds depend
-    only on that.
+    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002, both readings have the same order,
+    and bounds only depend on the order.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
     mixed = "some numbers have a comma, others a point: write all with points"
     require(not (has_commas and has_points), mixed)
-    marked = [text for text in texts if ("," if has_commas else ".") in text]
+    mark = "."
+    if has_commas:
+        mark = ","
+    marked = [text for text in texts if mark in text]
     if marked and len(texts) == len(cells) and all(map(THOUSANDS.fullmatch, marked)):
         problem = f"{marked[0]!r} may have a separator of thousands"
         has_whole = any(text.lstrip("+-").isdigit() for text in texts)
@@ -327,17 +319,14 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
 
 
 def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
-    """Returns for each cell whether its label, a word in _LABELS or 1 or 0, tells that the canary was in."""
+    """Returns whether the canary was in, for each cell: 1, 0 or a word in _LABELS."""
     if not _is_list(cells):
         bits = arrays.floats(name, cells)
         require(np.isin(bits, (0, 1)).all(), f"{name} must be 1 (in) or 0 (out) everywhere")
         return bits.astype(bool)
     labels = {}
     for cell in set(cells):
-        word = cell.strip().lower() if isinstance(cell, str) else cell
-        labels[cell] = _LABELS.get(word, _convert(word, True))
-        if isinstance(cell, bool | np.bool_):
-            labels[cell] = float(cell)
-        unknown = f"{shown(str(cell))!r} says neither in nor out: give {_LABELS_READ}"
+        labels[cell] = _LABELS.get(str(cell).strip().lower(), _convert(cell, True))
+        unknown = f"{shown(str(cell))!r} is neither in nor out: give {_LABELS_READ}"
         require(labels[cell] in (0, 1), unknown)
     return np.array([labels[cell] for cell in cells], bool)

@@ -1,14 +1,14 @@
-"""Scores on disk: a directory for each setting, with a file for each finished chunk.
+"""Scores on disk: a folder for each setting, with a file for each finished chunk.
 
-A setting is a dict of what decides a run's score, identified by the SHA-256 of its canonical JSON. Its
-folder's name ends in the beginning of that hash; the words before it, if any, are for people and identify
-nothing. The number of runs is no part of it: asking for more runs later trains only those. Files are written
-next to their place and renamed into it: a kill at any instant loses at most the chunk in progress.
+A setting is a dict with everything that determines a run's score. The SHA-256 of its canonical JSON
+identifies it, and its folder's name ends in the first digits of that hash. The words before the hash are for
+people. The number of runs does not belong to the setting, so a later request for more runs trains only the
+missing ones. Files are written atomically: a killed process loses at most its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash
-      audit.json, audit.png                    what the last audit concluded
-      .lock                                    held by the process that trains
+      audit.json, audit.png                    the last audit's conclusion
+      .lock                                    the lock of the training process
       checkpoints/                             states of a chunk in progress
 """
 
@@ -35,7 +35,7 @@ RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
 _DIGITS = 16  # of a hash
-_SETTING = "setting"  # the name under which a file's arrays include the setting's hash
+_SETTING = "setting"  # the name of the setting's hash among a file's arrays
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 _AGAIN = "its runs are trained again"
 _MISNAMED = "is not the setting that its folder is named after: move it away"
@@ -48,9 +48,8 @@ class Scores(NamedTuple):
       first: the number of the first run.
       scores: (n, K) float64.
       presence: (n, K) bool, whether a canary was in.
-      dimension: the dimension of the space, if scores are cosines with uniform directions in it; else 0.
-      draws: the number M of fresh draws a run, if a score counts how many of these are below the canary;
-        else 0.
+      dimension: the dimension of uniform directions, if scores are cosines with them; otherwise 0.
+      draws: the number M of fresh draws a run, if a score is a canary's rank among them; otherwise 0.
     """
 
     first: int
@@ -65,15 +64,15 @@ class Scores(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The conclusion of an audit, as its folder's audit.json holds it; a field that the file lacks is None.
+    """The conclusion in a folder's audit.json; a missing field is None.
 
     Attributes:
-      runs: the number of runs from which it was concluded.
+      runs: the number of runs.
       delta: the delta of the bounds.
       confidence: the confidence of the lower bounds.
-      epsilon: the lower bound that assumes nothing about the trade-off curve.
+      epsilon: the assumption-free lower bound.
       upper_bound: the accountant's epsilon; infinite if the file has null.
-      provenance: circumstances of the training runs by name, such as versions and device.
+      provenance: versions, device and other circumstances of the training, by name.
     """
 
     runs: int | None = None
@@ -90,25 +89,24 @@ class Store:
     Attributes:
       path: the folder.
       text: the content of its config.json, the setting's canonical JSON.
-      hash: the first hex digits of the text's SHA-256, in which the folder's name ends.
-      checkpoints: the folder in which the states of a chunk in progress are kept.
+      hash: the first hex digits of the text's SHA-256, the end of the folder's name.
+      checkpoints: the folder of checkpoints.
     """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Opens the folder of a setting; makes it if there is none, and removes what killed runs left.
+        """Opens or makes the folder of a setting, and removes temporary files of killed processes.
 
         Args:
           root: the folder of all stores.
-          setting: everything that decides a run's score, as a dict for JSON.
-          words: text that comes before the hash in the name of a folder that is made.
+          setting: everything that determines a run's score, as a dict for JSON.
+          words: the words in the name of a folder that does not exist yet.
 
         Raises:
-          InputError: the folder can't be written, or its config is another setting's.
+          InputError: the folder can't be written, or its config belongs to another setting.
         """
         text, name, folder = _find_folder(root, setting)
         self.text = text
         self.hash = name
-        # A folder that exists is taken, whatever words are in its name.
         self.path = folder or root / (f"{words}-{name}" if words else name)
         self.checkpoints = self.path / "checkpoints"
         with files.writing(self.path):
@@ -121,43 +119,39 @@ class Store:
 
     @staticmethod
     def exists(root: Path, setting: dict[str, Any]) -> bool:
-        """Returns whether a setting has a folder; raises InputError for a root that can't be looked into."""
+        """Returns whether a setting has a folder."""
         return _find_folder(root, setting)[-1] is not None
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
-        """Returns the store in an existing folder; creates nothing.
+        """Returns the store in an existing folder.
 
-        Raises:
-          InputError: the config can't be read, or the folder's name does not end in its hash.
+        Raises InputError if the config can't be read, or the folder's name does not end in its hash.
         """
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}: name another `setting`")
         text = content.decode(errors="replace")
-        store = cls.__new__(cls)  # without __init__, which makes the folder
+        store = cls.__new__(cls)  # __init__ would make a folder
         store.text = text
         store.hash = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-        # `resolve`, because "." or a link to the folder has another name than the folder.
+        # "." or a link does not have the folder's name.
         require(store.hash == hash_of(folder.resolve()), f"{folder / CONFIG} {_MISNAMED}")
         store.path = folder
         store.checkpoints = folder / "checkpoints"
         return store
 
     def config(self) -> dict[str, Any]:
-        """Returns the setting that the config holds; raises InputError if it is no JSON object."""
+        """Returns the setting in the config; raises InputError if it is not a JSON object."""
         config = None
         with contextlib.suppress(ValueError, RecursionError):
             config = json.loads(self.text)
         if not isinstance(config, dict):
-            raise InputError(f"{self.path / CONFIG} holds no setting: move it away")
+            raise InputError(f"{self.path / CONFIG} is not a setting: move it away")
         return config
 
     def result(self) -> Kept:
-        """Returns the last audit's conclusion; all fields are None if no audit has concluded yet.
-
-        Raises InputError if the conclusion can't be read.
-        """
+        """Returns the last audit's conclusion, if any; raises InputError if it can't be read."""
         content = files.read(self.path / RESULT)
         if content is None:
             return Kept()
@@ -180,7 +174,7 @@ class Store:
             raise InputError(f"{self.path / RESULT} cannot be read: {fix}") from None
 
     def save(self, chunk: Scores) -> None:
-        """Writes the file of a finished chunk of runs: its scores and presence.
+        """Writes the scores and presence of a finished chunk of runs to a file.
 
         Raises InputError unless scores and presence have the same shape (runs, canaries).
         """
@@ -188,7 +182,7 @@ class Store:
         require(fits, "`presence`: give a bit for every score, (runs, canaries)")
         arrays: dict[str, Any] = {"scores": chunk.scores, "presence": chunk.presence}
         for name in ("dimension", "draws"):
-            if getattr(chunk, name):  # a file leaves out what is 0
+            if getattr(chunk, name):
                 arrays[name] = np.array(getattr(chunk, name))
         stop = chunk.first + len(chunk.scores)
         self.write_arrays(f"scores_{chunk.first:07d}_{stop:07d}.npz", arrays)
@@ -197,8 +191,8 @@ class Store:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
         chunks, ranges = self._read_chunks()
         for first, stop in gaps(ranges, runs):
-            raise InputError(f"{self.path} lacks runs {first} to {stop - 1}: train them")
-        if not chunks:  # and none are missing: `runs` is 0
+            raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
+        if not chunks:  # `runs` is 0
             return Scores(0, np.empty((runs, 1)), np.empty((runs, 1), bool))
         shape = (runs, chunks[0].scores.shape[1])
         whole = chunks[0]._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
@@ -208,9 +202,9 @@ class Store:
         return whole
 
     def missing(self, runs: int) -> list[Range]:
-        """Returns the ranges [start, stop) of the runs 0 .. runs - 1 that no intact file holds.
+        """Returns the ranges [start, stop) of the missing runs among 0 .. runs - 1.
 
-        Damaged files are set aside, with a line on stderr. Raises InputError if a file can't be read, or if
+        Damaged files are renamed, and count as missing. Raises InputError if a file can't be read, or if
         files differ in the number of canaries a run.
         """
         return gaps(self._read_chunks()[1], runs)
@@ -221,13 +215,9 @@ class Store:
         return gaps(held, sum(stop for _, stop in held) + 1)[0][0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
-        """Returns the arrays of an .npz file by name; None if there is no file, or none that can be used.
+        """Returns the arrays of an .npz file by name; None without a usable file.
 
-        A file that is damaged, or that names another setting, is set aside.
-
-        Args:
-          name: the file's name.
-          fix: what is done about the loss, for the message.
+        A damaged file, or a file of another setting, is renamed. `fix` ends the message on this.
         """
         path = self.path / name
         content = files.read(path)
@@ -245,31 +235,27 @@ class Store:
         return arrays
 
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays and the setting's hash to an .npz file, whole or not at all, and returns its path.
-
-        Equal arrays give equal bytes.
-        """
+        """Writes arrays and the setting's hash to an .npz file, with reproducible bytes; returns its path."""
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _SETTING: np.array(self.hash)}
         np.savez(buffer, **marked)
         return files.write_whole(self.path / name, buffer.getvalue())
 
     def write_text(self, name: str, text: str) -> Path:
-        """Writes a file in UTF-8, whole or not at all, and returns its path; raises InputError on failure."""
+        """Writes a file in UTF-8 and returns its path; raises InputError on failure."""
         return files.write_whole(self.path / name, text.encode())
 
     def _read_chunks(self) -> tuple[list[Scores], list[Range]]:
-        """Returns the scores of every intact file, in the order of the files' names, and their runs.
-
-        Raises InputError if files differ in the number of canaries a run.
-        """
+        """Returns the scores and runs of every intact file, in the order of names."""
         chunks = []
         ranges = []
         counts = set()
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
-            arrays = self.read_arrays(path.name, _AGAIN) if match else None
-            if match is None or arrays is None:
+            if match is None:
+                continue
+            arrays = self.read_arrays(path.name, _AGAIN)
+            if arrays is None:
                 continue
             scores = arrays.get("scores", np.empty(0))
             presence = arrays.get("presence", np.empty(0))
@@ -289,9 +275,9 @@ class Store:
 
 
 def gaps(held: Iterable[Range], runs: int) -> list[Range]:
-    """Returns the ranges [start, stop) of runs below `runs` that none of the held ranges covers."""
+    """Returns the ranges [start, stop) of runs below `runs` that the held ranges do not cover."""
     uncovered = []
-    end = 0  # runs below this are covered, or are in `uncovered`
+    end = 0  # runs below are covered or in `uncovered`
     for first, stop in [*sorted(held), (runs, runs)]:
         until = min(first, runs)
         if end < until:
@@ -323,13 +309,13 @@ def hash_of(folder: Path) -> str:
 
 
 def newest_scores(folder: Path) -> int | None:
-    """Returns when a folder's newest scores were written, in nanoseconds since 1970; None without scores."""
+    """Returns the time of a folder's newest scores in nanoseconds since 1970; None without scores."""
     chunks = [path for path in folder.iterdir() if _CHUNK.fullmatch(path.name)]
     return max((path.stat().st_mtime_ns for path in chunks), default=None)
 
 
 def _find_folder(root: Path, setting: dict[str, Any]) -> tuple[str, str, Path | None]:
-    """Returns (the setting's canonical JSON, its hash, its folder with a config or None)."""
+    """Returns the setting's canonical JSON, its hash, and its folder or None."""
     text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
     name = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
@@ -340,10 +326,9 @@ def _find_folder(root: Path, setting: dict[str, Any]) -> tuple[str, str, Path | 
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Holds a folder's lock in the block, after waiting for it; a block may be within another.
+    """Waits for a folder's lock, and keeps it during the block; blocks can be nested.
 
-    A line on stderr reports that another process holds it. Raises CannotWriteError if the folder can't be
-    written.
+    Reports on stderr if another process has the lock. Raises CannotWriteError if the folder can't be written.
     """
     import filelock  # imported here: a finished sweep needs no lock
 
@@ -361,22 +346,22 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = 49  # of the times of training and of writing: writing takes at most 2%
+_MIN_TRAINING_RATIO = 49  # training time over writing time: writing takes at most 2%
 
-# (segments done, states) -> whether states can have come from that number of segments
+# (segments done, states) -> whether the states can come from this number of segments
 Fits = Callable[[int, Any], bool]
 
 
 class Checkpoints:
-    """The checkpoints in a folder, of a single chunk of runs at a time."""
+    """The checkpoints in a folder, for one chunk of runs at a time."""
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
-        """Opens the checkpoints of a folder, which need not exist yet.
+        """Opens a folder of checkpoints, which may not exist yet.
 
         Args:
-          folder: where checkpoints are written and looked for.
-          seconds: the least time between two checkpoints; more passes if writing is slow. With 0, every
-            segment has a checkpoint.
+          folder: the folder.
+          seconds: the minimum time between two checkpoints, longer if writing is slow; 0: one after each
+            segment.
         """
         self._folder = folder
         self._seconds = seconds
@@ -388,17 +373,17 @@ class Checkpoints:
     ) -> tuple[int, Any]:
         """Returns the states of a chunk of runs from its newest usable checkpoint.
 
-        A checkpoint that is damaged, of other shapes or refused by `fits` is set aside, and reported.
+        Damaged checkpoints, and those with other shapes or rejected by `fits`, are renamed and reported.
 
         Args:
           chunk: the chunk's name.
-          states: the states at the beginning, which have the structure, shapes and types of the result.
-          fits: (segments done, states) -> whether states can have come from that number of segments.
+          states: the initial states, with the structure, shapes and types of the result.
+          fits: (segments done, states) -> whether the states can come from this number of segments.
 
         Returns:
           The segments done, and the states as NumPy arrays; (0, states) if no checkpoint is usable.
         """
-        import jax  # imported here: those that only read a store have no JAX
+        import jax  # readers of a store may not have JAX
 
         expected, structure = jax.tree.flatten(states)
         for done, path in self._find(chunk):
@@ -410,13 +395,13 @@ class Checkpoints:
                     stored = jax.tree.unflatten(structure, leaves)
                     if fits(done, stored):
                         return done, stored
-            files.set_aside(path, "what it held is trained again")
+            files.set_aside(path, "its steps are trained again")
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
         """Stores a chunk's states after `done` segments if a checkpoint is due, and removes older ones.
 
-        If it can't be written, a line on stderr says so once, and training goes on.
+        Training continues if the checkpoint can't be written; the first failure is reported on stderr.
         """
         import jax
 
@@ -441,17 +426,17 @@ class Checkpoints:
             self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))
 
     def drop(self, chunk: str, but: Path | None = None) -> None:
-        """Removes a chunk's checkpoints but one: all, if its scores are stored."""
+        """Removes a chunk's checkpoints, except `but`."""
         for _, path in self._find(chunk):
             if path != but:
                 files.remove(path)
 
     def clear(self) -> None:
-        """Removes the folder, but for damaged checkpoints that were set aside."""
+        """Removes the folder, except damaged checkpoints."""
         for path in files.list_folder(self._folder):
             if ".damaged-" not in path.name:
                 files.remove(path)
-        with contextlib.suppress(OSError):  # it has damaged checkpoints, or there is none
+        with contextlib.suppress(OSError):  # it has damaged checkpoints, or does not exist
             self._folder.rmdir()
 
     def _find(self, chunk: str) -> list[tuple[int, Path]]:

@@ -1,7 +1,7 @@
 """Reads columns of tables: CSV with any separator, JSON, Excel and Parquet, from files and pipes.
 
-pandas reads Excel and Parquet. It reads no CSV and no JSON here, because it changes these silently: it takes
-a cell too many for an index, fills in a cell too few, rounds numbers, and turns text into dates.
+pandas reads Excel and Parquet. It does not read CSV and JSON here because it changes them silently: it takes
+an extra cell for an index, fills in missing cells, rounds numbers, and turns text into dates.
 """
 
 import codecs
@@ -34,26 +34,26 @@ _TEXTS = ("-", ".csv", ".tsv", ".json")
 _FRAMES = (".xlsx", ".parquet")  # which pandas reads
 _SEPARATORS = "\t;,| "
 _PLAIN = b"0123456789+-.eEnaif\n" + _SEPARATORS.encode()  # characters of a plain table of numbers
-_MAX_TOP = 1 << 12  # characters of a table of numbers that show how they are written
-# A number with separators of thousands, if it is none with three decimals.
+_MAX_TOP = 1 << 12  # characters of a table that show the format of its numbers
+# A number with separators of thousands, or with three decimals.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
 
 
 class Wanted(NamedTuple):
-    """The columns to read of a table.
+    """The columns to read.
 
     Attributes:
       forms: groups of columns by our names; a table has one of these groups.
-      columns: {our name: the table's name} of columns with other names.
+      columns: {our name: the table's name} of renamed columns.
     """
 
     forms: tuple[tuple[str, ...], ...]
     columns: Mapping[str, str]
 
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
-        """Returns {our name: index} of the wanted columns among `names`; None if some are missing.
+        """Returns {our name: index} of the wanted columns among `names`, or None if some are missing.
 
-        If the user named all of a group, other columns are ignored. Raises InputError for several groups.
+        If the user renamed a whole group, other columns are ignored. Raises InputError for several groups.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
@@ -67,7 +67,7 @@ class Wanted(NamedTuple):
         return {name: renamed.index(name) for name in form}
 
     def require(self, names: Sequence[str]) -> dict[str, int]:
-        """Returns the same as `find`; raises InputError if columns are missing."""
+        """Returns `find`'s result; raises InputError if columns are missing."""
         places = self.find(names)
         if places is None:
             forms = " or ".join(",".join(form) for form in self.forms)
@@ -78,26 +78,26 @@ class Wanted(NamedTuple):
         return places
 
     def rename(self, names: Iterable[str]) -> list[str]:
-        """Returns names in lower case, with our names in place of the table's."""
+        """Returns names in lower case, with the table's names replaced by ours."""
         ours = {theirs.strip().lower(): ours for ours, theirs in self.columns.items()}
         plain = [name.strip().lower() for name in names]
         return [ours.get(name, name) for name in plain]
 
 
 def name_file(path: Path) -> str:
-    """Returns a file's path as messages show it; words for STDIN."""
+    """Returns a file's path for messages."""
     return "standard input" if path == STDIN else str(path)
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether a file's suffix is one of a table's; true for STDIN."""
+    """Returns whether a file is a table, by its suffix; true for STDIN."""
     return _find_format(path) in (*_TEXTS, *_FRAMES)
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted columns of a file with a table, or of STDIN, which has CSV or JSON.
+    """Returns the wanted columns of a table in a file, or on STDIN as CSV or JSON.
 
-    Raises InputError if the file can't be read, lacks the columns, or has more rows than MOST_SCORES.
+    Raises InputError if the table can't be read, does not have the columns, or has too many rows.
     """
     with reading(path):
         if _find_format(path) in _FRAMES:
@@ -110,13 +110,13 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
 
 
 def _find_format(path: Path) -> str:
-    """Returns a file's format by its suffix, such as ".csv", also if ".gz" follows; "-" for STDIN."""
+    """Returns a file's suffix without ".gz", such as ".csv"; "-" for STDIN."""
     return Path(path.name.lower().removesuffix(".gz")).suffix or path.name
 
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Puts a file's name before the message of an InputError that is raised in the block."""
+    """Adds a file's name to the message of an InputError in the block."""
     try:
         yield
     except InputError as error:
@@ -125,9 +125,9 @@ def naming(place: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns an error that reading a file raises in the block into an InputError with the file's name.
+    """Turns an error of reading a file in the block into an InputError with the file's name.
 
-    Raises InputError before the block if the path is no regular file.
+    Raises InputError before the block if the path is not a regular file.
     """
     try:
         if path != STDIN:
@@ -143,13 +143,13 @@ def reading(path: Path) -> Iterator[None]:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"cannot read {path}: {reason} Install it, or save CSV") from None
     except Exception as error:  # damaged bytes make libraries raise almost anything
-        damaged = f"it is damaged, encrypted or no {path.suffix} file"
+        damaged = f"it is damaged, encrypted or not a {path.suffix} file"
         reason = getattr(error, "strerror", None) or damaged
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
 def _read_text(path: Path) -> str:
-    """Returns the text of a file, plain or compressed (.gz), or of STDIN; in UTF-8 or UTF-16."""
+    """Returns the text of a file, plain or compressed (.gz), or of STDIN, in UTF-8 or UTF-16."""
     if path == STDIN:
         content = sys.stdin.buffer.read()
         require(content.strip(), "it is empty: give score,in lines, or JSON")
@@ -157,23 +157,24 @@ def _read_text(path: Path) -> str:
         content = gzip.decompress(path.read_bytes())
     else:
         content = path.read_bytes()
-    is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return content.decode("utf-16" if is_utf_16 else "utf-8-sig")
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16")
+    return content.decode("utf-8-sig")
 
 
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
     """Returns the wanted columns of a CSV.
 
-    Tabs, semicolons, commas, bars or spaces separate the columns: the first by which a line has the wanted
-    names. Comments, which begin with #, and a title may be above that line. Empty rows and comments below it
-    are left out. Raises InputError if a row has more or fewer cells than there are names.
+    The separator is the first of tab, semicolon, comma, bar and space that finds a line with the wanted
+    names. Titles and comments (#) may be above this line. Empty rows and comments below it are left out.
+    Raises InputError if a row has more or fewer cells than there are names.
     """
     arrays.require_size("the scores", text.count("\n") - _MAX_LINES_ABOVE)
     file = io.StringIO(text, newline="")  # the csv module splits lines
     top = list(itertools.islice(file, _MAX_LINES_ABOVE + 1))
     line, separator = _find_header(top, wanted)
     names = _split(top[line].lstrip("# "), separator)
-    while names and not names[-1]:  # as a separator at the end of the line leaves it
+    while names and not names[-1]:  # after a separator at the end of the line
         names.pop()
     places = wanted.require(names)
     body = text[sum(map(len, top[: line + 1])) :]
@@ -200,13 +201,13 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
 
 
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
-    """Returns the index of the line that names the wanted columns, else the first, and its separator."""
+    """Returns the index of the line with the wanted names, or the first line, and its separator."""
     lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
     for number, separator in itertools.product(lines, _SEPARATORS):
         names = _split(top[number].lstrip("# "), separator)
         if wanted.find(names) is None:
             continue
-        # A line of words may be a sentence, which has another number of words than the line below it.
+        # A sentence is not a header: the line below it has a different number of words.
         below = next((line for line in top[number + 1 :] if line.strip()), top[number])
         if separator != " " or len(_split(below, " ")) == len(names):
             return number, separator
@@ -217,10 +218,9 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
 def _read_plain(
     body: str, separator: str, width: int, places: Mapping[str, int]
 ) -> dict[str, Any] | None:
-    """Returns the wanted columns of a CSV of plain ASCII numbers that can be read in one way only.
+    """Returns the wanted columns of a CSV of unambiguous ASCII numbers; None for any other CSV.
 
-    It is many times faster than the csv module. It returns None for all that might be refused, or read
-    otherwise, cell by cell.
+    It is many times faster than the csv module.
 
     Args:
       body: the lines below the names.
@@ -242,7 +242,7 @@ def _read_plain(
     for ours, index in places.items():
         if ours == "presence" or (ours == "in" and "out" not in places):
             is_clear = bool(np.isin(columns[ours], (0, 1)).all())
-        else:  # no point may separate thousands
+        else:  # points must be decimal
             decimals = (row[index] for row in top if "." in row[index])
             is_clear = "." not in body or not all(map(THOUSANDS.fullmatch, decimals))
         if not is_clear:
@@ -251,7 +251,7 @@ def _read_plain(
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Returns the cells of a line of CSV without blanks around them."""
+    """Returns the stripped cells of a line of CSV."""
     cells = next(csv.reader([line.strip("\r\n")], delimiter=separator, skipinitialspace=True), [])
     return [cell.strip() for cell in cells]
 
@@ -270,7 +270,7 @@ def read_json_columns(path: Path) -> Columns:
 def _parse_json(text: str) -> Columns:
     """Returns the columns of a JSON text by name: an object of lists or of objects by row, or records.
 
-    Raises InputError for a text that is no JSON, or JSON of another form.
+    Raises InputError for any other text.
     """
     try:
         loaded = json.loads(text, object_pairs_hook=_make_object)
@@ -281,7 +281,7 @@ def _parse_json(text: str) -> Columns:
         raise
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
         fix = 'give {"in": [...], "out": [...]}'
-        raise InputError(f"it is no JSON object of lists: {fix}") from None
+        raise InputError(f"it is not a JSON object of lists: {fix}") from None
     alike = all(set(column) == set(by_row[0]) for column in by_row)
     require(alike, "it has columns with other rows: give each column all rows")
     columns: Columns = dict(loaded)
@@ -292,7 +292,7 @@ def _parse_json(text: str) -> Columns:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object of JSON; raises InputError for a name that comes twice."""
+    """Returns an object of JSON; raises InputError for a duplicate name."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         require(name not in found, f"it has the name {shown(name)!r} twice: keep one of the two")
@@ -320,8 +320,8 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
       wanted: the wanted columns.
 
     Raises:
-      InputError: columns are missing, or one of two scores ends in NaN that may only fill it up to the length
-        of the other: counted as failed runs, they might make bounds too high.
+      InputError: columns are missing, or only one of two scores ends in NaN. This NaN may be padding, and
+        padding that counts as failed runs makes bounds too high.
     """
     columns = {}
     padded = []
@@ -335,7 +335,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
                 values = values.tolist()
         columns[ours] = values
     if len(padded) == 1 and "out" in columns:
-        reason = "failed runs, or only as long as the other column"
+        reason = "from failed runs or as padding to the other column's length"
         fix = "give score,in (1 or 0) in a row for each run"
-        raise InputError(f"{padded[0]} ends in NaN, of {reason}: {fix}")
+        raise InputError(f"{padded[0]} ends in NaN, {reason}: {fix}")
     return columns

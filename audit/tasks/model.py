@@ -16,17 +16,16 @@ def identity(features: Array) -> Array:
 
 
 class Model(NamedTuple):
-    """A network whose parameters are a single vector.
+    """A network with a flat parameter vector.
 
     Attributes:
       n_parameters: p.
       init: key -> theta (p,).
       unravel: theta -> the module's parameter tree.
       loss: (theta, (features, label)) -> scalar, of a single example.
-      module: takes a single example, without a batch axis; None for a model that is given by its loss.
+      module: takes a single example, without a batch axis; None for a model that is only a loss.
       criterion: (logits, label) -> scalar; None without a module.
-      inputs: features -> the floats of one example that the first layer sees; the module takes them in place
-        of the features too.
+      inputs: features -> the first layer's input, floats, which the module takes as features too.
     """
 
     n_parameters: int
@@ -38,10 +37,7 @@ class Model(NamedTuple):
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
-        """Returns the hash of the loss, a function that no other model shares.
-
-        The module is left out: its fields need not be hashable.
-        """
+        """Returns the hash of the loss, which is unique; a module may not be hashable."""
         return hash(self.loss)
 
 
@@ -51,22 +47,20 @@ def flat_model(
     criterion: Callable[[Array, Array], Array],
     inputs: Callable[[Array], Array] = identity,
 ) -> Model:
-    """Wraps a Flax module as a Model, whose parameters are a flat vector theta (p,).
+    """Returns a Flax module as a Model with a flat parameter vector theta (p,).
 
     Args:
       module: takes a single example, without a batch axis, and returns logits.
-      example: an example of the shape and dtype that the module is initialised for.
+      example: an example with the shape and dtype for the module's initialisation.
       criterion: (logits, label) -> the loss of a single example, ().
-      inputs: features of an example -> the floats that the module's first layer sees, for adversaries that
-        craft examples; by default the features themselves.
+      inputs: features of an example -> the first layer's input, for adversaries that craft examples.
     """
-    # Zeros of the parameters' shapes are enough to flatten trees like theirs: no parameters are drawn.
+    # Only shapes matter: no parameters are drawn.
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     template, unravel = ravel_pytree(zeros)
 
-    # Jitted, so that it is a single program, which is cached on disk: run one by one, the ConvNet's 78
-    # operations take 2 s in every process.
+    # One compiled program, cached on disk: the ConvNet's 78 single operations take 2 s in every process.
     @jax.jit
     def init(key: Array) -> Array:
         """Draws flat initial parameters (p,)."""
@@ -83,10 +77,7 @@ def flat_model(
 
 
 def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """Returns the function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
-
-    The module is applied to single examples, by vmap.
-    """
+    """Returns the function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,)."""
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
         """Returns the loss of each of a batch's B examples, (B,)."""

@@ -1,7 +1,6 @@
-"""The contract of what is trained: examples or clients, a model on them, and its own defaults.
+"""Models with their data and defaults, and the models of the repository, if it is there.
 
-`tasks` and `task` find the models of the repository; `audit` installed without it has none. Importing this
-starts no JAX.
+Importing this starts no JAX.
 """
 
 import hashlib
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Dataset(NamedTuple):
-    """Labelled examples, as a training run takes them.
+    """Labelled examples for training.
 
     Attributes:
-      features: (N, ...), float32 or whole numbers (bytes of images, say).
+      features: (N, ...), float32 or whole numbers such as bytes of images.
       labels: (N, ...); for classification, classes as int32 from 0.
-      source: a line that says where the arrays came from.
+      source: the origin of the arrays, in a line.
       checksum: SHA-256, in hex, of the canonical arrays (see `checksum_of`).
     """
 
@@ -46,8 +45,8 @@ class Clients(NamedTuple):
       labels: (N, ...), int32; for text one label for each position, 0 if it is padding.
       starts: (M,) int32, the first row of each client; clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
-      source: a line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the canonical arrays that the examples came from.
+      source: the origin of the arrays, in a line.
+      checksum: SHA-256, in hex, of the canonical arrays of the examples.
     """
 
     features: NDArray[np.generic]
@@ -77,10 +76,7 @@ class Clients(NamedTuple):
 
 
 def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """Returns the SHA-256, in hex, of named arrays: of each one's name, dtype, shape and little-endian bytes.
-
-    It is therefore the same on machines of either byte order.
-    """
+    """Returns the SHA-256, in hex, of named arrays: their names, dtypes, shapes and little-endian bytes."""
     digest = hashlib.sha256()
     for name, array in arrays.items():
         little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
@@ -90,11 +86,11 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The sources of data that a user gives; None for each that is not given.
+    """The user's sources of data, if any.
 
     Attributes:
       data_file: a data file.
-      tfds_dir: a folder of data that TFDS prepared, in place of a data file.
+      tfds_dir: a folder of prepared TFDS data, instead of a data file.
     """
 
     data_file: str | None = None
@@ -102,7 +98,7 @@ class Sources(NamedTuple):
 
 
 class DataShape(NamedTuple):
-    """The number of training examples of a data set, and the shape and the type of one example's features."""
+    """The number of training examples, and the shape and type of one example's features."""
 
     number: int
     shape: tuple[int, ...]
@@ -115,11 +111,11 @@ class Data(NamedTuple):
     Attributes:
       name: the name of its flag and of its cache file.
       label: its name for people.
-      checksum: the checksum of the arrays as every source gives them; None if they are computed, and so not
-        the same to the bit everywhere.
+      checksum: the checksum of the arrays from any source; None if they are computed, with rounding that
+        depends on the machine.
       load: sources -> the examples.
       file: the name of the data set that `data_file` replaces.
-      examples: the number and the shape of the examples that `load` gives without a file of the user's own.
+      examples: the number and the shape of the default examples.
     """
 
     name: str
@@ -135,24 +131,24 @@ MakeModel = Callable[[tuple[int, ...]], "Model"]
 
 
 class StepSeconds(NamedTuple):
-    """Measured seconds of a model-step on two cores of a Xeon: a fixed part, and a part for each example."""
+    """Seconds of a model-step, measured on two cores of a Xeon: a fixed part, and a part per example."""
 
     fixed: float
     per_example: float
 
     def of(self, batch_size: int) -> float:
-        """Returns the seconds of a model-step on so many examples."""
+        """Returns the seconds of a model-step on a batch of this size."""
         return self.fixed + batch_size * self.per_example
 
 
 class Convex(NamedTuple):
-    """A model with weights w whose loss l(w'x, y) of an example (x, y) is convex in the scalar w'x.
+    """A model with weights w and a loss l(w'x, y) that is convex in the scalar w'x.
 
-    A clipped gradient is then that of a convex loss too. The loss is b |x|^2-smooth in w.
+    The loss is b |x|^2-smooth in w. A clipped gradient is also the gradient of a convex loss.
 
     Attributes:
       curvature: b, the largest second derivative of l in w'x.
-      norm: the largest |x|, which the loader ensures for any data.
+      norm: the largest |x|, which the loader enforces.
     """
 
     curvature: float
@@ -163,10 +159,10 @@ class Curved(NamedTuple):
     """Limits on the curvature of a single example's loss, for any data and any parameters.
 
     Attributes:
-      largest_negative: m; no eigenvalue of the loss's Hessian is below -m.
-      largest_positive: L; no eigenvalue is above L.
-      largest_gradient: the largest norm of the loss's gradient; a clipping norm of at least this never clips.
-      reason: why these limits hold, in a few words.
+      largest_negative: m; the eigenvalues of the loss's Hessian are at least -m.
+      largest_positive: L; the eigenvalues are at most L.
+      largest_gradient: the largest norm of the loss's gradient.
+      reason: the reason for these limits, in a few words.
     """
 
     largest_negative: float
@@ -176,7 +172,7 @@ class Curved(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A model and the data that it is trained on.
+    """A model and its training data.
 
     Attributes:
       name: the name that users type.
@@ -187,17 +183,17 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate: the default learning rate.
       batch_size: the default batch size.
-      clipping: the name of the fastest clipping strategy that takes the model.
-      over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's law
-        has a formula (Errata H16).
+      clipping: the name of the model's fastest clipping strategy.
+      over_parameterised: whether real gradients do not move a crafted coordinate. Its score's law then has a
+        formula (Errata H16).
       step_seconds: the seconds of a model-step.
-      canaries: the number of canaries a run that `auto` stands for, so few that they hardly disturb each
-        other (README, "Many canaries a run").
-      directions: the number of fresh directions a run: a power of 2 that is at most an eighth of the
-        parameters, and small enough for drawing them to take no longer than training.
-      convex: the limits that make its steps Lipschitz, if its loss is convex in a scalar; else None.
-      not_convex: why its steps have no known Lipschitz constant, if `convex` is None.
-      curved: the limits on its curvature, if it has any and `convex` is None; else None.
+      canaries: the number of canaries a run for `auto`: they hardly disturb each other (README, "Many
+        canaries a run").
+      directions: the number of fresh directions a run for `auto`: a power of 2, at most an eighth of the
+        parameters, with draws that do not take longer than training.
+      convex: the limits that make its steps Lipschitz, if its loss is convex in a scalar.
+      not_convex: the reason why its steps have no known Lipschitz constant, without `convex`.
+      curved: the limits on its curvature, if known, without `convex`.
       smooth: whether its loss has no kinks, so that constants may be measured along training runs.
     """
 
@@ -225,14 +221,14 @@ Test = tuple[NDArray[np.generic], NDArray[np.integer]]
 
 
 class Federation(NamedTuple):
-    """Clients, and examples to test the model on; if these are None, it is tested on the clients' own."""
+    """Clients and test examples; if these are None, the clients' examples test the model."""
 
     clients: Clients
     test: Test | None
 
 
 class Dealing(Protocol):
-    """How examples are dealt to clients: their number, how unevenly (alpha), and the seed."""
+    """How examples are dealt to clients: number of clients, unevenness (alpha) and seed."""
 
     @property
     def clients(self) -> int: ...
@@ -264,48 +260,36 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def tasks() -> Mapping[str, Task]:
-    """Returns the tasks of the models that train on examples, by model; empty if `models/` can't be used."""
+    """Returns the tasks of models that train on examples, by model; {} without `models/`."""
     zoo = _find_zoo()
     return {} if isinstance(zoo, str) else zoo.TASKS
 
 
-def federated_tasks() -> Mapping[str, FederatedTask]:
-    """Returns the tasks of the models that train on clients, by model; empty if `models/` can't be used."""
-    zoo = _find_zoo()
-    return {} if isinstance(zoo, str) else zoo.FEDERATED_TASKS
-
-
 def task(model: str) -> Task:
-    """Returns the task of a model of `models/` that trains on examples.
-
-    Raises InputError for an unknown name, for a model that trains only on clients, and if `models/` can't be
-    used.
-    """
-    zoo = _find_zoo()
-    require(not isinstance(zoo, str), f"`model={model}` is a model of the repository: {zoo}")
-    row: Task = zoo.task(model)
+    """Returns the task of a repository model that trains on examples; raises InputError without one."""
+    row: Task = _require_zoo(model).task(model)
     return row
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task of a model of `models/` that trains on clients.
+    """Returns the task of a repository model that trains on clients; raises InputError without one."""
+    row: FederatedTask = _require_zoo(model).federated_task(model)
+    return row
 
-    Raises InputError for an unknown name, and if `models/` can't be used.
-    """
+
+def _require_zoo(model: str) -> Any:
+    """Returns the module `models.catalogue`; raises InputError if it can't be used."""
     zoo = _find_zoo()
     require(not isinstance(zoo, str), f"`model={model}` is a model of the repository: {zoo}")
-    row: FederatedTask = zoo.federated_task(model)
-    return row
+    return zoo
 
 
 @cache
 def _find_zoo() -> Any:
-    """Returns the module `models.catalogue`, or a string: why it can't be used, with what to do.
+    """Returns the module `models.catalogue`, or a string with the reason why it can't be used, and advice.
 
-    It is the only module of `models/` to which the library refers. From now on `import models` works, even if
-    the repository's root is not on sys.path.
+    It is the library's only import from `models/`. Adds the repository's root to sys.path if needed.
     """
-    # `audit` may be installed without the repository: there is no run.sh then.
     if not (_ROOT / "run.sh").is_file():
         fix = "give your own model to audit.audit_loss"
         return f"{fix}, or run your script in a clone of the repository"
@@ -314,9 +298,9 @@ def _find_zoo() -> Any:
         importlib.invalidate_caches()
     spec = importlib.util.find_spec("models")
     assert spec is not None
-    # Another package or module of that name may come first: a module has no folder, but a file, its origin.
+    # Another package or module named `models` may come first; a module has no folder, only a file.
     locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
     if Path(locations[0]).resolve() == _ROOT / "models":
         return importlib.import_module("models.catalogue")
     fix = "rename that, or start your script with ./run.sh python"
-    return f"{locations[0]} stands in its way; {fix}"
+    return f"{locations[0]} has the same name; {fix}"

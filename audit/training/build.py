@@ -29,8 +29,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Compiled programs are found by the functions that are compiled in (`Game`). So what makes such a function is
-# cached: equal arguments give the same function.
+# Compiled programs are keyed by their functions (`Game`), so functions that make them are cached: equal
+# arguments give the same function.
 
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
@@ -40,8 +40,8 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 }
 
 
-# (model) -> the function (theta, batch, C) -> the clipped sum of a batch, the fastest first: for
-# narrow networks of dense layers, for more kinds of layers, and for any model.
+# model -> the function (theta, batch, C) -> the batch's clipped sum. The fastest first: for narrow dense
+# networks, for more kinds of layers, and for any model.
 CLIPPING: dict[str, Callable[[Model], ClippedSum]] = {
     "book_keeping": lru_cache(MOST_PROGRAMS)(
         lambda model: book_keeping(model.module, model.unravel, model.criterion)
@@ -58,7 +58,7 @@ class Trainee(NamedTuple):
 
     Attributes:
       model: the model.
-      classes: the number of classes of its labels; 0 where labels are no classes.
+      classes: the number of classes; 0 if labels are not classes.
       clipping: the clipping strategy, a key of CLIPPING.
     """
 
@@ -69,7 +69,7 @@ class Trainee(NamedTuple):
 
 @lru_cache(MOST_PROGRAMS)
 def _at_precision(function: F, precision: str) -> F:
-    """Returns a function that computes its matrix products in float32 or, on a GPU, in TF32."""
+    """Returns a function with matrix products in float32 or, on a GPU, in TF32."""
     if precision == "tf32":
         platform = jax.default_backend()
         require(platform == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {platform}")
@@ -83,7 +83,7 @@ def _at_precision(function: F, precision: str) -> F:
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """Returns one of the repository's models, by its name, for a data set whose features have this shape."""
+    """Returns one of the repository's models by name, for the shape of a data set's features."""
     row = task(model)
     return Trainee(row.make(dataset.features.shape[1:]), row.classes, row.clipping)
 
@@ -99,8 +99,8 @@ def build(
     Args:
       setting: the setting of the audit.
       dataset: the training examples.
-      trained: the model; by default the repository's of the setting's name.
-      own: the caller's own adversary; by default the setting's adversary is made.
+      trained: the model; by default the repository's model of the setting's name.
+      own: a custom adversary; by default the setting's adversary.
 
     Raises:
       InputError: setting, data, model and adversary don't fit.
@@ -129,10 +129,9 @@ def build(
         return trajectory
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        """Returns the final model (p,) of training without noise, as an adversary forecasts a run.
+        """Returns the final model (p,) of training without noise, an adversary's forecast of a run.
 
-        Each canary is inserted times the probability with which it is present: a fair coin decides whether it
-        is in. If it is, a step takes it with the sampler's chance.
+        Each canary is multiplied by its probability of joining a step: 1/2 times the sampler's chance.
         """
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
         compiled = _compile_rehearsal(mechanism, craft)
@@ -158,9 +157,9 @@ def build(
     is_same = adversary.canaries == setting.canaries
     require(is_same, f"{mismatch} {adversary.canaries}: {fix}")
 
-    # Poisson sampling tosses a coin for each canary and step. Samplers with epochs draw a step of each epoch:
-    # by shuffling, which deals the canaries evenly to the steps, or for each canary by itself. Otherwise the
-    # schedule fixes which steps take canaries.
+    # Poisson sampling tosses a coin for each canary and step. Samplers with epochs draw a step of each epoch,
+    # either by shuffling, which deals the canaries evenly to the steps, or independently for each canary.
+    # Without a sampler, the schedule fixes the steps.
     sampler = setting.sampling
     join: base.Join | None = None
     if sampler.name == POISSON:
@@ -170,7 +169,6 @@ def build(
     elif sampler.batches:
         join = joining.draw_by_dice(sampler.batches)
 
-    # A training step computes the canaries too, and in the same precision.
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
         mechanism=mechanism,
@@ -187,10 +185,9 @@ def build(
 
 
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
-    """Returns the mini-batches (T, B) of a setting's steps, and the mask of the steps that insert canaries.
+    """Returns the mini-batches (T, B) of a setting's steps, the same in all runs, and the insertion mask.
 
-    The setting's seed decides the batches: they are the same in all runs. The mask is (T,) where all canaries
-    share their steps, or (T, K) where each of K canaries has its own.
+    The mask is (T,) if canaries share their steps, or (T, K) if each of K canaries has different steps.
     """
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
@@ -199,8 +196,8 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     if not times:  # step `place` of each period inserts, for all canaries alike
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
-    # Each canary has `times` random steps, the same in all runs. `base.fixed_shuffle` folds epochs' numbers
-    # into the same key; this number is beyond any epoch's.
+    # Each canary has `times` random steps, the same in all runs. `base.fixed_shuffle` folds numbers of epochs
+    # into the same key; this number is larger than any of them.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
     drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, times)
     return Schedule(batches, jnp.asarray(drawn))
@@ -243,9 +240,9 @@ def _compile_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Wrapped:
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the circumstances of a training run by name: data source, versions, device, time.
+    """Returns the data source, versions, device and time of a training run, by name.
 
-    They do not decide the distribution of the scores, but may explain differences in their last bits.
+    They may explain differences in the last bits of scores.
     """
     return {
         "data": dataset.source,

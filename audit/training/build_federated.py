@@ -23,19 +23,19 @@ from audit.tasks.task import Clients, Test, federated_task
 from audit.training import game
 from audit.training.game import Game
 
-_SEGMENT_CLIENTS = 250  # about how many clients' updates there are between two checkpoints
+_SEGMENT_CLIENTS = 250  # approximate number of client updates between two checkpoints
 _MAX_TEST_EXAMPLES = 10_000
 _MAX_TEST_LABELS = 100_000  # text has a label for every position of an example
 
 
 class Participation(NamedTuple):
-    """Which clients and canaries take part in which of T rounds.
+    """The clients and canaries of each of T rounds.
 
     Attributes:
       clients: (T, W) the indices of each round's clients.
-      canaries: (T, K) 1 in the rounds in which each of K canaries takes part, if it is in at all; else 0.
-      mean: the mean number of participants of a round: clients, and canaries that are in.
-      most: the largest number of rounds in which any one client takes part.
+      canaries: (T, K) 1 if a round has the canary, provided that its coin inserts it; else 0.
+      mean: the mean number of participants of a round: clients and inserted canaries.
+      most: the largest number of rounds of any client.
     """
 
     clients: NDArray[np.int32]
@@ -55,15 +55,14 @@ def checksum(clients: Clients) -> str:
 
 
 def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
-    """Draws from the setting's seed which clients and canaries take part in which round.
+    """Draws the clients and canaries of each round from the setting's seed.
 
-    Each canary takes part in `setting.repetitions` rounds. Raises InputError if there are too few clients for
-    a cohort.
+    Each canary takes part in `setting.repetitions` rounds. Raises InputError if there are fewer clients than
+    a cohort needs.
     """
     key = game.root(setting.seed, "batches")
     members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
-    # The canaries' draws fold this key once more: no draw has the clients' key. Other keys would change all
-    # stored scores.
+    # Stored scores depend on these keys.
     canary_key = jax.random.fold_in(key, 1)
     mask = cohorts.repeated(canary_key, setting.canaries, setting.rounds, setting.repetitions)
     return Participation(
@@ -84,7 +83,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         round_noise.multiplier,
         own=fedavg.Federated(  # the hyperparameters that only DP-FedAvg has
             setting.client_learning_rate,
-            denominator=participation.mean,  # by which the sum of a round's updates is divided
+            denominator=participation.mean,
             target_quantile=setting.quantile,
             quantile_rate=round_noise.quantile_rate,
             count_noise=round_noise.on_count,
@@ -92,15 +91,12 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     )
     chosen = _choose_for_devices(setting, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
-    # Clients that are next to each other train in one block. Sorted, they take about as many steps each.
+    # Neighbouring clients train in one block. Sorted by size, they need about equal numbers of steps.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        """Returns the final model (p,) of training from theta_0 (p,) without noise and canaries.
-
-        A single device trains it for the adversary: a round's clients are not spread over devices.
-        """
+        """Returns the final model (p,) of training on one device from theta_0, without noise and canaries."""
         on_one_device = fedavg.mechanism(chosen._replace(spreads=False))
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
@@ -120,17 +116,17 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
 
 def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array]) -> Adversary:
-    """Returns the one-shot adversary, whose scores are cosines with the models that it sees.
+    """Returns the one-shot adversary: its scores are cosines with the models that it sees.
 
-    `rehearse` returns the final model without noise and canaries, of an initial one.
+    `rehearse` maps an initial model to the final model of training without noise and canaries.
     """
-    # "all" sees every round's model, and takes the largest cosine with its moves; "means" with the noisy
-    # means of updates, which follow from the moves and the momentum.
+    # "all" takes the largest cosine with the moves of each round's model. "means" takes the largest cosine
+    # with the noisy means of updates, which follow from the moves and the momentum.
     if setting.observe == "all":
         return directions.largest_cosines(setting.canaries)
     if setting.observe == "means":
         return directions.largest_cosines(setting.canaries, setting.momentum)
-    # The others see only the final model: the cosine is with its displacement from another one.
+    # The others see only the final model, and take the cosine with its displacement from an origin.
     origins = {
         "final": directions.initial_model,
         "weights": directions.zero_model,
@@ -141,21 +137,20 @@ def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns what DP-FedAvg compiles in for clients with at most so many examples, on a CPU."""
+    """Returns the static part of DP-FedAvg for clients with up to `most_examples` examples, on a CPU."""
     return fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
-        batch_size=min(setting.batch_size, most_examples),  # further places would be empty
+        batch_size=min(setting.batch_size, most_examples),
         epochs=setting.client_epochs,
         most_examples=most_examples,
     )
 
 
 def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
-    """Returns what DP-FedAvg compiles in.
+    """Returns the static part of DP-FedAvg for this machine.
 
-    A device trains a block of clients at once. On a CPU a block is 4 clients, on other devices as many as
-    memory takes.
+    A device trains a block of clients at once: 4 clients on a CPU, as many as fit into memory on others.
     """
     model = federated_task(setting.model).make()
     chosen = choose(setting, model, int(clients.counts.max()))
@@ -168,7 +163,6 @@ def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.F
         return chosen
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     memory = fedavg.client_memory(chosen, theta, tuple(map(jax.typeof, clients.arrays)))
-    # As many as one device's memory takes. A device whose share of the cohort is smaller trains only that.
     block = ensemble.chunk_size(setting.cohort, memory, devices._replace(number=1))
     return chosen._replace(block=block)
 
@@ -178,12 +172,12 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that measures the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the share of labels that are a model's first choice; padding does not count. It is measured on
-    at most 10,000 examples with at most 100,000 labels: on every n-th example where there are more.
+    Accuracy is the share of labels, without padding, that are a model's first choice. Every n-th example is
+    used, up to 10,000 examples and 100,000 labels.
 
     Args:
       setting: the setting, which names the model.
-      clients: the clients' data, whose examples are used where there are no test data.
+      clients: the clients' data, used if there are no test data.
       test: the test data's features and labels, or None.
     """
     row = federated_task(setting.model)
@@ -196,10 +190,10 @@ def accuracy(
     @jax.jit
     @partial(jax.vmap, in_axes=(0, None, None))  # over models
     def measure(theta: Array, features: Array, labels: Array) -> Array:
-        """Returns the share of labels, padding left out, that are the first choice of a model (p,)."""
+        """Returns the accuracy of a model (p,)."""
 
         def choose(example: Array) -> Array:
-            """Returns the first choice of a single example; of a text, that of each position."""
+            """Returns the first choice for an example; for a text, one for each position."""
             logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
             return jnp.argmax(logits, axis=-1)
 

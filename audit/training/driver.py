@@ -1,6 +1,6 @@
-"""The driver of an audit: trains the runs that a store lacks, until enough is proven, concludes, and keeps.
+"""The driver of an audit: trains the missing runs of a store, concludes, and writes the conclusion.
 
-Audits from Python, the command `audit` and the cells of sweeps all go through it.
+Python's audits, the command `audit` and the cells of sweeps all use it.
 """
 
 import json
@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-
-import numpy as np
 
 from audit.conclusions import lipschitz, measuring, results
 from audit.conclusions.concluded import conclude_setting
@@ -25,7 +23,7 @@ from audit.runtime.machine import Progress
 from audit.settings import make
 from audit.settings.setting import Setting, flat, identity, summary
 from audit.storage import files
-from audit.storage.store import FIGURE, Scores, Store
+from audit.storage.store import FIGURE, Scores, Store, count_runs
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from audit.training.game import Game, Trained
@@ -34,17 +32,17 @@ from audit.written import Level
 PAGE = "report.html"
 _USUAL_LEVEL = Level()
 
-# (conclusion) -> the first number of runs that proves enough; None if all runs do not yet.
+# (conclusion) -> the first number of runs that proves enough; None if more runs are needed.
 Until = Callable[[Conclusion], int | None]
 
 
 class GameRecipe(NamedTuple):
-    """How to make a game; it can be sent to processes that have no store.
+    """How to make a game, in a form that other processes can receive.
 
     Attributes:
       key: a text that is the same for equal games on equal data.
       make: (data) -> the game; raises InputError if it can't be made.
-      about: (data) -> the versions and devices of the process, which are stored with its scores.
+      about: (data) -> the versions and devices of the process.
     """
 
     key: str
@@ -53,24 +51,23 @@ class GameRecipe(NamedTuple):
 
 
 class Trainer(Protocol):
-    """What trains the runs of a game, here or elsewhere."""
+    """An object that trains the runs of a game, here or on other machines."""
 
     def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
-        """Trains the runs that the store lacks, and returns the scores of all runs.
+        """Trains the missing runs of a store, and returns the scores of all runs.
 
         Args:
           store: the store.
-          runs: the number of runs that the store is to have afterwards.
-          most: the most runs that will have to be trained; chunks are no larger.
-          progress: called with 0 once all is compiled, then with the number of runs trained since the last
-            call.
+          runs: the total number of runs.
+          most: the largest size of a chunk.
+          progress: called with 0 after compilation, then with the number of runs trained since the last call.
         """
 
     def stage(self, runs: int) -> int:
-        """Returns how many of these runs are best trained between two looks at what they prove."""
+        """Returns the best number of runs, up to `runs`, to train before the next conclusion."""
 
     def about(self) -> dict[str, Any]:
-        """Returns the versions and devices of the training, to be stored with the scores."""
+        """Returns the versions and devices of the training."""
 
 
 class LocalTrainer:
@@ -83,22 +80,22 @@ class LocalTrainer:
         self.stage = partial(game.chunk_size, self._game)
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains the runs that the store lacks, in chunks of what fits into memory; see `Trainer`."""
+        """Trains the missing runs in chunks that fit into memory; see `Trainer`."""
         return game.train(self._game, store, runs, self.stage(most), progress=progress)
 
 
 class Request(NamedTuple):
-    """What is audited, and when training stops.
+    """A request for an audit.
 
     Attributes:
       setting: the training and its adversary.
-      dataset: the data to train on.
-      runs: the most models to train.
-      recipe: how the game is made.
+      dataset: the training data.
+      runs: the largest number of models to train.
+      recipe: how to make the game.
       level: the delta and the confidence of the bounds.
-      find_steps: (store) -> the Lipschitz constants of the training's steps; None if they are not known.
-      model: the checksum of a caller's own model; None for the repository's models.
-      until: the rule that decides when enough is proven to stop training; None to train all runs.
+      find_steps: (store) -> the Lipschitz constants of the training steps, or None if unknown.
+      model: the checksum of a custom model; None for the repository's models.
+      until: the rule that stops training early; None to train all runs.
     """
 
     setting: Setting
@@ -111,22 +108,22 @@ class Request(NamedTuple):
     until: Until | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
-        """Returns the conclusion from scores, with the bound on what the last model leaks."""
+        """Returns the conclusion from scores, with the hidden-state bound if constants are known."""
         steps = self.find_steps(store)
         is_own = self.model is not None
         return conclude_setting(scores, self.setting, self.level, own_model=is_own, steps=steps)
 
 
 class Finished(NamedTuple):
-    """An audit whose training is finished, and its conclusion.
+    """A finished audit.
 
     Attributes:
-      request: what was audited; its `runs` is the number of runs that there are.
+      request: the request; its `runs` is the number of runs in `scores`.
       store: the store of the scores.
       scores: the scores of all runs.
       conclusion: the conclusion from them.
-      provenance: the versions and devices that trained them.
-      trained: what training took in this process; None if the store had all runs already.
+      provenance: the versions and devices of the training.
+      trained: the cost of training in this process; None if the store had all runs already.
     """
 
     request: Request
@@ -137,7 +134,7 @@ class Finished(NamedTuple):
     trained: Trained | None = None
 
     def circumstances(self) -> dict[str, Any]:
-        """Returns a result's fields next to the bounds: setting, runs, provenance and the store's folder."""
+        """Returns a result's setting, runs, provenance and folder, by name."""
         return {
             "setting": flat(self.request.setting),
             "runs": self.request.runs,
@@ -156,17 +153,17 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    The upper bound on what the last model leaks needs to know how far a training step can drive two models
-    apart. For some models this is measured along training runs, and kept in the store.
+    The hidden-state bound needs the steps' Lipschitz constants. For some models they are measured along
+    training runs, and stored.
 
     Args:
       setting: the training and its adversary.
-      dataset: the data.
-      runs: the most models to train.
+      dataset: the training data.
+      runs: the largest number of models to train.
       level: the delta and the confidence of the bounds.
-      rehearsed: the number of runs along which the steps' Lipschitz constants are measured if the store lacks
-        them; None to measure nothing.
-      until: the rule that decides when enough is proven to stop training.
+      rehearsed: the number of runs that measure the steps' Lipschitz constants if the store does not have
+        them; None to skip the measurement.
+      until: the rule that stops training early.
     """
 
     def find_steps(store: Store) -> Steps | None:
@@ -181,7 +178,7 @@ def make_request(
 
 
 def make_recipe(setting: Setting, dataset: Dataset) -> GameRecipe:
-    """Returns how any process makes the game of a setting of one of the repository's models."""
+    """Returns the recipe for the game of one of the repository's models."""
     key = json.dumps([identity(setting), dataset.checksum])
     return GameRecipe(key, partial(build.build, setting), build.provenance)
 
@@ -192,15 +189,15 @@ def audit(
     engines: AbstractContextManager[Any] | None = None,
     report: Progress | None = None,
 ) -> Finished:
-    """Trains the runs that the store lacks, and concludes.
+    """Trains the missing runs, and concludes.
 
     Training stops early if fewer runs than requested prove enough by the rule `request.until`.
 
     Args:
-      request: what is audited.
+      request: the request.
       out: the folder of all stores.
-      engines: a context that yields the engine that trains, whose `trainer` maps (recipe, data) to a
-        `Trainer`; by default that of this process. It is entered only if there is something to train.
+      engines: a context that yields an engine. The engine's `trainer` maps (recipe, data) to a `Trainer`; by
+        default this process trains. The context is entered only if runs are missing.
       report: called with the number of runs trained since the last call; by default a progress bar shows it.
 
     Raises:
@@ -222,7 +219,6 @@ def audit(
             store = make.open_store(out, setting, dataset, model=request.model)
             trained = _train(request, store, trainer, report)
             provenance = trainer.about()
-        # There are fewer runs than requested if training stopped early.
         scores = trained.scores
         request = request._replace(runs=len(scores.scores))
     conclusion = request.conclude(store, scores)
@@ -234,7 +230,7 @@ def keep(finished: Finished, pictures: Sequence[str] = (), **more: Any) -> None:
 
     Args:
       finished: the audit.
-      pictures: what is written next to audit.json: FIGURE and PAGE, or one of them.
+      pictures: the files to write next to audit.json: FIGURE, PAGE or both.
       **more: further entries of audit.json.
 
     Raises:
@@ -256,27 +252,26 @@ def keep(finished: Finished, pictures: Sequence[str] = (), **more: Any) -> None:
 
 
 def until_epsilon(epsilon: float) -> Until:
-    """Returns the rule to train until `epsilon` is proven by the bound that assumes nothing."""
+    """Returns the rule to train until the assumption-free bound proves `epsilon`."""
     return lambda conclusion: _find_first_reaching(conclusion.path, epsilon)
 
 
 def until_multiple(multiple: float) -> Until:
     """Returns the rule to train until a multiple of the claim is proven.
 
-    If the claim is an epsilon, `multiple` times this epsilon has to be proven, by the bound that assumes
-    nothing. If the claim is mu-GDP, `multiple` times mu has to be proven, by the lower bound on mu of an
-    audit whose runs each draw their own canaries (exact_null_gdp).
+    If the claim is an epsilon, the assumption-free bound must prove `multiple` times this epsilon. If the
+    claim is mu-GDP, the lower bound on mu (exact_null_gdp) must prove `multiple` times mu.
     """
 
     def find_first(conclusion: Conclusion) -> int | None:
-        """Returns the first number of runs that proves enough; None if none does, or without a claim."""
+        """Returns the first number of runs that proves enough; None without one, or without a claim."""
         mu = conclusion.tightest_mu
         upper = conclusion.tightest
         if upper is None:
             return None
         if mu is None:
             return _find_first_reaching(conclusion.path, multiple * upper.epsilon)
-        # All audits that may stop early have the bound on mu, whose path is in epsilon too.
+        # All audits that may stop early have a bound on mu, and its path is in epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _find_first_reaching(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
 
@@ -284,18 +279,18 @@ def until_multiple(multiple: float) -> Until:
 
 
 def until_refuted(conclusion: Conclusion) -> int | None:
-    """Returns the number of runs after which the claim was refuted; None if it is not refuted."""
+    """Returns the number of runs that refuted the claim; None if it is not refuted."""
     test = conclusion.claim_test
     return test.runs if test is not None and test.refuted else None
 
 
 def _find_first_reaching(path: Sequence[float], epsilon: float) -> int | None:
-    """Returns the first number of runs after which a bound is at least epsilon; None if it never is."""
+    """Returns the first number of runs with a bound of at least epsilon; None without one."""
     return next((runs for runs, proven in enumerate(path, 1) if proven >= epsilon), None)
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request with the first number of runs that satisfies `until`, if the store has so many."""
+    """Returns the request for the first number of stored runs that satisfies `until`, if one does."""
     held = min(store.runs_held(), request.runs)
     if not held or request.until is None:
         return request
@@ -304,13 +299,13 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 
 
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
-    """Trains the runs that the store lacks; with `until`, in stages until enough is proven.
+    """Trains the missing runs; with `until`, in stages until enough is proven.
 
-    A progress bar shows the runs, unless their number is reported, and what is proven. The returned scores
-    are those of the first number of runs that proves enough: they do not depend on the size of stages.
+    The returned scores are those of the first number of runs that proves enough. They do not depend on the
+    size of stages.
     """
     most = request.runs
-    missing = int(np.diff(store.missing(most)).sum())
+    missing = count_runs(store.missing(most))
     if request.until is None:
         with nullcontext(report) if report else machine.bar(missing) as advance:
             return trainer.train(store, most, most, advance)
@@ -319,16 +314,15 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     trained = None
     runs = 0
     status = "training"
-    # The bar calls the functions whenever it is redrawn. It is not filled at the end if training stops early.
+    # The bar calls the functions whenever it is redrawn, and stays where it is if training stops early.
     with machine.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
         while runs < most:
-            # Other workers may have stored runs meanwhile: the stage begins after them.
+            # Other processes may have stored runs meanwhile: the stage begins after them.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, stage, bar).after(trained)
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
-            # The last stage may have runs beyond the first number that proves enough.
             if enough := request.until(conclusion):
                 return trained._replace(scores=trained.scores.of_first(enough))
     assert trained is not None  # there is at least a run

@@ -1,18 +1,16 @@
 """The distinguishing game: R runs of K canaries, each in or out, become scores, chunk by chunk.
 
-Randomness. Everything is drawn from roots under the seed, each with a name:
+Every draw comes from a named root under the seed:
 
     theta    the shared initialisation, or run i's own from fold_in(., i)
     batches  the fixed shuffle
-    guess    what an adversary that does not know theta_0 takes it to be
-    canary   what the adversary draws before training
-    noise    run i's noise at step t from fold_in(fold_in(., i), t), which also gives the coins by which its
-             canaries join step t, where they are sampled
-    presence run i's coins from fold_in(., i), where it has several canaries
-    own      run i's own canaries from fold_in(., i), where an adversary draws them afresh for every run
+    guess    the theta_0 that an adversary assumes if it does not know the real one
+    canary   the adversary's draws before training
+    noise    run i's noise at step t, and the coins of sampled canaries, from fold_in(fold_in(., i), t)
+    presence run i's coins from fold_in(., i), if it has several canaries
+    own      run i's own canaries from fold_in(., i), if the adversary draws canaries for each run
 
-A run's draws depend only on the seed and its index: not on its chunk, the number of devices or where a
-resumed run began.
+A run's draws depend only on the seed and its index: not on its chunk, the number of devices or a resume.
 """
 
 import functools
@@ -53,22 +51,20 @@ from audit.storage.store import Checkpoints, Range, Scores, Store, cut, hold
 class Game(NamedTuple):
     """A training configuration and its adversary; arrays on the device, everything else static.
 
-    Games share compiled programs if the functions that are compiled in are equal, and all other arrays and
-    numbers are arguments of these programs.
+    Games with equal functions share compiled programs. Arrays and numbers are arguments of these programs.
 
     Attributes:
-      mechanism: the mechanism that trains.
+      mechanism: the training mechanism.
       adversary: the adversary that attacks it.
       init: key -> theta_0 (p,).
-      data: the data that the mechanism trains on.
+      data: the training data.
       hyper: the mechanism's hyperparameters.
       schedule: the mini-batches and the insertion mask.
       seed: the seed of all randomness.
-      unknown_initialisation: whether every run draws its own theta_0, and the adversary assumes yet another
-        draw.
-      join: the draw, unseen by the adversary, of the canaries that join a step; None: all that are in join.
-      sampling_rate: the presence that `join` gets for a canary that is in.
-      segment_steps: the most steps of a segment, after each of which progress and checkpoints come.
+      unknown_initialisation: whether each run draws its own theta_0. The adversary then assumes another draw.
+      join: draws which canaries join a step, unseen by the adversary; None if all inserted canaries join.
+      sampling_rate: the presence that `join` gets for an inserted canary.
+      segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
 
     mechanism: Mechanism
@@ -84,7 +80,7 @@ class Game(NamedTuple):
     segment_steps: int = ensemble.SEGMENT_STEPS
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns whether each of the K canaries is in, (R, K), for the runs of these indices (R,)."""
+        """Returns whether each of the K canaries is inserted, (R, K), in the runs of these indices (R,)."""
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         return presence(runs, self.adversary.canaries, self.seed)
@@ -95,17 +91,13 @@ class Game(NamedTuple):
         return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
     def describe_scores(self, first: int, scores: Array) -> Scores:
-        """Returns scores with which canaries are in, and two numbers of the law of those that are out.
+        """Returns the scores (n, K) of n consecutive runs with their presence and their null law's numbers.
 
-        For cosines of uniform directions the number is the directions' dimension p. For canaries that are
-        ranked among fresh draws it is the number of draws. Elsewhere they are 0.
+        Raises InputError if scores are not finite, because a model diverged.
 
         Args:
-          first: the index of the first of n consecutive runs.
-          scores: (n, K) their scores.
-
-        Raises:
-          InputError: scores are not finite, as those of a diverged model.
+          first: the index of the first run.
+          scores: (n, K).
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -115,7 +107,7 @@ class Game(NamedTuple):
             raise InputError(f"run {first + diverged[0]} diverged ({count}): {fix}")
         null = self.adversary.null
         dimension = 0
-        if null.law_is_known:  # the size of theta, by its shape: any key will do
+        if null.law_is_known:  # any key gives the size of theta
             dimension = jax.eval_shape(self.init, jax.random.key(0)).size
         present = self.presence(np.arange(first, first + len(scores)))
         return Scores(first, scores_64, present, dimension, null.draws)
@@ -126,10 +118,10 @@ class Midway(NamedTuple):
 
     Attributes:
       first: the index of its first run.
-      steps: the number of steps done.
+      steps: the number of completed steps.
       thetas: the models (R, p).
-      scores: () -> the models' scores (R, K), as if training ended now.
-      craft: () -> the canaries that the next step may insert, with a leading axis (R,).
+      scores: () -> the models' scores (R, K) if training ended now.
+      craft: () -> the next step's canaries, with a leading axis (R,).
     """
 
     first: int
@@ -143,16 +135,16 @@ Watch = Callable[[Midway], object]  # looks at a chunk after each segment
 
 
 def root(seed: int, name: str) -> Array:
-    """Returns the named root of a seed's randomness, a typed threefry key (see the module for the names)."""
+    """Returns a named root of a seed's randomness, a typed threefry key. The module lists the names."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
-    """Returns whether each of K canaries is in, for each of R runs: (R, K).
+    """Returns whether each of K canaries is inserted, for each of R runs: (R, K).
 
-    A single canary is in if the run's index is odd, else out: of consecutive runs, as many have it as lack
-    it, give or take a run. Several canaries are each in with probability 1/2, independently.
+    A single canary is inserted in runs with an odd index. Of several canaries, each is inserted with
+    probability 1/2, independently.
 
     Args:
       runs: the indices of the runs, (R,).
@@ -171,7 +163,7 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
 
 
 def chunk_size(game: Game, runs: int) -> int:
-    """Returns how many of `runs` runs to train at once, for chunks of about equal size that fit memory."""
+    """Returns the number of runs to train at once: chunks fit into memory and have about equal sizes."""
     batch_size = game.schedule.batches.shape[1]  # `batches` is (steps, B)
     example = tuple(map(jax.typeof, game.data))
     return ensemble.chunk_size(
@@ -183,8 +175,8 @@ def chunk_size(game: Game, runs: int) -> int:
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> StepMemory:
-    """Returns an estimate of the memory that a single run's step takes on data of these shapes and types."""
-    theta_0 = init(jax.random.key(0))  # only its shape matters: any key will do
+    """Returns an estimate of the memory of one run's step on data of these shapes and types."""
+    theta_0 = init(jax.random.key(0))  # only its shape matters
     return mechanism.memory(theta_0, data, batch_size)
 
 
@@ -196,23 +188,22 @@ def play(
     checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Scores]:
-    """Trains the runs of every range chunk by chunk and yields each chunk's scores.
+    """Trains the runs of all ranges chunk by chunk and yields each chunk's scores.
 
     Args:
       game: the game to play.
       ranges: ranges of runs, [start, stop).
       chunk: the number of runs of a chunk.
-      progress: called with (0, 0) when all is compiled, and with (runs, steps) after each segment.
-      checkpoints: the place of checkpoints, if any. A chunk that was interrupted goes on from its last
-        checkpoint, and its scores are the same to the bit. A chunk's checkpoints are removed once the caller
-        took its scores.
+      progress: called with (0, 0) after compilation, and with (runs, steps) after each segment.
+      checkpoints: the checkpoints, if any. An interrupted chunk continues from its last checkpoint with
+        bit-identical scores. Its checkpoints are removed after the caller took its scores.
       watch: called with the chunk after each segment.
 
     Raises:
       InputError: a model diverged.
     """
     player = Player(game, chunk)
-    progress(0, 0)  # all is compiled
+    progress(0, 0)
     for first, stop in cut(ranges, chunk):
         yield player.play(first, stop - first, progress, checkpoints, watch)
         if checkpoints is not None:
@@ -220,15 +211,9 @@ def play(
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
-    """Returns the scores that a game's adversary gives to final models; it sees no other iterate.
+    """Returns the scores of final models (R, p) by a game's adversary that sees no other iterate.
 
-    Args:
-      game: the game whose adversary scores.
-      thetas: the final models (R, p) of runs first, ..., first + R - 1.
-      first: the index of the first run.
-
-    Raises:
-      InputError: a model diverged.
+    The models are those of runs first, ..., first + R - 1. Raises InputError if one diverged.
     """
     state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
@@ -236,7 +221,7 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def score(state: Tree, own_key: Array, theta: Array, assumed_theta_0: Array) -> Array:
-        """Returns the scores (K,) of a run; what the adversary saw of the iterates is (), nothing."""
+        """Returns the scores (K,) of a run; the adversary saw no iterates: ()."""
         own_state = game.adversary.draw_for_run(state, own_key)
         return game.adversary.score(own_state, (), theta, assumed_theta_0)
 
@@ -244,12 +229,12 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 
 
 class Player:
-    """Plays a game's chunks; it holds the compiled programs, and the arrays that runs share, on the devices.
+    """Plays a game's chunks with its compiled programs and shared arrays, which stay on the devices.
 
-    Chunks are padded with further runs to one width: the same programs serve all of them.
+    Chunks are padded with further runs to a common width, so they share programs.
 
     Attributes:
-      chunk: the name of the checkpoints of the chunk that was played last.
+      chunk: the name of the last chunk's checkpoints.
     """
 
     chunk = ""
@@ -257,29 +242,30 @@ class Player:
     def __init__(self, game: Game, chunk: int) -> None:
         """Puts shared arrays on the devices, and compiles the segments' programs for chunks of `chunk` runs.
 
-        The programs that score and craft are compiled when they are first called.
+        The programs that score and craft are compiled at their first call.
         """
         self._game = game
-        # A chunk's runs are divided among the devices. If the mechanism can spread a run's step over several
-        # devices, there may be more devices than runs.
+        # A mechanism that spreads a run's step over devices can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
         rows = placement.mesh.shape["runs"]
-        self._width = -(-chunk // rows) * rows  # rounded up, so that the devices share runs evenly
+        self._width = (
+            -(-chunk // rows) * rows
+        )  # rounded up: each device gets the same number of runs
 
-        # Hyperparameters become traced scalars: other values need no other program.
+        # Hyperparameters become traced scalars: programs do not depend on their values.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
         self._state, self._assumed_theta_0, self._theta_0 = attack
 
-        # Programs do not depend on the adversary's `init`, which may hold the data.
+        # Programs do not depend on the adversary's `init`, which may contain the data.
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, segment, self._score, self._craft = programs
-        # Of arguments only shapes, dtypes and places matter to a program: any runs will do.
+        # A program depends only on its arguments' shapes, dtypes and devices: any runs will do.
         states, drawn = self._draw(np.arange(self._width))
         self._compiled: dict[int, Compiled] = {}
         for part in self._segments:
@@ -299,34 +285,33 @@ class Player:
 
         Args:
           first: the index of the chunk's first run.
-          size: the number of runs that count; the chunk is padded to the width of the compiled programs.
+          size: the number of runs, without padding.
           progress: called after each segment with (size, the segment's steps).
-          checkpoints: where states are stored between segments, and looked for before the first.
+          checkpoints: store states between segments, and are searched before the first.
           watch: called with the chunk after each segment.
 
         Raises:
           InputError: a model diverged.
         """
-        # By its first run, the padded width and the number of segments.
         self.chunk = f"{first:07d}_{self._width}_{len(self._segments)}"
         states, drawn = self._draw(np.arange(first, first + self._width))
         own_keys = drawn[-1]
 
         def score(states: State) -> Array:
-            """Returns the scores (size, K) of the chunk's runs in these states, without padding runs."""
+            """Returns the scores (size, K) of the chunk's runs in these states."""
             seen = (states.seen, states.theta, self._assumed_theta_0)
             scores: Array = self._score(self._state, own_keys, *seen)
             return scores[:size]
 
         def craft(states: State) -> Tree:
-            """Returns the canaries that the next step may insert, with a leading axis (size,)."""
+            """Returns the next step's canaries, with a leading axis (size,)."""
             crafted = self._craft(self._state, own_keys, states.step, states.theta)
             return jax.tree.map(lambda part: part[:size], crafted)
 
-        done = 0  # segments, those before the checkpoint included
+        done = 0  # segments
         if checkpoints is not None:
             done, states = checkpoints.resume(self.chunk, states, self._fits)
-            # A checkpoint is read into memory: its runs are spread over the devices again.
+            # Checkpoints are NumPy arrays: put the runs back on their devices.
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
             steps = len(segment.mask)
@@ -344,21 +329,20 @@ class Player:
                         craft=partial(craft, states),
                     )
                 )
-            # After the last segment scores are stored instead of a checkpoint.
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(self.chunk, number, states)
         return self._game.describe_scores(first, score(states))
 
     def _fits(self, done: int, checkpoint: State) -> bool:
-        """Returns whether a checkpoint's runs have taken the steps of `done` segments, and some are left."""
+        """Returns whether a checkpoint's runs completed exactly `done` segments, and some are left."""
         steps = sum(len(segment.mask) for segment in self._segments[:done])
         return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, tuple[Array, Array, Array]]:
-        """Returns the states of runs of these indices (R,) before the first step, and their own draws.
+        """Returns the states of runs of these indices (R,) before the first step, and the runs' draws.
 
-        The draws are which canaries are present (R, K), the noise's keys (R,) and the own keys (R,). If
-        canaries are sampled, the presence of one that is in is the probability of joining a step, not 1.
+        The draws are the presence of canaries (R, K), the noise's keys (R,) and the own keys (R,). The
+        presence of an inserted canary is its probability of joining a step.
         """
         game = self._game
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
@@ -368,7 +352,7 @@ class Player:
 
 
 def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
-    """Returns the models (R, p) that runs begin with: their common theta_0, or a draw of each run's own."""
+    """Returns the initial models (R, p) of runs: their common theta_0, or a draw for each run."""
     if not game.unknown_initialisation:
         theta_0 = game.init(root(game.seed, "theta"))
         return jnp.broadcast_to(theta_0, (len(runs), theta_0.size))
@@ -376,10 +360,10 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state from before training, the theta_0 that it assumes, and the runs' theta_0.
+    """Returns the adversary's state before training, the theta_0 that it assumes, and the runs' theta_0.
 
-    It assumes the runs' own theta_0, unless their initialisation is unknown to it: then it draws a guess, and
-    the runs' theta_0 is not used. Raises InputError if the adversary's functions break its contract.
+    An adversary that does not know the initialisation assumes a draw of its own. Raises InputError if the
+    adversary's functions break its contract.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
@@ -401,9 +385,8 @@ def _check_shapes(
     shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
-# What this function returns stays in memory, with all that its arguments refer to. So it does not get the
-# game with its data. Of the arguments of a program that is mapped over runs, those with axis 0 have a leading
-# axis of runs, and all runs share those with axis None.
+# The cache keeps all arguments in memory, so this function does not get the game with its data. Arguments of
+# a mapped program with axis 0 have a leading axis of runs; runs share those with axis None.
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
 def _map_programs(
     mechanism: Mechanism,
@@ -412,19 +395,14 @@ def _map_programs(
     join: Join | None,
     placement: Placement,
 ) -> tuple[Wrapped, Wrapped, Wrapped, Wrapped]:
-    """Returns the programs of a chunk's runs: they begin, take a segment, are scored (R, K), are crafted for.
+    """Returns the programs that begin a chunk's runs, train a segment, score (R, K) and craft canaries.
 
-    Args:
-      mechanism: what trains.
-      adversary: the adversary.
-      init: run key -> theta_0 (p,), if each run draws its own; None if all runs share theta_0.
-      join: the draw of the canaries that join a step, if any.
-      placement: the devices.
+    `init` is run key -> theta_0 (p,) if each run draws its own, or None if all runs share theta_0.
     """
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run's state before the first step, with what the observer remembers at the start."""
+        """Returns a run's state before the first step, with the observer's first memory."""
         first = mechanism.start(theta_0 if init is None else init(key))
         if observer is None:
             return first
@@ -456,19 +434,19 @@ def _map_programs(
 
 
 def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
-    """Stands in for an adversary's `init` where nothing calls it."""
+    """Replaces an adversary's `init` in programs that never call it."""
     raise AssertionError("this adversary has no init")
 
 
 class Trained(NamedTuple):
-    """The scores of an audit, and what training them took in this process.
+    """The scores of an audit, and the cost of training in this process.
 
     Attributes:
-      scores: the scores of all runs, whichever process trained them.
+      scores: the scores of all runs, also those that other processes trained.
       trained_runs: the number of runs that this process trained.
-      seconds: the seconds of training, without compilation and simulation.
+      seconds: the training time, without compilation and simulation.
       chunk: the number of runs of a chunk.
-      model_steps: the steps of all models in these seconds; steps that a checkpoint held do not count.
+      model_steps: the steps of all models in this time, without those from checkpoints.
     """
 
     scores: Scores
@@ -478,7 +456,7 @@ class Trained(NamedTuple):
     model_steps: int = 0
 
     def after(self, earlier: "Trained | None") -> "Trained":
-        """Returns this result with what an earlier call on the same store spent added."""
+        """Returns this result with the cost of an earlier call on the same store added."""
         if earlier is None:
             return self
         return self._replace(
@@ -498,39 +476,38 @@ def train(
     progress: Progress = lambda runs: None,
     watch: Watch | None = None,
 ) -> Trained:
-    """Trains the runs that the store lacks, chunk by chunk, and returns the scores of all runs.
+    """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
 
-    One process at a time trains in a store; others wait. If memory runs out, chunks are halved, with a line
-    on stderr, and training goes on.
+    One process at a time trains in a store; others wait. If memory runs out, training continues with chunks
+    of half the size, and reports this on stderr.
 
     Args:
       game: the game to train.
       store: the store of scores and checkpoints.
-      runs: the number of runs to have in all.
-      chunk: the number of runs of a chunk; 0: as many as this machine's memory or cache holds.
-      checkpoint_seconds: the least time between two checkpoints of a chunk's states; 0: one after each
-        segment.
-      progress: called with the number of runs that were trained since the last call, parts of runs too.
+      runs: the total number of runs.
+      chunk: the number of runs of a chunk; 0: what fits into this machine's memory or cache.
+      checkpoint_seconds: the minimum time between two checkpoints; 0: one after each segment.
+      progress: called with the number of runs trained since the last call, which may be a fraction.
       watch: called with a chunk after each segment.
 
     Raises:
       InputError: memory runs out with a single run at a time, or a run diverged.
     """
     if not store.missing(runs):
-        return Trained(store.load(runs))  # nothing to train
+        return Trained(store.load(runs))
 
     checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
     begin = end = time.perf_counter()
-    model_steps = 0  # since all was compiled
+    model_steps = 0  # since compilation
     trained_runs = 0
 
     def advance(finished_runs: int, finished_steps: int) -> None:
-        """Counts a segment that some runs finished, and reports it as a number of runs, maybe a fraction."""
+        """Counts a finished segment, and reports it as a fractional number of runs."""
         nonlocal begin, end, model_steps
         end = time.perf_counter()
         finished = finished_runs * finished_steps
         model_steps += finished
-        if not finished:  # the first call, once all is compiled
+        if not finished:  # the first call, after compilation
             begin = end
             model_steps = 0
         progress(finished / len(game.schedule.mask))
@@ -545,7 +522,6 @@ def train(
             except jax.errors.JaxRuntimeError as error:
                 if not _is_out_of_memory(error):
                     raise
-                # The chunks that are stored stay, and the others are still missing.
                 size //= 2
                 require(size, "out of memory with one run at a time: lower `batch_size`")
                 print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
@@ -559,10 +535,10 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 class ChunkTrainer:
-    """Trains chunks of a game on request; its programs and data stay on the devices between requests."""
+    """Trains chunks of a game on request, and keeps its programs and data on the devices between requests."""
 
     def __init__(self, game: Game, size: int) -> None:
-        """Makes a trainer of a game in chunks of at most `size` runs, which compiles at the first `train`."""
+        """Makes a trainer for chunks of at most `size` runs; the first `train` compiles."""
         self._make_player = functools.cache(partial(Player, game, size))
 
     def train(self, chunk: Range) -> Scores | None:

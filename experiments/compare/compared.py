@@ -8,7 +8,7 @@ import math
 from typing import Any, NamedTuple
 
 from audit.errors import require
-from audit.settings.fields import MOST_SEED, described, require_fields
+from audit.settings.fields import MAX_SEED, described, require_fields
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting
 from experiments.canife.attacked import Attacked, require_computable
@@ -67,7 +67,7 @@ class Compared:
     )
     delta: float = described("delta of every value.", default=1e-5, above=0, below=1)
     confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)
-    seed: int = described("Seed of all randomness.", default=0, least=0, most=MOST_SEED)
+    seed: int = described("Seed of all randomness.", default=0, least=0, most=MAX_SEED)
 
 
 def validate(compared: Compared) -> None:

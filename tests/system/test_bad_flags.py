@@ -102,7 +102,7 @@ def list_beyond(kind, limits):
         near = [np.nextafter(limits.least, -np.inf), np.nextafter(limits.most, np.inf)]
         far = [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-300, 5e-324, 1e300]
         found = [*map(float, (*near, limits.above, limits.below)), *far]
-    return list({repr(value): value for value in found if not limits.hold(value)}.values())
+    return list({repr(value): value for value in found if not limits.allow(value)}.values())
 
 
 def find_owner(name):
@@ -144,34 +144,34 @@ def test_a_bad_value_of_any_flag_is_named(command, forked, homes, tmp_path_facto
 
 TOGETHER = """
 audit --data_file=a.csv --tfds_dir=b | are both set; name one
-audit --data_file=no.csv --steps=20 --k=21 | --k=21 inserts nothing in 20 steps
-audit --data_file=no.csv --steps=20 --insertions=3 | --steps=20 and --insertions=3 say the same: drop one
+audit --data_file=no.csv --steps=20 --k=21 | --k=21 exceeds the 20 training steps
+audit --data_file=no.csv --steps=20 --insertions=3 | --steps=20 and --insertions=3 conflict: drop one
 audit --data_file=no.csv --k=5 --insertions=9000000 | --insertions=9000000 times --k=5: give at most
 audit --data_file=no.csv --sampler=poisson:2 | --sampler=poisson:2: give every, poisson:RATE
 audit --data_file=no.csv --sampler=poisson:0.5 --delta=1e-13 | --delta=1e-13: with --sampling_rate
 audit --data_file=no.csv --until=refuted | --until goes with --adversary=sphere
 audit --data_file=no.csv --adversary=sphere --until=0,9x | --until=0,9x: give an epsilon above 0
 audit --confidence=95 | confidence is 95.0: it must lie strictly between 0 and 1; did you
-audit stray | argument 'stray' is no flag
+audit stray | 'stray' is not a flag
 audit --runs | Missing value for flag
 audit --nothing=1 | Unknown command line flag 'nothing'
 audit --data_file=missing.csv | missing.csv
 audit --data_file=scores.npz | scores.npz cannot be used
-audit --model=linear --data_file=/dev/zero | it is no file
+audit --model=linear --data_file=/dev/zero | it is not a file
 audit --model=fcnn --tfds_dir=missing | it holds no prepared california_housing
 audit --out= | --out=: name a folder
-audit --out=-x | --out=-x: name a folder that begins with no dash
+audit --out=-x | --out=-x: name a folder without a dash
 --model=nobody | --model=nobody is unknown
 nosuch | no command 'nosuch'
 ../audit | no command '../audit'
 bound | --scores is missing: name a .npz
 bound --scores=missing.csv | missing.csv: No such file
-bound --scores=scores.npz --noise_multiplier=1 | goes with --insertions: give both or none
-bound --scores=scores.npz --sampling_rate=0.1 --claim=3 | --sampling_rate does not go with --claim
-bound --scores=scores.npz --k=2 | --k goes with --lipschitz
-bound --scores=scores.npz --leave_one_out | --leave_one_out goes with --dimension
-bound --scores=scores.npz --dimension=9 --one_run | --one_run does not go with --dimension
-bound --scores=scores.npz --fail_if_violated | --fail_if_violated goes with a claim
+bound --scores=scores.npz --noise_multiplier=1 | requires --insertions: give both
+bound --scores=scores.npz --sampling_rate=0.1 --claim=3 | --sampling_rate conflicts with --claim
+bound --scores=scores.npz --k=2 | --k requires --lipschitz
+bound --scores=scores.npz --leave_one_out | --leave_one_out requires --dimension
+bound --scores=scores.npz --dimension=9 --one_run | --one_run conflicts with --dimension
+bound --scores=scores.npz --fail_if_violated | --fail_if_violated requires a claim
 bound --scores=scores.npz --figure=f.jpg | --figure=f.jpg: end it in .png, .pdf, .svg
 bound --scores=scores.npz --report=scores.npz/p.html | name another file with --report
 check | give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader
@@ -180,15 +180,15 @@ check --step=mine.py | --step=mine.py: name a file and what to take from it, min
 check --step=nowhere.py:step | there is no file nowhere.py
 check --step=fails.py:step | fails.py fails with ZeroDivisionError: division by zero
 check --step=mine.py:step --assumed=fixed | --assumed=fixed is for --batches=
-check --batches=mine.py:loader | give --sampling_rate=
+check --batches=mine.py:loader | --sampling_rate is missing
 check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poisson, fixed, shuffled
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson
 claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give 2 to 1,000,000
-claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not go with a loader
-list --setting=1f | --setting=1f goes with --report: give both
-list --report=p.html --out=missing | --out=missing holds no audits
-list --report=- | name an HTML file that begins with no dash
-figures --out=missing --scale=smoke --name=figure_1c | holds no finished cell of figure_1c at scale
+claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not apply to a loader
+list --setting=1f | --setting=1f requires --report: give both
+list --report=p.html --out=missing | --out=missing has no audits
+list --report=- | name an HTML file without a dash
+figures --out=missing --scale=smoke --name=figure_1c | finished cell of figure_1c at scale
 figures --scale=huge | --scale=huge is unknown: choose one of smoke
 figures --name=nobody | --name=nobody is unknown
 plan --epsilon=0 | epsilon is 0: give --epsilon

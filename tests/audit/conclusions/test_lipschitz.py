@@ -254,6 +254,6 @@ def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
         with pytest.raises(InputError, match=said):
             audited(lipschitz=wrong)
     with pytest.raises(
-        InputError, match="^`lipschitz` bounds what the last model leaks, and a step of adam"
+        InputError, match="^`lipschitz` bounds the last model.s leakage, but a step of adam"
     ):
         audited(lipschitz=1.0, optimizer="adam")

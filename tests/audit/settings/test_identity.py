@@ -154,10 +154,10 @@ def test_steps_with_a_sampler_are_whole_epochs():
     assert setting_of("fcnn", sampler="shuffled:40").schedule.steps == 240
     assert setting_of("fcnn", sampler="shuffled:400").schedule.steps == 400
     setting = setting_of("fcnn", sampler="shuffled:40", steps=100)
-    with pytest.raises(InputError, match="100 steps are no whole epochs: give `steps` 80, or 120"):
+    with pytest.raises(InputError, match="100 steps are not whole epochs: give `steps` 80, or 120"):
         validate(setting, 2)
     setting = setting_of("fcnn", sampler="shuffled:40", steps=9)
-    with pytest.raises(InputError, match="9 steps are no whole epochs: give `steps` 40$"):
+    with pytest.raises(InputError, match="9 steps are not whole epochs: give `steps` 40$"):
         validate(setting, 2)
 
 

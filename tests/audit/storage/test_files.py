@@ -52,7 +52,8 @@ def test_a_file_is_written_where_links_lead(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_files_are_read(tmp_path, kind):
     KINDS[kind](tmp_path / "path")
-    with pytest.raises(InputError, match=r"path: it is no file; move it away$|^cannot read"):
+    refused = r"path: it is not a file; move it away$|path \(Too many levels of symbolic links\): "
+    with pytest.raises(InputError, match=refused):
         files.read(tmp_path / "path")
 
 

@@ -33,7 +33,6 @@ def test_scores_are_found_without_the_data(store, tmp_path):
         held.scores(SETTING, 4).scores.tolist() == [[0], [1], [2], [3]]
         and held.scores(SETTING, 5) is None
     )
-    assert held.holds(SETTING, "config.json") and not held.holds(SETTING, "audit.json")
 
 
 def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_object_holds_nothing(

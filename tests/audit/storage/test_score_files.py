@@ -233,7 +233,7 @@ REFUSED = {
     "an underscore": (lines("score,in") + "1_0,1\n", "row 6: score '1_0' is not a number"),
     "a boolean": ("score,in\nTrue,1\n", "row 1: score 'True' is not a number"),
     "N/A": ("score,in\n0,0\nN/A,1\n", "row 2: score 'N/A' is not a number: fix it, or write nan"),
-    "a label": ("score,in\n1,0\n2,2\n", "'2' says neither in nor out: give 1 or 0"),
+    "a label": ("score,in\n1,0\n2,2\n", "'2' is neither in nor out: give 1 or 0"),
     "thousands": ("score;in\n1,002;1\n998;0\n", "'1,002' may have a separator of thousands"),
     "thousands of a world": ("in;out\n1.002;998\n1.5e3;99\n2.002;99\n", ""),
     "decimals and points": ("score;in\n1,5;1\n2.5;0\n", "some numbers have a comma, others a"),
@@ -262,7 +262,7 @@ def test_booleans_are_no_scores_in_python():
 
 def test_nan_that_may_only_fill_a_column_up_is_refused():
     frame = pandas.DataFrame({"in": [1.0, 2.0, 3.0], "out": [0.5, np.nan, np.nan]})
-    with pytest.raises(InputError, match="out ends in NaN, of failed runs, or only as long as"):
+    with pytest.raises(InputError, match="out ends in NaN, from failed runs or as padding to"):
         audit.bounds(frame)
 
 
@@ -277,5 +277,5 @@ def test_a_flat_file_is_of_one_run_if_that_is_told(tmp_path):
     np.savez(path, scores=scores[None], presence=presence[None])
     assert isinstance(read(path), OneRun)
     np.savez(path, **{"in": scores, "out": scores[:9]})
-    with pytest.raises(InputError, match="`one_run` goes with flat scores and presence"):
+    with pytest.raises(InputError, match="`one_run` requires flat scores and presence"):
         read(path, one_run=True)

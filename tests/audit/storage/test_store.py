@@ -63,7 +63,7 @@ def test_runs_are_held_as_the_chunks_that_were_saved(chunks, runs, canaries, tmp
     assert missing == [run for run in range(runs) if run not in held]
     assert store.runs_held() == min(set(range(100)) - held)
     if missing:
-        with refused(f"lacks runs {missing[0]} to "):
+        with refused(f"does not have runs {missing[0]} to "):
             store.load(runs)
     else:
         loaded = store.load(runs)
@@ -127,7 +127,7 @@ def test_a_damaged_file_is_set_aside_and_its_runs_are_missing(store, path, capsy
         message.count("\n") == 1 and "is damaged: set aside, its runs are trained again" in message
     )
     assert sum("damaged-" in name for name in _visible(store)) == 1
-    with pytest.raises(InputError, match="lacks runs 0 to 5"):
+    with pytest.raises(InputError, match="does not have runs 0 to 5"):
         store.load(6)
     store.save(_chunk(0, 6))
     np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)

@@ -62,8 +62,12 @@ def counted(tmp_path):
                 done[number] += 1
                 store.write_text("done", "")
 
+            def is_done(held, _):
+                store = held.open(setting)
+                return store is not None and (store.path / "done").exists()
+
             more = (
-                lambda held, _: held.holds(setting, "done"),
+                is_done,
                 lambda out, _: Store(out, setting),
                 act,
             )

@@ -15,12 +15,12 @@ from audit.settings.setting import flat, identity
 
 
 def test_limits_hold_their_ends_and_no_nan():
-    assert all(FieldLimits(0, 1).hold(value) for value in (0, 1, 0.5))
-    assert not any(FieldLimits(0, 1).hold(value) for value in (-1, 2, float("nan")))
-    assert not any(FieldLimits(above=0, below=1).hold(value) for value in (0, 1, float("inf")))
-    assert FieldLimits(1, zero_too=True).hold(0) and not FieldLimits(1).hold(0)
-    assert not FieldLimits().hold(float("inf"))
-    assert FieldLimits().hold("any") and not FieldLimits(choices=("a",)).hold(["a"])
+    assert all(FieldLimits(0, 1).allow(value) for value in (0, 1, 0.5))
+    assert not any(FieldLimits(0, 1).allow(value) for value in (-1, 2, float("nan")))
+    assert not any(FieldLimits(above=0, below=1).allow(value) for value in (0, 1, float("inf")))
+    assert FieldLimits(1, zero_too=True).allow(0) and not FieldLimits(1).allow(0)
+    assert not FieldLimits().allow(float("inf"))
+    assert FieldLimits().allow("any") and not FieldLimits(choices=("a",)).allow(["a"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ def test_a_keyword_is_a_field_or_its_flag():
     assert setting_of("fcnn", k=5) == setting_of("fcnn", periodicity=5)
     assert setting_of("fcnn", insertions=9, k=5).schedule.steps == 45
     with pytest.raises(
-        InputError, match="^magic is no field of a setting: choose of adversary, afresh"
+        InputError, match="^magic is not a field of a setting: choose from adversary, afresh"
     ):
         setting_of("fcnn", magic=1)
     assert set(make.fields()) >= {"model", "adversary", "insertions"}
