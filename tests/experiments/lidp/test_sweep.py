@@ -154,7 +154,7 @@ def test_the_second_moment_exceeds_the_square_as_one_over_d():
 
 
 def test_more_canaries_than_dimensions_are_refused():
-    with pytest.raises(InputError, match="`dimension=4`"):
+    with pytest.raises(InputError, match="`dimension` must be at least 5, got 4"):
         simulate(GaussianMechanism(10, 5, 4, 1.0), 0)
 
 
