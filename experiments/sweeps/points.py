@@ -32,10 +32,10 @@ from experiments.sweeps.sweep import PaperClaims, Sweep
 
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
 _NOTES = """\
-bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian; with K
-        canaries in a run lifted_gaussian); least, most: over seeds; rows of one
-        seed share noise, so the number of bounds above is not binomial
-from:   two-sided interval of one seed; assumes normal scores with equal standard
+bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian, or
+        lifted_gaussian for K canaries in a run); least, most: over seeds; rows of
+        one seed share noise, so the number of bounds above is not binomial
+from:   two-sided interval of one seed; assumes normal scores, equal standard
         deviations, and many runs if a run has K canaries
 pred.:  mu = sqrt(insertions / k) / sigma, if gradients do not interfere
 tight:  equal to the upper bound; the paper's text does not print epsilons"""
@@ -116,8 +116,8 @@ class Point(NamedTuple):
             # For the type checker: the evidence of several runs is a `Design`.
             design = cast(Design, conclusion.evidence)
             ends = normal_scores.mu_interval_of_runs(design, confidence)
-        low = conversions.epsilon_from_mu(float(ends.low), conclusion.delta)
-        high = conversions.epsilon_from_mu(float(ends.high), conclusion.delta)
+        low = conversions.epsilon_from_mu(float(ends.lower), conclusion.delta)
+        high = conversions.epsilon_from_mu(float(ends.upper), conclusion.delta)
         return low, high
 
     def upper_bound(self) -> float:
