@@ -33,8 +33,8 @@ from experiments.sweeps.sweep import PaperClaims, Sweep
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
 _NOTES = """\
 bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian, or
-        lifted_gaussian for K canaries in a run); least, most: over seeds; rows of
-        one seed share noise, so the number of bounds above is not binomial
+        lifted_gaussian for K canaries in a run); least, most: over seeds. Rows
+        of a seed share noise, so the number of bounds above is not binomial
 from:   two-sided interval of one seed; assumes normal scores, equal standard
         deviations, and many runs if a run has K canaries
 pred.:  mu = sqrt(insertions / k) / sigma, if gradients do not interfere
