@@ -98,9 +98,19 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
         found.append((bound, REFUTED if refuted else bound.assumes.word))
     found.sort(key=lambda value: value[1] == REFUTED)
-    shared = {"method": method.name, "sees": method.sees, "runs": method.runs, "seconds": seconds}
+    shared = {
+        "method": method.name,
+        "sees": method.sees,
+        "runs": method.runs,
+        "seconds": seconds,
+    }
     return [
-        {**shared, "value": finding.method, "epsilon": finding.epsilon, "assumes": assumes}
+        {
+            **shared,
+            "value": finding.method,
+            "epsilon": finding.epsilon,
+            "assumes": assumes,
+        }
         for finding, assumes in found
     ]
 
@@ -149,7 +159,13 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
         "as published": rounds.composed(charges, attacked.delta),
         "exact laws": conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta),
     }
-    shared = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
+    shared = {
+        "method": "CANIFE",
+        "sees": ALL,
+        "runs": 1,
+        "seconds": seconds,
+        "assumes": ESTIMATE,
+    }
     return [{**shared, "value": value, "epsilon": epsilon} for value, epsilon in values.items()]
 
 
@@ -216,7 +232,14 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
             if row["epsilon"] > edge:
                 marker = ">"
                 text = _show_epsilon(row)
-                axis.text(0.98 * edge, place, text, ha="right", va="center", fontsize=8)
+                axis.text(
+                    0.98 * edge,
+                    place,
+                    text,
+                    ha="right",
+                    va="center",
+                    fontsize=8,
+                )
             axis.plot(
                 [min(row["epsilon"], edge)],
                 [place],
@@ -229,7 +252,13 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
         label = "upper bound (accounting)"
-        axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label=label)
+        axis.axvline(
+            upper,
+            color=BLACK,
+            ls=(0, (1, 1)),
+            lw=1.6,
+            label=label,
+        )
         axis.set_yticks(range(len(rows)), names, fontsize=8)
         axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
         axis.invert_yaxis()

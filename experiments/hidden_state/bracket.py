@@ -154,7 +154,12 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
             setting = by_training.get(_describe_training(setting), setting)
             composition = point.upper_bound()
             upper = _find_upper(composition, setting, evidence)
-            rows[place] = {"panel": point.panel, "x": point.x, "composition": composition, **upper}
+            rows[place] = {
+                "panel": point.panel,
+                "x": point.x,
+                "composition": composition,
+                **upper,
+            }
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
             gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
@@ -225,7 +230,14 @@ def _draw_rows(axis: Axes, rows: Sequence[Record], look: dict[str, Any]) -> None
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
         label = "predicted for a constant direction"
-        axis.plot(xs, constant, color=PREDICTED, lw=5, alpha=0.4, label=label)
+        axis.plot(
+            xs,
+            constant,
+            color=PREDICTED,
+            lw=5,
+            alpha=0.4,
+            label=label,
+        )
     axis.vlines(
         xs,
         take(rows, "interval_low"),
@@ -260,7 +272,13 @@ def draw_proven(
         predicted = predictions[of_panel[0]["panel"]]
         if predicted is not None:
             label = "predicted if gradients do not interfere"
-            axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
+            axis.axhline(
+                predicted,
+                color=PREDICTED,
+                lw=6,
+                alpha=0.55,
+                label=label,
+            )
         upper_bound = of_panel[0]["upper_bound"]
         axis.axhline(upper_bound, color=UPPER, ls=":", label="upper bound (accounting)")
         for name, (color, line) in _METHODS.items():

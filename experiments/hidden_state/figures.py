@@ -65,11 +65,30 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
             mean = norms.mean(0)  # over the runs
             spread = 2 * norms.std(0, ddof=1)
             label = f"{task(setting.model).label} ({len(norms)} runs)"
-            axis.plot(steps, mean, color=color, ls=dash, label=label)
+            axis.plot(
+                steps,
+                mean,
+                color=color,
+                ls=dash,
+                label=label,
+            )
             low = np.maximum(mean - spread, 0)  # norms are at least 0
-            axis.fill_between(steps, low, mean + spread, color=color, alpha=0.2, lw=0)
+            axis.fill_between(
+                steps,
+                low,
+                mean + spread,
+                color=color,
+                alpha=0.2,
+                lw=0,
+            )
         clipping_norm = stored[0][0].mechanism.clipping_norm  # the same for all
-        axis.axhline(clipping_norm, color=UPPER, ls=":", lw=1, label="$C$")
+        axis.axhline(
+            clipping_norm,
+            color=UPPER,
+            ls=":",
+            lw=1,
+            label="$C$",
+        )
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
 

@@ -97,7 +97,14 @@ def _draw_claimed(axis: Axes, study: Study, upper: float, x: Any, claimed: Seque
     """Draws the upper bound, and the claims of the paper's procedure from simulated runs."""
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
-    axis.plot(x, claimed, ".", color=IN, ms=3, label=label)
+    axis.plot(
+        x,
+        claimed,
+        ".",
+        color=IN,
+        ms=3,
+        label=label,
+    )
 
 
 def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
@@ -110,12 +117,32 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
     _draw_claimed(axis, study, answer["upper"], steps, answer["in_sample"])
     exact = answer["exact"]["half"]
     label = "exact mu, Gaussian conversion"
-    axis.plot(steps, exact["claimed"], color=IN, ls="--", lw=1, label=label)
-    axis.plot(steps, exact["epsilon"], color=OUT, lw=1.2, label="exact epsilon")
+    axis.plot(
+        steps,
+        exact["claimed"],
+        color=IN,
+        ls="--",
+        lw=1,
+        label=label,
+    )
+    axis.plot(
+        steps,
+        exact["epsilon"],
+        color=OUT,
+        lw=1.2,
+        label="exact epsilon",
+    )
     deviations = sigma * np.sqrt(1 + (steps - 1) / size**2)
     constant = [conversions.epsilon_from_mu(1 / x, study.delta) for x in deviations]
     label = "constant gradient (Example 1)"
-    axis.plot(steps, constant, color=PURPLE, ls="-.", lw=1, label=label)
+    axis.plot(
+        steps,
+        constant,
+        color=PURPLE,
+        ls="-.",
+        lw=1,
+        label=label,
+    )
     # Panels of a row share their axis, so only extend it.
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(answer["in_sample"])))
     axis.set_xlabel("step t")
@@ -186,7 +213,13 @@ def _draw_loss(axis: Axes) -> None:
     """Draws Figure 10, the crafted loss -C |theta - C / 2|, which peaks at the threshold h = C / 2."""
     theta = np.linspace(-2, 3, 501)  # in units of C
     axis.plot(theta, -np.abs(theta - HALF), color=BOUND)
-    axis.axvline(HALF, color=UPPER, ls=":", lw=1, label="h = C / 2")
+    axis.axvline(
+        HALF,
+        color=UPPER,
+        ls=":",
+        lw=1,
+        label="h = C / 2",
+    )
     # The mean of theta_1 is 0 without the canary and C with it. Both have the same loss.
     axis.plot(0, -HALF, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
     axis.plot(1, -HALF, "s", color=IN, label=r"$\theta_1$ with the canary, on average")

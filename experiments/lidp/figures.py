@@ -130,7 +130,12 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
 
     over_canaries: list[Record] = []
     for canaries in sorted(by_canaries):
-        record: Record = {"panel": "over K", "x": canaries, "n": all_runs, "canaries": canaries}
+        record: Record = {
+            "panel": "over K",
+            "x": canaries,
+            "n": all_runs,
+            "canaries": canaries,
+        }
         add_bounds([record], canaries)
         over_canaries.append(record)
 
@@ -138,7 +143,14 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5), default=1)
     over_runs: list[Record] = []
     for runs in choose_numbers_of_runs(all_runs):
-        over_runs.append({"panel": "over n", "x": runs, "n": runs, "canaries": nearest})
+        over_runs.append(
+            {
+                "panel": "over n",
+                "x": runs,
+                "n": runs,
+                "canaries": nearest,
+            }
+        )
     if 1 in by_canaries:
         _add_curve(over_runs, "single", compute("wilson_1", 1, over_runs))
     if several:

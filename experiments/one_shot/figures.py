@@ -318,7 +318,14 @@ def draw_quantiles(title: str, splits: Sequence[Record]) -> Figure:
     def draw_split(axis: Axes, split: Record) -> None:
         """Draws the quantiles of an observer's estimates."""
         for name, color, line in (("one run", BLUE, "o-"), ("several runs", VERMILION, "s--")):
-            axis.plot(QUANTILES, split[name], line, color=color, ms=4, label=name)
+            axis.plot(
+                QUANTILES,
+                split[name],
+                line,
+                color=color,
+                ms=4,
+                label=name,
+            )
         highest = max(*split["one run"], *split["several runs"])
         axis.set(xticks=QUANTILES, ylim=(0, 1.1 * highest), xlabel="quantile")
 
@@ -342,10 +349,24 @@ def _draw_histogram(axis: Axes, cosines: Any) -> None:
         ends = np.append(ends, [-4.0, 4.0])  # deviations of the law of uniform directions
     bins = np.linspace(ends.min(), ends.max(), _BINS).tolist()
     if len(unobserved):
-        axis.hist(unobserved, bins, density=True, color=OUT, alpha=0.45, label="not inserted")
+        axis.hist(
+            unobserved,
+            bins,
+            density=True,
+            color=OUT,
+            alpha=0.45,
+            label="not inserted",
+        )
     else:
         _draw_null(axis, bins[0], bins[-1], cosines.dimension)
-    axis.hist(observed, bins, density=True, color=IN, alpha=0.45, label="inserted")
+    axis.hist(
+        observed,
+        bins,
+        density=True,
+        color=IN,
+        alpha=0.45,
+        label="inserted",
+    )
     axis.set_xlabel(_X_LABEL)
 
 
@@ -375,7 +396,13 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
     x = np.linspace(low, high, _CURVE_POINTS)
     inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
     density = np.exp(cosine_law.log_density(inside, dimension)) / root
-    axis.plot(x, density, color=BLACK, lw=1, label="no leakage")
+    axis.plot(
+        x,
+        density,
+        color=BLACK,
+        lw=1,
+        label="no leakage",
+    )
 
 
 def _draw_bars(axis: Axes, runs: Sequence[Record], observed: str) -> None:
@@ -405,12 +432,27 @@ def _draw_bars(axis: Axes, runs: Sequence[Record], observed: str) -> None:
     )
     label = "in-sample lower value"
     values = take(f"{observed}_in_sample")
-    axis.plot(places, values, "_", color=VERMILION, ms=14, mew=2, label=label)
+    axis.plot(
+        places,
+        values,
+        "_",
+        color=VERMILION,
+        ms=14,
+        mew=2,
+        label=label,
+    )
     # Numbers of canaries hardly differ, so the floor of the first run is shown for all.
     floor = runs[0][f"{observed}_floor"].quantile_95
     axis.axhline(floor, color=FADED, ls=":", label="95% quantile of estimates without leakage")
     if observed == "all" and np.isfinite(take("accounted")).all():
-        axis.plot(places, take("accounted"), "_", color=BLACK, ms=14, label="accounted")
+        axis.plot(
+            places,
+            take("accounted"),
+            "_",
+            color=BLACK,
+            ms=14,
+            label="accounted",
+        )
     axis.set_xticks(places, list(map(str, take("repetitions"))))
     axis.set_xlabel("repetitions")
 
@@ -595,7 +637,13 @@ def make_splits_table(title: str, splits: Sequence[Record]) -> OwnTable:
 
 def _make_table(title: str, columns: Any, records: Sequence[Record], note: str) -> OwnTable:
     """Makes a table with a title above and a note below."""
-    return own_table(columns, records, before=[title], after=[note], gap="")
+    return own_table(
+        columns,
+        records,
+        before=[title],
+        after=[note],
+        gap="",
+    )
 
 
 def _floor(floor: NoiseFloor, decimals: int) -> str:

@@ -146,7 +146,14 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
     if not several_seeds:
         low, high = point.interval()
         label = "interval if scores are normal"
-        axis.vlines(at, low, min(high, _MAX_DRAWN), color="0.75", lw=5, label=label)
+        axis.vlines(
+            at,
+            low,
+            min(high, _MAX_DRAWN),
+            color="0.75",
+            lw=5,
+            label=label,
+        )
     predicted = point.predicted(delta)
     if predicted is not None:
         axis.plot(
@@ -159,7 +166,14 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
             label=r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions",
         )
     upper_bound = [point.upper_bound()] * 2
-    axis.plot((at - 0.45, at + 0.45), upper_bound, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
+    axis.plot(
+        (at - 0.45, at + 0.45),
+        upper_bound,
+        color=UPPER,
+        ls=_DOTS,
+        lw=1.6,
+        label=_ACCOUNTING,
+    )
     for name, (offset, look) in looks().items():
         method = point.find_method(name)
         if method is None:
@@ -252,7 +266,13 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
             predicted = point.predicted_mu()
             if predicted is not None:  # thicker and paler
                 label = f"{point.series}: predicted, mu = {predicted:.2f}"
-                plot(predicted, label, color=color, lw=5, alpha=0.3)
+                plot(
+                    predicted,
+                    label,
+                    color=color,
+                    lw=5,
+                    alpha=0.3,
+                )
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 

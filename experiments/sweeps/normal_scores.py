@@ -40,7 +40,9 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
     """
     conversions.require_confidence(confidence)
     are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
-    require(are_finite, "some scores are not finite: a run failed, and normal scores have no interval")
+    require(
+        are_finite, "some scores are not finite: a run failed, and normal scores have no interval"
+    )
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     freedom = len(s_in) + len(s_out) - 2
     # The sum of squared deviations from each world's mean.

@@ -94,7 +94,15 @@ def plot_lines(
         if np.isfinite(values).any():
             errors = take(records, f"{name}_error")
             bars = errors if np.isfinite(errors).any() else None
-            axis.errorbar(xs, values, bars, fmt=line, color=color, ms=4, label=label)
+            axis.errorbar(
+                xs,
+                values,
+                bars,
+                fmt=line,
+                color=color,
+                ms=4,
+                label=label,
+            )
     axis.set(**options)
     if "xticks" in options:
         axis.minorticks_off()
@@ -123,11 +131,25 @@ def draw_heat_map(
       most: The value of the brightest color. The darkest color is 0.
       show: Formats a cell's value.
     """
-    axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
+    axis.imshow(
+        values,
+        vmin=0,
+        vmax=most,
+        cmap="cividis",
+        aspect="auto",
+    )
     for (row, column), value in np.ndenumerate(values):
         color = "white" if value < _DARK * most else "black"
         text = "-" if np.isnan(value) else show(value)
-        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+        axis.text(
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            color=color,
+            fontsize=8,
+        )
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)
     axis.spines[:].set_visible(False)
