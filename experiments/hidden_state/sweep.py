@@ -287,7 +287,7 @@ FIGURES = [  # the figures that are the same at every scale
     ),
     Figure(
         "bracket_k",
-        "Logistic regression: leakage over periodicity k",
+        "Logistic regression over periodicity k",
         _on_logistic(_PERIODICITIES, "periodicity"),
         _K_AXIS,
     ),
@@ -314,19 +314,19 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         *FIGURES,
         Figure(
             "bracket_steps",
-            "Logistic regression: leakage over training steps, k = 5",
+            "Logistic regression over training steps, k = 5",
             _on_logistic(steps, "steps", periodicity=5),
             Axis("training steps T", "T"),
         ),
         Figure(
             "bracket",
-            "Neural networks: leakage over periodicity k",
+            "Neural networks over periodicity k",
             [Lines(model, both, _PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
         ),
         Figure(
             "bracket_rates",
-            "Neural networks: leakage over the learning rate",
+            "Neural networks over the learning rate",
             over_rates,
             Axis("learning rate", "eta"),
         ),

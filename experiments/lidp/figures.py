@@ -383,7 +383,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
     look: dict[str, Any] = {"xlabel": _X_AXES["over K"][1], "xscale": "log"}
     panels = {"change of epsilon": partial(plot_lines, records=several, looks=_GAINS, **look)}
     for panel in ("over K", "over d"):
-        shown = []
+        shown: list[Record] = []
         for record in select(records, panel=panel):
             if record["second"] is not None:
                 first = shown[0] if shown else record

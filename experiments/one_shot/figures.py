@@ -68,7 +68,7 @@ _FLOORS_NOTE = "mean (95% quantile) without leakage, for a known null"
 _ESTIMATES_NOTE = """\
 estimate (standard error): as printed in the paper, from fits to the cosines of
 both worlds. in-sample: the paper's lower value, the best of all thresholds.
-Both are not bounds. *: above the accounted epsilon by more than its error"""
+Neither is a bound. *: above the accounted epsilon by more than its error"""
 _DENSITIES_NOTE = """\
 cosines with the final model, in units of 1/sqrt(d)
 normal: Anderson-Darling test (A^2) of the inserted canaries"""

@@ -96,7 +96,8 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     for sums in all_sums:
         # Each row of `total - sums` leaves out one run. The jackknife variance is R - 1 times the variance of
         # these distances. The variances of independent sets add up.
-        variance += (len(sums) - 1) * np.var(_compute_distance(total - sums))
+        distances = _compute_distance(total - sums)
+        variance += (len(sums) - 1) * float(np.var(distances))
     quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
     reach = quantile * np.sqrt(variance)
     return Interval(np.maximum(distance - reach, 0.0), np.maximum(distance + reach, 0.0))

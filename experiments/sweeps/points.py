@@ -250,7 +250,7 @@ def make_table(rows: Sequence[Record], level: Level) -> Table[Record]:
     last = [
         field("predicted", "pred.", number(".2f"), 6),
         field("upper_bound"),
-        field("paper_says", "the paper's claim", left=True),
+        field("paper_says", "the paper", left=True),
         field("paper_section"),
     ]
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
