@@ -117,16 +117,18 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
 
-    def add_bounds(records: Records, canaries: int) -> None:
-        """Adds the bounds by methods for this number of canaries to records, one for each number of runs."""
+    def add_curve(records: Records, name: str, method: str, canaries: int) -> None:
+        """Adds a method's bounds at the records' numbers of runs as a field."""
+        numbers = list(map(itemgetter("n"), records))
+        curve = compute_curve(method, by_canaries[canaries], numbers, levels)
+        for record, epsilon in zip(records, curve, strict=True):
+            record[name] = epsilon
+
+    def add_methods(records: Records, canaries: int) -> None:
+        """Adds the bounds of each method that allows this number of canaries."""
         for method in _METHODS:
             if canaries >= _find_method(method).canaries:
-                _add_curve(records, method, compute(method, canaries, records))
-
-    def compute(method: str, canaries: int, records: Records) -> list[float]:
-        """Returns a method's curve at the records' numbers of runs."""
-        numbers = list(map(itemgetter("n"), records))
-        return compute_curve(method, by_canaries[canaries], numbers, levels)
+                add_curve(records, method, method, canaries)
 
     over_canaries: list[Record] = []
     for canaries in sorted(by_canaries):
@@ -136,7 +138,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
             "n": all_runs,
             "canaries": canaries,
         }
-        add_bounds([record], canaries)
+        add_methods([record], canaries)
         over_canaries.append(record)
 
     several = sorted(by_canaries.keys() - {1})
@@ -152,16 +154,10 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
             }
         )
     if 1 in by_canaries:
-        _add_curve(over_runs, "single", compute("wilson_1", 1, over_runs))
+        add_curve(over_runs, "single", "wilson_1", 1)
     if several:
-        add_bounds(over_runs, nearest)
+        add_methods(over_runs, nearest)
     return over_canaries + over_runs
-
-
-def _add_curve(records: Records, name: str, curve: Sequence[float]) -> None:
-    """Adds a curve's values to records as a field."""
-    for record, value in zip(records, curve, strict=True):
-        record[name] = value
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
