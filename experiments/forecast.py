@@ -1,4 +1,4 @@
-"""Forecasts of an audit: the bounds that it will show and the time that it will take, before it is run."""
+"""Forecasts of an audit's bounds and training time."""
 
 import time
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from audit.tasks.task import Dataset
 from audit.training import build, game
 from audit.written import show_level
 
-_SECONDS = 2.0  # for which a probe trains, after compilation
-_SEGMENT_STEPS = 10  # after which a probe looks at the clock
+_MAX_SECONDS = 2.0  # of a probe's training after compilation
+_SEGMENT_STEPS = 10  # steps between two measurements of the time
 
 
 class Probe(NamedTuple):
-    """How fast this machine trains.
+    """The training speed of this machine.
 
     Attributes:
-      model_step: The seconds of a model-step, a step of a single model.
-      chunk: The number of runs that are trained at once.
-      compilation: The seconds from the start until all is compiled.
+      model_step: The seconds of a step of a single model.
+      chunk: The number of runs trained together.
+      compilation: The seconds of building and compilation.
     """
 
     model_step: float
@@ -30,7 +30,7 @@ class Probe(NamedTuple):
     compilation: float
 
     def show_time(self, runs: int, steps: int) -> str:
-        """Returns the time of runs of `steps` steps, compilation included, as hours:minutes:seconds."""
+        """Returns the time of runs of `steps` steps, with compilation, as hours:minutes:seconds."""
         seconds = self.compilation + runs * steps * self.model_step
         return str(timedelta(seconds=round(seconds)))
 
@@ -40,10 +40,10 @@ class _Enough(Exception):
 
 
 def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Measures how fast this machine trains an audit of `runs` runs, by its first steps. Nothing is stored.
+    """Measures the training speed of an audit of `runs` runs by its first steps, without storing them.
 
     Raises:
-      InputError: Setting and data do not fit.
+      InputError: The setting does not fit the data.
     """
     played = build.build(setting, dataset)._replace(segment_steps=_SEGMENT_STEPS)
     chunk = game.chunk_size(played, runs)
@@ -52,10 +52,10 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     model_steps = []
 
     def note(segment_runs: int, segment_steps: int) -> None:
-        """Notes the time when all is compiled, and after each segment; ends the probe after _SECONDS."""
+        """Records the time after compilation and after each segment; ends the probe after _MAX_SECONDS."""
         times.append(time.perf_counter())
         model_steps.append(segment_runs * segment_steps)
-        if times[-1] - times[0] > _SECONDS:
+        if times[-1] - times[0] > _MAX_SECONDS:
             raise _Enough
 
     try:
@@ -67,7 +67,7 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
 
 
 def show_bounds(bounds: Sequence[Calibration]) -> str:
-    """Returns simulated bounds of an audit as a table: their means and quantiles, a row for each method."""
+    """Returns the table of an audit's simulated bounds: a row for each method, with mean and quantiles."""
     setting = bounds[0].setting  # the same in all rows
     truth = bounds[0].true_epsilon
     show = number(".3f")

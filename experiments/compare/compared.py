@@ -1,6 +1,6 @@
-"""What is compared: a mechanism, how much each method may spend on it, and the methods that train it.
+"""The compared mechanism, the budget of each method, and the methods that train it.
 
-A method is data: its setting of the mechanism. Importing this module does not start JAX.
+A method is data: its setting of the mechanism. Importing this module does not import JAX.
 """
 
 import dataclasses
@@ -20,22 +20,21 @@ COORDINATES = 64  # canaries along coordinates in each run
 DIRECTIONS = 32  # canaries along random directions in each run
 FINAL = "final model"
 ALL = "every iterate"
-# The fields of the mechanism, in settings of audits and in CANIFE's.
+# The mechanism's fields in all settings, including CANIFE's.
 _SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """The mechanism that all methods audit, and how much each may spend on it.
+    """The mechanism that all methods audit, and the budget of each method.
 
-    It is DP-SGD on Fashion-MNIST with mini-batches that the adversary knows; every step takes the canary.
-    Neighbours differ by one canary, which is added. So the mechanism is a composition of `steps` Gaussian
-    releases, whatever the attack.
+    It is DP-SGD on Fashion-MNIST with known mini-batches, and every step takes the canary. A neighbour has
+    one more canary. So the mechanism is a composition of `steps` Gaussian releases for every attack.
     """
 
     model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer")
     steps: int = described(
-        "Training steps, each of which takes the canary.", default=250, least=2, most=100_000
+        "Training steps; each step takes the canary.", default=250, least=2, most=100_000
     )
     batch_size: int = described("Examples in a mini-batch.", default=128, least=2, most=10**6)
     learning_rate: float = described("Learning rate.", default=0.1, least=1e-6, most=1e6)
@@ -51,13 +50,16 @@ class Compared:
         "Models with 32 random directions each.", default=100, least=8, most=10**6
     )
     fresh_runs: int = described(
-        "Models with directions of their own, as many as `audit --canaries=auto` takes.",
+        "Models with fresh directions, whose number is that of `audit --canaries=auto`.",
         default=10,
         least=1,
         most=10**6,
     )
     one_run_canaries: int = described(
-        "Canaries of the one model, each in by a coin.", default=2000, least=100, most=100_000
+        "Canaries of the single model, each inserted by a coin.",
+        default=2000,
+        least=100,
+        most=100_000,
     )
     measured_rounds: int = described(
         "Rounds that CANIFE measures.", default=2, least=1, most=100_000
@@ -71,7 +73,7 @@ class Compared:
 
 
 def validate(compared: Compared) -> None:
-    """Raises InputError for a field out of range, or a model that does not train on all of Fashion-MNIST."""
+    """Raises InputError for a field out of range, or a model that does not use all of Fashion-MNIST."""
     model = compared.model
     choices = f"choose one of {', '.join(MODELS)}"
     require(model in MODELS, f"`model={model}` is not on all of Fashion-MNIST: {choices}")
@@ -85,11 +87,11 @@ def validate(compared: Compared) -> None:
 
 
 def make_attacked(compared: Compared) -> Attacked:
-    """Returns CANIFE's setting of the mechanism: a step is a round, and a mini-batch a round's cohort."""
+    """Returns CANIFE's setting of the mechanism: steps are rounds, and mini-batches are cohorts."""
     return Attacked(
         model=compared.model,
         rounds=compared.steps,
-        # Rounds 1, 1 + every, ... are measured: no more than `measured_rounds` of them.
+        # Rounds 1, 1 + every, ... are measured, at most `measured_rounds` of them.
         every=math.ceil(compared.steps / compared.measured_rounds),
         cohort=compared.batch_size,
         design_steps=compared.design_steps,
@@ -107,11 +109,11 @@ class TrainedMethod(NamedTuple):
     """A method that trains the mechanism.
 
     Attributes:
-      name: The method's name, as tables show it.
-      runs: The number of runs that it trains.
-      shown: The names of the bounds that are shown, in their order; () for a single run of many canaries.
-      sees: What the method sees of the training: FINAL or ALL.
-      setting: The setting that it trains.
+      name: The method's name in tables.
+      runs: The number of training runs.
+      shown: The names of the shown bounds, in order; () for a single run of many canaries.
+      sees: The models that the method sees: FINAL or ALL.
+      setting: The training setting.
     """
 
     name: str
@@ -122,20 +124,17 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train the mechanism: fresh directions, and those of three papers.
+    """Returns the methods that train the mechanism: fresh directions and three papers' methods.
 
-    The papers are hidden-state, LiDP and one-shot. Each method trains the same mechanism with canaries of its
-    own; K is their number in a run. CANIFE is not among them, since it trains by code of its own.
-
-    Args:
-      compared: The mechanism, and how much each method may spend.
+    The papers are hidden-state, LiDP and one-shot. Each method has different canaries; K is their number in a
+    run. CANIFE is not included, since it has separate training code.
     """
     from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
     from audit.methods.exact_null import EXACT_NULL
     from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method whose setting has its own fields beside those of the mechanism."""
+        """Returns a method; its setting has `fields` in addition to those of the mechanism."""
         shared = {"steps": compared.steps, "batch_size": compared.batch_size}
         setting = setting_of(compared.model, **shared, **_take_shared(compared), **fields)
         sees = ALL if fields.get("observe") == "all" else FINAL

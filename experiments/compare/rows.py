@@ -1,15 +1,13 @@
-"""Each method's values as records of the comparison, as a table and as a figure.
+"""The values of each method as records, table and figure.
 
-Scores are trained or measured once, and stored. Bounds are those that the method's own command prints.
-CANIFE's values are composed without amplification by sampling, since the mini-batches are known. There are
-two: its published estimates, composed through Renyi DP, and the exact laws of its canaries' scores, composed
-as Gaussian curves.
+Scores are trained or measured once, and stored. Bounds are the same as those of the method's command.
+CANIFE's values are composed without amplification by sampling, since the mini-batches are known: its
+published estimates by Renyi DP, and the exact laws of its canaries' scores as Gaussian curves.
 """
 
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -40,36 +38,36 @@ from experiments.compare.compared import (
     list_methods,
     make_attacked,
 )
-from experiments.sweeps.panels import draw_panels
-from experiments.sweeps.records import Record, field
+from experiments.sweeps.panels import draw_panels, take
+from experiments.sweeps.records import Record, field, select
 
 _PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)  # the paper's estimates
 ESTIMATE = "(no bound)"
 REFUTED = "REFUTED"
 _VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
-_FREE = ("nothing", "fair coins", "fresh directions")  # what bounds for every curve assume
+_FREE = ("nothing", "fair coins", "fresh directions")  # assumptions of bounds for every curve
 _NOTES = """\
-estimator: bounds hold at confidence {confidence} for what they assume.
-(no bound): an estimate or a measurement. s: seconds spent now; kept: none.
-One mechanism, neighbours (a canary is added) and delta for all: {steps:,} steps of
-DP-SGD, each of which takes the canary, sigma = {sigma:g}."""
-_REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold."
+estimator: bounds have confidence {confidence} under their assumptions.
+(no bound): an estimate or a measurement. s: seconds; kept: already stored.
+All rows have the same mechanism, neighbours (add a canary) and delta:
+{steps:,} steps of DP-SGD with the canary in each step, sigma = {sigma:g}."""
+_REFUTED = "REFUTED: not valid, since these scores refute a Gaussian curve."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
-    """Trains what the store lacks, and returns a record for each value of each method.
+    """Trains missing runs, and returns a record for each value of each method.
 
-    A record has the `method`, what it `sees` of the training, its `runs` and the `seconds` that were spent on
-    training, None where the store had all runs. It has the name of the `value`, its `epsilon`, and what a
-    bound `assumes`: REFUTED if its scores refute the assumption, ESTIMATE if the value is no bound.
+    A record has the `method`, the models that it `sees`, its `runs`, and the `seconds` of training (None if
+    all runs were stored). It has the name of the `value`, its `epsilon`, and the assumption of a bound in
+    `assumes`: REFUTED if its scores refute the assumption, ESTIMATE if the value is not a bound.
 
-    Methods that see only the final model come first. Each method's name is printed on stderr when it begins.
+    Methods that see only the final model come first. Each method's name is printed on stderr when it starts.
 
     Args:
-      compared: The mechanism, and how much each method may spend.
+      compared: The mechanism, and the budget of each method.
       place: The folder of the store, and the data.
     """
-    # What CANIFE refuses of the setting ends the command before any method trains.
+    # First, since CANIFE may reject the setting.
     canife_training.prepare(make_attacked(compared), place.out, place.data)
     rows: list[Record] = []
     for method in list_methods(compared):
@@ -81,7 +79,7 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> list[Record]:
-    """Trains a method's runs that the store lacks, and returns its records; refuted bounds come last."""
+    """Trains a method's missing runs, and returns its records with refuted bounds last."""
     scores, seconds = _train(method, place)
     level = Level(compared.delta, compared.confidence)
     found: list[tuple[Finding, str]] = []
@@ -100,15 +98,25 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
         found.append((bound, REFUTED if refuted else bound.assumes.word))
     found.sort(key=lambda value: value[1] == REFUTED)
-    shared = {"method": method.name, "sees": method.sees, "runs": method.runs, "seconds": seconds}
+    shared = {
+        "method": method.name,
+        "sees": method.sees,
+        "runs": method.runs,
+        "seconds": seconds,
+    }
     return [
-        {**shared, "value": finding.method, "epsilon": finding.epsilon, "assumes": assumes}
+        {
+            **shared,
+            "value": finding.method,
+            "epsilon": finding.epsilon,
+            "assumes": assumes,
+        }
         for finding, assumes in found
     ]
 
 
 def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
-    """Returns a method's scores, and the seconds of training; None where the store had all runs."""
+    """Returns a method's scores, and the seconds of training (None if all runs were stored)."""
     dataset = place.data.load(method.setting.model)
     store = make.open_store(place.out, method.setting, dataset)
     missing = count_runs(store.missing(method.runs))
@@ -124,24 +132,23 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     """Returns CANIFE's two records: epsilon by its published estimates, and by its canaries' exact laws.
 
-    Rounds that the store lacks are measured first, and each stands for the rounds up to the next. Its
-    published estimate is converted to the noise multiplier of a Gaussian release that leaks as much, by the
-    paper's public code, and these are composed by Renyi DP; the adversary knows the mini-batches, hence the
-    sampling rate is 1. Its exact epsilon becomes the mu of a Gaussian curve with this epsilon, and the
-    squares of all rounds' mu add up.
+    Missing rounds are measured first, and each represents the rounds up to the next. As in the paper's code,
+    its published estimate becomes the noise multiplier of a Gaussian release with the same leakage. These are
+    composed by Renyi DP, with the sampling rate 1 since the adversary knows the mini-batches. Its exact
+    epsilon becomes the mu of a Gaussian curve with this epsilon, and the squares of mu add up over rounds.
     """
     begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
     seconds = None
-    # Making the list measures the rounds that the store lacks; it is empty if there are none.
+    # Making the list measures missing rounds. It is empty if all are stored.
     if list(canife_training.measure_missing(attacked, split, store, numbers)):
         seconds = time.perf_counter() - begin
     charges = []
     sum_of_squares = 0.0
-    counts = rounds.forward(numbers, attacked.rounds)  # of rounds that a measured one stands for
+    counts = rounds.forward(numbers, attacked.rounds)  # rounds that each measured one represents
     measured_rounds = canife_measured.read_rounds(store, numbers)
-    # The paper's estimates are at the delta 1 / n, for n scores.
+    # The paper's estimates have the delta 1 / n, for n scores.
     estimate_delta = 1 / attacked.scores
     for one, count in zip(measured_rounds, counts, strict=True):
         epsilon = rounds.best_epsilon(one.scores_in, one.scores_out, estimate_delta).epsilon
@@ -152,18 +159,18 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
         "as published": rounds.composed(charges, attacked.delta),
         "exact laws": conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta),
     }
-    shared = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
+    shared = {
+        "method": "CANIFE",
+        "sees": ALL,
+        "runs": 1,
+        "seconds": seconds,
+        "assumes": ESTIMATE,
+    }
     return [{**shared, "value": value, "epsilon": epsilon} for value, epsilon in values.items()]
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
-    """Returns the comparison's table: a row for each value, and the accountant's epsilon below the rows.
-
-    Args:
-      compared: The mechanism, delta and confidence.
-      rows: The records of all methods, in order.
-      upper: The accountant's epsilon at the delta of `compared`.
-    """
+    """Returns the comparison's table: a row for each value, and below the accountant's epsilon `upper`."""
     columns = [
         field("method", "method", width=20, left=True),
         field("value", "estimator", width=23, left=True),
@@ -175,7 +182,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("assumes", "assumes", left=True),
         Column("upper_bound", lambda row: upper),
     ]
-    # A line in the form of a row; its blank fills the columns of runs and seconds.
+    # Formatted like a row, with a blank for runs and seconds.
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     confidence = show_level(compared.confidence)
     noise_multiplier = compared.noise_multiplier
@@ -185,12 +192,18 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         after.append(_REFUTED)
     before = [f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST"]
     return Table(
-        columns, rows, lambda row: _VIEWS[row["sees"]], before=before, after=after, gap=" ", rule=80
+        columns,
+        rows,
+        section=lambda row: _VIEWS[row["sees"]],
+        before=before,
+        after=after,
+        gap=" ",
+        rule=80,
     )
 
 
 def _show_epsilon(row: Record) -> str:
-    """Returns epsilon as text: an estimate to the nearest, a bound rounded down."""
+    """Formats epsilon, with bounds rounded down."""
     epsilon = row["epsilon"]
     return f"{epsilon:.3f}" if row["assumes"] == ESTIMATE else at_least(epsilon)
 
@@ -198,15 +211,16 @@ def _show_epsilon(row: Record) -> str:
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Draws each value as a dot, from top to bottom, and the accountant's epsilon as a line.
 
-    The horizontal axis ends 5% beyond the largest epsilon, or beyond 1.6 times the accountant's if that is
-    less. The few estimates far above the accountant's epsilon become arrows with their value.
+    The horizontal axis ends 5% above the largest epsilon, or 1.6 times the accountant's if this is less.
+    Estimates beyond the axis are arrows with their value.
 
     Args:
       rows: The records of all methods, in order.
       upper: The accountant's epsilon.
-      delta: The delta of every epsilon, for the axis' label.
+      delta: The delta of every epsilon, for the label of the axis.
     """
-    edge = 1.05 * min(1.6 * upper, max([upper, *(row["epsilon"] for row in rows)]))
+    largest = max(upper, take(rows, "epsilon").max())
+    edge = 1.05 * min(1.6 * upper, largest)
 
     def draw_rows(axis: Axes) -> None:
         """Draws all values, and the upper bound."""
@@ -218,18 +232,37 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
             if row["epsilon"] > edge:
                 marker = ">"
                 text = _show_epsilon(row)
-                axis.text(0.98 * edge, place, text, ha="right", va="center", fontsize=8)
-            look: dict[str, Any] = {"color": color, "clip_on": False, "label": label}
-            look["mfc"] = color if is_bound else "white"
-            axis.plot([min(row["epsilon"], edge)], [place], marker, **look)
+                axis.text(
+                    0.98 * edge,
+                    place,
+                    text,
+                    ha="right",
+                    va="center",
+                    fontsize=8,
+                )
+            axis.plot(
+                [min(row["epsilon"], edge)],
+                [place],
+                marker,
+                color=color,
+                mfc=color if is_bound else "white",
+                clip_on=False,
+                label=label,
+            )
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
         label = "upper bound (accounting)"
-        axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label=label)
+        axis.axvline(
+            upper,
+            color=BLACK,
+            ls=(0, (1, 1)),
+            lw=1.6,
+            label=label,
+        )
         axis.set_yticks(range(len(rows)), names, fontsize=8)
         axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
         axis.invert_yaxis()
-        split = sum(row["sees"] == FINAL for row in rows) - 0.5
+        split = len(select(rows, sees=FINAL)) - 0.5
         label = "below: methods that see every iterate"
         axis.axhline(split, color="0.7", lw=0.8, label=label)
 
@@ -242,7 +275,7 @@ def _find_look(row: Record) -> tuple[str, str]:
     if row["assumes"] == REFUTED:
         return FADED, "refuted: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:
-        return IN, "estimate, no bound"
+        return IN, "estimate, not a bound"
     if row["assumes"] in _FREE:
-        return FREE, "bound, whatever the curve"
-    return OUT, "bound, if what it assumes holds"
+        return FREE, "bound for any curve"
+    return OUT, "bound under an assumption"

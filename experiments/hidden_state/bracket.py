@@ -1,11 +1,11 @@
-"""Two figures that are in no paper: the last model between bounds, and what training runs prove.
+"""Two figures beyond the paper: bounds on the leakage of the last model, and bounds over training runs.
 
-The bracket shows what the last model of a training run leaks, between upper bounds on it and what audits
-prove. An upper bound is proven, or it rests on measured constants; if steps have kinks it is an estimate.
-Each place has a single seed: a point has a single conclusion.
+The bracket shows upper bounds on the leakage of the last model, and the lower bounds of audits. An upper
+bound is proven, or it uses measured constants. If steps have kinks, it is an estimate. Each place has one
+seed, so a point has one conclusion.
 
-The other figure shows what each method proves of the paper's models after so many training runs: fresh
-directions next to GC-R, the paper's adversary whose canary is a gradient along a random coordinate.
+The other figure shows lower bounds on the paper's models over the number of training runs. It compares fresh
+directions with GC-R, the paper's adversary that inserts a gradient along a random coordinate.
 """
 
 import contextlib
@@ -33,26 +33,26 @@ from audit.written import show_level
 from experiments.hidden_state import measured
 from experiments.sweeps.panels import draw_panels, plot_lines, take
 from experiments.sweeps.points import Evidence, Point
-from experiments.sweeps.records import Record, field, own_table
+from experiments.sweeps.records import Record, field, own_table, select
 from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # by how much the margin multiplies the excess over 1 of measured Lipschitz constants
-_MAX_EPSILON = 1e3  # at which infinite ends of intervals are cut off
+_MARGIN = 10  # multiplies the excess over 1 of measured Lipschitz constants
+_MAX_EPSILON = 1e3  # infinite ends of intervals are drawn here
 _TICKS = (0.3, 1, 3, 10, 30)  # of a logarithmic axis
-_LOOKS = {  # of the fields of rows: label, color, and format of marker and line
+_LOOKS = {  # by field: label, color, and format of marker and line
     "composition": ("composition", UPPER, ":"),
-    "proven": ("lower bound without an assumption, fresh directions", FREE, "o"),
-    "gdp_limit": ("below it no GDP guarantee holds, fresh directions", GREEN, "^"),
-    IF_GAUSSIAN: ("lower bound if Gaussian, along coordinates", BLUE, "v"),
+    "proven": ("assumption-free lower bound, fresh directions", FREE, "o"),
+    "gdp_limit": ("lower bound on any GDP guarantee, fresh directions", GREEN, "^"),
+    IF_GAUSSIAN: ("lower bound if Gaussian, coordinates", BLUE, "v"),
 }
-_AT_MOST = {"at_most": ("last model at most, proven or measured", BOUND, "-")}
-_ESTIMATED = "last model at most by derivatives, an estimate: steps have kinks"
+_MEASURED = "upper bound on the last model, proven or measured"
+_ESTIMATED = "estimated upper bound on the last model: steps have kinks"
 _NOTES = """\
-proven:   without an assumption, by fresh directions; GDP: below it no GDP guarantee holds
-Gauss:    if the curve is Gaussian; audit: two-sided, where scores are normal; by coordinates
-const:    what a constant direction reaches, predicted
+proven:   assumption-free, fresh directions; GDP: lower bound on any GDP guarantee
+Gauss:    if the curve is Gaussian; audit: two-sided, if scores are normal; coordinates
+const:    predicted for a constant direction
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
 estimate: steps have kinks, and derivatives do not bound them"""
 # Numbers of training runs at which bounds are shown.
@@ -72,24 +72,33 @@ def draw_bracket(
     """Draws the figure of upper bounds and audits, and makes its table.
 
     Args:
-      sweep: The sweep, which has an axis.
+      sweep: A sweep with an axis.
       points: The points of all panels; each has a conclusion.
-      evidence: What the store holds, and the delta and confidence of bounds.
+      evidence: The store, and the delta and confidence of bounds.
     """
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
-    places = sorted({row["x"] for row in rows})
-    look: dict[str, Any] = {"xscale": "log", "xlabel": x_axis.name, "ylim": (0, None)}
-    look |= {"xticks": places, "xticklabels": [f"{place:g}" for place in places]}
+    places = sorted(set(map(itemgetter("x"), rows)))
+    look: dict[str, Any] = {
+        "xscale": "log",
+        "xlabel": x_axis.name,
+        "xticks": places,
+        "xticklabels": list(map("{:g}".format, places)),
+        "ylim": (0, None),
+    }
     if sweep.name in ("bracket_k", "bracket_steps"):
-        look |= {"yscale": "log", "ylim": (0.2, None)}
-        look |= {"yticks": _TICKS, "yticklabels": [f"{tick:g}" for tick in _TICKS]}
+        look |= {
+            "yscale": "log",
+            "ylim": (0.2, None),
+            "yticks": _TICKS,
+            "yticklabels": list(map("{:g}".format, _TICKS)),
+        }
     panels = {}
     for row in rows:
-        of_panel = [other for other in rows if other["panel"] == row["panel"]]
-        of_panel.sort(key=itemgetter("x"))
-        panels[row["panel"]] = partial(_draw_rows, rows=of_panel, look=look)
+        panel = row["panel"]
+        of_panel = sorted(select(rows, panel=panel), key=itemgetter("x"))
+        panels[panel] = partial(_draw_rows, rows=of_panel, look=look)
     label = f"epsilon at delta {show_level(evidence.levels.delta)}"
     figure = draw_panels(sweep.title, panels, ylabel=label, sharey=True)
     nearest = number(".2f")
@@ -108,41 +117,51 @@ def draw_bracket(
         field("expansion", "mean c", number(".5f"), width=8),
         field("composition", "composed", at_most, width=8),
     ]
-    layout: dict[str, Any] = {"before": (sweep.title, f"epsilon at {evidence.levels}")}
-    layout |= {"section": itemgetter("panel"), "after": [_NOTES], "gap": " "}
-    return figure, own_table(columns, rows, **layout)
+    table = own_table(
+        columns,
+        rows,
+        section=itemgetter("panel"),
+        before=(sweep.title, f"epsilon at {evidence.levels}"),
+        after=[_NOTES],
+        gap=" ",
+    )
+    return figure, table
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
-    """Returns the settings of a sweep whose steps are measured by a cell."""
+    """Returns the settings whose steps the sweep measures."""
     return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns a row for each place, a panel and an x; a row has no fields for what is unknown.
+    """Returns a row for each place, a panel and an x. Unknown values are left out.
 
-    A place has up to two audits, with fresh directions and along a coordinate. The fields of a row are
-    epsilons but for `panel`, `x`, the `word` for what the upper bound assumes, and `expansion`, the mean
-    Lipschitz constant of steps.
+    A place has up to two audits: fresh directions and a coordinate. `word` names the assumption of the upper
+    bound, and `expansion` is the mean Lipschitz constant of steps. The other fields are epsilons.
 
     Args:
       points: The points of all panels; each has a conclusion.
-      sweep: The sweep, whose cells measure steps.
-      evidence: What the store holds, and the delta and confidence of bounds.
+      sweep: The sweep, with the cells that measure steps.
+      evidence: The store, and the delta and confidence of bounds.
     """
     by_training = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows: dict[tuple[str, float], Record] = {}
     for point in points:
         place = (point.panel, point.x)
         if place not in rows:
-            # If nothing is measured, since a bound is proven or k is 1, the audit's own setting will do.
+            # A place without a measurement has a proven bound or k = 1: use the audit's setting.
             setting = point.cells[0].setting
             setting = by_training.get(_describe_training(setting), setting)
             composition = point.upper_bound()
             upper = _find_upper(composition, setting, evidence)
-            rows[place] = {"panel": point.panel, "x": point.x, "composition": composition, **upper}
+            rows[place] = {
+                "panel": point.panel,
+                "x": point.x,
+                "composition": composition,
+                **upper,
+            }
         conclusion = point.conclusions[0]
-        if conclusion.law_is_known:  # of fresh directions
+        if conclusion.law_is_known:  # fresh directions
             gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
             rows[place] |= {"proven": conclusion.epsilon, "gdp_limit": gdp_limit}
         else:
@@ -157,17 +176,14 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 
 
 def _describe_training(setting: Setting) -> Hashable:
-    """Returns what decides how a setting's steps stretch distances: all but the adversary."""
+    """Returns the parts of a setting that decide how steps stretch distances, without the adversary."""
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
-    """Returns the upper bound on the last model, if it is proven or has been measured.
+    """Returns the fields of the upper bound on the last model, if it is proven or measured.
 
-    Args:
-      composition: The accountant's epsilon, for all models of a run together.
-      setting: The setting whose steps are measured, or else of any audit there.
-      evidence: What the store holds, and the delta of bounds.
+    `composition` is the accountant's epsilon for all models of a run together.
     """
     delta = evidence.levels.delta
     state = lipschitz.hidden_state(setting, delta)
@@ -182,7 +198,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         steps = measured.read_expansion(evidence.held, setting)
         if steps is None:
             return {}
-        if steps.kink:  # there a derivative does not bound how far a step separates two models
+        if steps.kink:  # across a kink, a derivative does not bound the distance of two models
             word = ESTIMATE
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)
@@ -197,21 +213,39 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
 def _draw_rows(axis: Axes, rows: Sequence[Record], look: dict[str, Any]) -> None:
     """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
     plot_lines(axis, rows, _LOOKS)
-    at_most_looks = _AT_MOST
-    if any(row.get("word") == ESTIMATE for row in rows):
-        at_most_looks = {"at_most": (_ESTIMATED, BOUND, "--")}
-    plot_lines(axis, rows, at_most_looks)
+    at_most_look = (_MEASURED, BOUND, "-")
+    if select(rows, word=ESTIMATE):
+        at_most_look = (_ESTIMATED, BOUND, "--")
+    plot_lines(axis, rows, {"at_most": at_most_look})
     xs = take(rows, "x")
-    label = "up to steps that expand ten times as much"
-    shade: dict[str, Any] = {"color": BOUND, "alpha": 0.15, "lw": 0, "label": label}
-    axis.fill_between(xs, take(rows, "at_most"), take(rows, "margin"), **shade)
-    band: dict[str, Any] = {"color": PREDICTED, "lw": 5, "alpha": 0.4}
+    axis.fill_between(
+        xs,
+        take(rows, "at_most"),
+        take(rows, "margin"),
+        color=BOUND,
+        alpha=0.15,
+        lw=0,
+        label="range if steps expand ten times as much",
+    )
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
-        axis.plot(xs, constant, label="what a constant direction reaches", **band)
-    label = "audit's two-sided interval where scores are normal"
-    highs = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
-    axis.vlines(xs, take(rows, "interval_low"), highs, color=BLUE, zorder=3, label=label)
+        label = "predicted for a constant direction"
+        axis.plot(
+            xs,
+            constant,
+            color=PREDICTED,
+            lw=5,
+            alpha=0.4,
+            label=label,
+        )
+    axis.vlines(
+        xs,
+        take(rows, "interval_low"),
+        np.minimum(take(rows, "interval_high"), _MAX_EPSILON),
+        color=BLUE,
+        zorder=3,
+        label="two-sided interval if scores are normal",
+    )
     axis.set(**look)
     axis.minorticks_off()
 
@@ -219,37 +253,46 @@ def _draw_rows(axis: Axes, rows: Sequence[Record], look: dict[str, Any]) -> None
 def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws what each method proves over the number of training runs, and makes a table of it.
+    """Draws each method's lower bounds over the number of training runs, and makes their table.
 
     Args:
-      sweep: The sweep, whose title is above figure and table.
+      sweep: The sweep.
       points: A point for each model, k and adversary, with the conclusion of its audit.
-      evidence: What the store holds, and the delta and confidence of bounds.
+      evidence: The store, and the delta and confidence of bounds.
     """
-    rows = [row for point in points for row in make_proven_rows(point, evidence)]
     delta = evidence.levels.delta
-    # By panel: of GC-R, which comes last.
-    predictions = {point.panel: point.predicted(delta) for point in points}
+    rows: list[Record] = []
+    predictions = {}  # by panel; the last point of a panel is GC-R's
+    for point in points:
+        rows += make_proven_rows(point, evidence)
+        predictions[point.panel] = point.predicted(delta)
 
     def draw_panel(axis: Axes, of_panel: Sequence[Record]) -> None:
         """Draws the limits and the lines of a panel."""
         predicted = predictions[of_panel[0]["panel"]]
         if predicted is not None:
-            label = "predicted where gradients do not interfere"
-            axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
+            label = "predicted if gradients do not interfere"
+            axis.axhline(
+                predicted,
+                color=PREDICTED,
+                lw=6,
+                alpha=0.55,
+                label=label,
+            )
         upper_bound = of_panel[0]["upper_bound"]
         axis.axhline(upper_bound, color=UPPER, ls=":", label="upper bound (accounting)")
         for name, (color, line) in _METHODS.items():
-            shown = [{**row, "x": row["trainings"]} for row in of_panel if row["method"] == name]
-            for row in shown[:1]:
-                color = FADED if row["assumes"] == "REFUTED" else color
-                plot_lines(axis, shown, {"epsilon": (row["legend"], color, line)})
+            of_method = select(of_panel, method=name)
+            if of_method:
+                first = of_method[0]
+                if first["assumes"] == "REFUTED":
+                    color = FADED
+                plot_lines(axis, of_method, {"epsilon": (first["legend"], color, line)})
         axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
 
     panels = {}
-    for point in points:
-        of_panel = [row for row in rows if row["panel"] == point.panel]
-        panels[point.panel] = partial(draw_panel, of_panel=of_panel)
+    for panel in predictions:
+        panels[panel] = partial(draw_panel, of_panel=select(rows, panel=panel))
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(sweep.title, panels, (3.1, 2.7), ylabel=label)
     columns = [
@@ -261,19 +304,19 @@ def draw_proven(
         field("upper_bound", "upper bound", at_most, width=11),
         field("assumes", "assumes", left=True),
     ]
-    shown = [row for row in rows if row["is_shown"]]
     before = [f"{sweep.title}: epsilon at {evidence.levels}"]
+    shown = select(rows, is_shown=True)
     return figure, own_table(columns, shown, section=itemgetter("panel"), before=before)
 
 
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
-    """Returns a row for each method and number of training runs: the lower bound on epsilon after these runs.
+    """Returns a row for each method and number of training runs, with its lower bound on epsilon.
 
-    An audit with fresh directions has a bound after every run, and the table shows some of them. Any other
-    audit has those of each method in _METHODS, from its first runs, at the numbers in _SHOWN_RUNS.
+    An audit with fresh directions has a bound after every run, and the table shows some of them. Other audits
+    have bounds from their first runs, at the numbers in _SHOWN_RUNS.
 
     Args:
-      point: One audit of a panel, and the conclusion from all its runs.
+      point: One audit of a panel, and its conclusion.
       evidence: The stored scores, and the delta and confidence of bounds.
     """
     (cell,) = point.cells
@@ -282,18 +325,22 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     for runs in _SHOWN_RUNS:
         if runs < cell.runs and not conclusion.law_is_known:
             scores = evidence.held.scores(identity(cell.setting), runs)
-            with contextlib.suppress(InputError):  # too few runs for its methods
+            with contextlib.suppress(InputError):  # some methods need more runs
                 if scores is not None:
                     by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
     by_runs[cell.runs] = conclusion
     rows = []
-    for bound in [bound for bound in conclusion.bounds if bound.method in _METHODS]:
+    for bound in conclusion.bounds:
+        if bound.method not in _METHODS:
+            continue
         method = method_of(bound)
+        assumes = method.assumes.word if bound.holds else "REFUTED"
         epsilons = {runs: part.bound(method.name).epsilon for runs, part in by_runs.items()}
-        if conclusion.law_is_known:  # of fresh directions
+        if conclusion.law_is_known:  # fresh directions
             epsilons = dict(enumerate(bound.path, 1))
         for runs, epsilon in epsilons.items():
             row = {
+                "x": runs,
                 "panel": point.panel,
                 "method": method.name,
                 "legend": method.legend,
@@ -301,7 +348,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "trainings": runs,
                 "epsilon": epsilon,
                 "upper_bound": point.upper_bound(),
-                "assumes": method.assumes.word if bound.holds else "REFUTED",
+                "assumes": assumes,
                 "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
             }
             rows.append(row)

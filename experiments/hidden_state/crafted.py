@@ -1,27 +1,29 @@
 """Two crafted landscapes with laws in closed form: a convex one, and the latch.
 
-The convex one is gradient descent on a quadratic whose curvature changes in time. Steps theta_t = c'_t
-theta_(t-1) + s_t b + n_t z_t in one dimension, b = 1 in the world with the canary and z_t ~ N(0, 1), are the
-noisy gradient steps of a convex quadratic as long as 0 <= c'_t <= 1. The quadratic is smooth and strongly
-convex as long as c'_t is at most c_t, the Lipschitz constant of such a step. The last iterate is Gaussian in
-both worlds. With the slopes c'_t of the accountant's certificate (`HiddenStateBound.attained_by`) it leaks
-all that `hidden_state_bound` allows: no better bound holds of all losses with these constants. It is curved
-where that sheds more noise than signal, as just before the last step where that inserts, and else as little
-as the constants allow.
+The convex landscape is a quadratic, and its curvature changes from step to step. In one dimension, noisy
+gradient steps are
 
-The latch shows in its last iterate the largest sum of a shuffled training run. All others' gradients are -C
-along a direction v, the target's is C where it takes part and zero where it is replaced. The sum of the
-target's batch then lies 2 C or 1 C above those of other batches, and theta, in units of C and less the push
-of all others, is that height and noise. The others cancel theta at each step, which begins at 0, unless theta
-exceeds a threshold c. Then they push it on, further in every step than noise brings it back. The last iterate
-exceeds c if any sum did: the max test of an adversary who sees all models.
+    theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
-Losses with such gradients exist. Along v their slope is -C (1 - eta) and what cancels or pushes on, which B
-examples share and which is at most eta C of each; it is periodic with the period B C (1 - eta) that a step
-goes: the push leaves no trace. Heights are then 2 - eta and 1 - eta, and eta is as small as 1 / B.
+The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. The last
+iterate is Gaussian in both worlds. With the slopes c'_t of `HiddenStateBound.attained_by` it leaks exactly
+`hidden_state_bound`, so no better bound is true for all losses with these constants. These slopes are below
+c_t only if a smaller slope removes more noise than signal, such as before a last step that inserts.
 
-Such a landscape is not Lipschitz with constant 1: it separates models at c. "The last model alone" hides
-nothing of a shuffled training run in general, and only where steps are Lipschitz is there a bound for it.
+The latch stores the largest sum of a shuffled training run in its last iterate. The gradients of all other
+examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced. The sum of
+the target's batch is then 2 C or 1 C above the sums of other batches. Let theta be in units of C, without the
+push of the other examples: theta is this height plus noise. It starts at 0, and the other examples cancel it
+at each step, unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it
+back. So the last iterate exceeds c if any sum did. This is the max test of an adversary who sees all models.
+
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. The
+B examples of a batch share this term, and it is at most eta C for each. It is periodic in theta. Its period
+is the distance B C (1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta,
+and eta can be 1 / B.
+
+The latch does not have the Lipschitz constant 1, since it separates models at c. In general, hiding earlier
+models does not reduce the leakage of shuffled training. A bound on the last model needs Lipschitz steps.
 """
 
 import itertools
@@ -41,32 +43,32 @@ from experiments.sweeps.records import Record, field
 
 INSERTIONS = 250  # as in the paper's training runs
 NOISE_MULTIPLIER = 4.0  # as in the paper's training runs
-# k: an insertion in every k steps; at the first or the last of them; the steps' Lipschitz constant.
+# The periodicity k, the step of each period that inserts, and the Lipschitz constant of steps.
 SCHEDULES = tuple(itertools.product((1, 2, 5, 10, 25), (FIRST, LAST), (1.0, 0.99)))
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
-# How far the sum of the target's batch lies above other batches' sums, in units of C, with and without it.
+# Height of the sum of the target's batch above other sums, in units of C, with and without the target.
 HEIGHT_IN = 2.0
 HEIGHT_OUT = 1.0
-_GRID = 1e-3  # the spacing of privacy losses where Poisson sampling's epsilon is computed
+_GRID = 1e-3  # spacing of privacy losses for the epsilon of Poisson sampling
 Array = NDArray[np.float64]
 
 
 def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
-    What a step inserts, and its noise, reach the last iterate multiplied by the slopes of all later steps.
+    The shift and the noise of a step reach the last iterate multiplied by the slopes of all later steps.
 
     Args:
-      shifts: (T,) s_t, what each step inserts in the world with the canary.
-      slopes: (T,) c'_t, by which each step shrinks the parameter.
-      noise: (T,) n_t, each step's standard deviation, in the units of the shifts.
+      shifts: (T,) s_t, the shift that the canary adds at each step.
+      slopes: (T,) c'_t, the factor of the parameter at each step.
+      noise: (T,) n_t, the standard deviation of each step's noise, in the units of the shifts.
     """
     remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) shares in the last iterate
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 
 
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
-    """Returns what a schedule leaks: mu of a constant direction, of the convex landscape and of the bound.
+    """Returns a schedule's mu for a constant direction and for the convex landscape, and the bound on mu.
 
     Args:
       k: The periodicity, in steps.
@@ -104,7 +106,7 @@ def make_convex_table(delta: float) -> Table[Record]:
     ]
     before = [
         f"the convex landscape: sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz",
-        "mu: of a constant direction, of the landscape and of the hidden-state bound; "
+        "mu for a constant direction and the landscape, and the hidden-state bound on mu; "
         f"epsilon at delta {show_level(delta)}",
     ]
     rows = [make_convex_row(*schedule, delta) for schedule in SCHEDULES]
@@ -116,10 +118,10 @@ def compute_latch_rate(
 ) -> float:
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
-    Once theta exceeds c, a latch pushes it further up in every step. So the last iterate exceeds c if theta
-    did after any step. Until then, every step sets theta to noise of deviation sigma, and the step of the
-    target's batch, which comes once in each epoch, adds a height h. The probability in E epochs of b batches
-    is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logs and expm1 keep small results accurate.
+    The last iterate exceeds c if theta did after any step. Until then, each step sets theta to noise with
+    deviation sigma. The target's batch comes once in an epoch and adds a height h. The probability after E
+    epochs of b batches is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logs and expm1 keep small
+    results accurate.
 
     Args:
       sigma: The standard deviation of a step's noise in units of C.
@@ -134,9 +136,9 @@ def compute_latch_rate(
 
 
 def make_latch_row(training: tuple[float, int, int], delta: float) -> Record:
-    """Returns what a latch leaks at least, by the best of many thresholds, next to what Poisson would claim.
+    """Returns a lower bound on a latch's epsilon, and the epsilon that Poisson accounting claims.
 
-    The thresholds are the multiples of 0.01 C below 2 C plus 8 standard deviations of the noise.
+    The bound uses the best threshold among multiples of 0.01 C, up to 2 C plus 8 deviations of the noise.
 
     Args:
       training: sigma, the number of batches and the number of epochs.
@@ -149,11 +151,16 @@ def make_latch_row(training: tuple[float, int, int], delta: float) -> Record:
         false_positives = compute_latch_rate(*training, threshold, HEIGHT_OUT)
         if excess > 0 and false_positives > 0:
             best = max(best, math.log(excess / false_positives))
-    # The same steps, if batches were Poisson-sampled: each takes the target with probability 1 / b.
+    # Poisson sampling would take the target at each step with probability 1 / b.
     steps = Composition(sigma, batches * epochs, 1 / batches)
     poisson = accounting.account_sampled(steps, _GRID).get_epsilon(delta)
-    values = {"sigma": sigma, "batches": batches, "epochs": epochs}
-    return {**values, "epsilon": best, "poisson": float(poisson)}
+    return {
+        "sigma": sigma,
+        "batches": batches,
+        "epochs": epochs,
+        "epsilon": best,
+        "poisson": float(poisson),
+    }
 
 
 def make_latch_table(delta: float) -> Table[Record]:
@@ -167,7 +174,7 @@ def make_latch_table(delta: float) -> Table[Record]:
     ]
     before = [
         f"the latch: the last iterate of a shuffled training run, at delta {show_level(delta)}",
-        "epsilon: leaked at least, by the best threshold; Poisson's: what it would claim",
+        "epsilon: lower bound by the best threshold; Poisson's: claim for Poisson sampling",
     ]
     rows = [make_latch_row(training, delta) for training in TRAININGS]
     return Table(columns, rows, before=before)

@@ -1,4 +1,4 @@
-"""The hidden-state paper's sweeps, drawn from what the store holds; nothing here trains or solves."""
+"""Draws the hidden-state paper's sweeps from stored results, without training."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
 from models.catalogue import task
 
-_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of the three models in Figure 8
+_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # the three models of Figure 8
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -28,7 +28,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         missing += measured.read_expansion(evidence.held, setting) is None
     if not stored_points:
         return Drawn([], missing)
-    # Functions that are given all points leave out those without a conclusion.
+    # The figures skip points without a conclusion, and count them as missing.
     own_table = None
     match sweep.name:
         case "proven":
@@ -48,7 +48,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8: the norms of L's canaries before clipping, for the models whose norms are stored."""
+    """Draws Figure 8: the norms of L's canaries before clipping, for models with stored norms."""
     stored = []
     for cell in sweep.cells:
         norms = measured.read_norms(evidence.held, cell.request, cell.runs)
@@ -59,17 +59,36 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
         return Drawn([], missing)
 
     def draw_norms(axis: Axes) -> None:
-        """Draws the mean of norms over the runs, and 2 standard deviations about it, step by step."""
+        """Draws the mean norm over runs at each step, with a band of 2 standard deviations."""
         for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
             steps = np.arange(norms.shape[1])
             mean = norms.mean(0)  # over the runs
             spread = 2 * norms.std(0, ddof=1)
             label = f"{task(setting.model).label} ({len(norms)} runs)"
-            axis.plot(steps, mean, color=color, ls=dash, label=label)
-            low = np.maximum(mean - spread, 0)  # no norm is below 0
-            axis.fill_between(steps, low, mean + spread, color=color, alpha=0.2, lw=0)
+            axis.plot(
+                steps,
+                mean,
+                color=color,
+                ls=dash,
+                label=label,
+            )
+            low = np.maximum(mean - spread, 0)  # norms are at least 0
+            axis.fill_between(
+                steps,
+                low,
+                mean + spread,
+                color=color,
+                alpha=0.2,
+                lw=0,
+            )
         clipping_norm = stored[0][0].mechanism.clipping_norm  # the same for all
-        axis.axhline(clipping_norm, color=UPPER, ls=":", lw=1, label="$C$")
+        axis.axhline(
+            clipping_norm,
+            color=UPPER,
+            ls=":",
+            lw=1,
+            label="$C$",
+        )
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
 

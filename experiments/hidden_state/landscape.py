@@ -1,40 +1,36 @@
 """The crafted landscape: the exact law of its iterate in both worlds, its adversaries, and its simulation.
 
-The adversary controls the whole process. So it is no `Adversary` that is inserted into training: it is a
-process of its own, one parameter wide. The score is theta_t.
-
-The landscape has one parameter, whose gradients the adversary decides. Hidden-state paper, Section 6 and
-Equation 3 (Errata H5), in units of C:
+The adversary decides all gradients of one parameter. So this is a separate process, not an `Adversary` that
+is inserted into training. The score is theta_t. Hidden-state paper, Section 6 and Equation 3 (Errata H5), in
+units of C:
 
     theta_1 ~ N(0, sigma^2) out, N(1, sigma^2) in
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-The law is computed by quadrature. Both worlds' densities are sampled at points whose spacing is an eighth of
-sigma / B, which resolves every Gaussian that a step convolves with to machine precision, and at most
-sigma / 32, which resolves where the likelihood ratio crosses e^epsilon. A step splits the density at h_t with
-weights that integrate a smooth function cut at h_t to third order, shifts both parts and convolves
-them with the Gaussian. All terms of the convolution are non-negative and reach out 14 deviations, so that
-densities keep their *relative* accuracy far into their tails; an FFT would leave an absolute error of 1e-17
-there, which e^epsilon blows up. Mass that leaves the grid or the band is below 1e-20; the rest shows as a
-deviation of the total mass from 1, which every pair carries as its `error`. Halving the spacing moves epsilon
-by less than 1e-3 of itself (tested in every cell of the heat map).
+The law is computed by quadrature. The spacing of points is an eighth of sigma / B, which resolves the
+Gaussian of a step to machine precision. It is at most sigma / 32, which resolves the point where the
+likelihood ratio crosses e^epsilon. A step splits the density at h_t, with weights that integrate a smooth
+function cut at h_t to third order. Then it shifts both parts and convolves them with the Gaussian. All terms
+of the convolution are non-negative and reach out 14 deviations, so densities keep their *relative* accuracy
+far into their tails. An FFT would leave an absolute error of 1e-17 there, and e^epsilon would amplify it. The
+mass that leaves the grid is below 1e-20. The `error` of a pair is the deviation of its total mass from 1.
+Halving the spacing changes epsilon by less than 0.1% (tested in every cell of the heat map).
 
-The optimal adversary. For a fixed epsilon the adversary wants the largest D_T = integral of
-(q_T - e^epsilon p_T)+, where p_t and q_t are the densities out and in. Write g_t = q_t - e^epsilon p_t.
+The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the integral of
+(q_T - e^epsilon p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
 
-    Proven, among landscapes for which x -> x + s_t(x) increases at every step. D_T is the integral of
-    g_1(x) V_1(x), where V_t(x) is the probability that the final test says "in" after theta_t = x. An
-    increasing map and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio,
-    and theta_1 has such a ratio, so the best final test is a threshold: V_T increases, and with it every V_t
-    before it. Hence, whatever increasing maps come later, mass is worth more the higher it is: the
-    best first step moves up where g_1 > 0 and down where g_1 < 0, a threshold at the crossing of
-    q_1 / p_1 with e^epsilon, which is itself increasing. That fixes g_2, and the same holds of the
-    second step, and so on. delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it
-    decreases, and its root at delta is the adversary's epsilon.
+    Proven for landscapes with an increasing map x -> x + s_t(x) at every step. Let V_t(x) be the probability
+    that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x). Increasing maps
+    and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio, and theta_1 has such a
+    ratio. So the best final test is a threshold, V_T increases, and every earlier V_t increases. For any
+    later increasing maps, the value of mass increases with x. So the best first step moves up if g_1 > 0 and
+    down if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map is
+    increasing. This decides g_2, and the same argument applies to the second step, and so on.
+    delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it decreases, and its root at
+    delta is the adversary's epsilon.
 
-    Only checked. That maps which are not increasing do no better: random and gradient-searched
-    landscapes s in [-1, 1], free at every point and step, never beat it
-    (tests/experiments/hidden_state/test_crafted_landscape.py).
+    Checked only for other maps. Random and gradient-searched landscapes s in [-1, 1], free at every point and
+    step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
 """
 
 import zlib
@@ -62,17 +58,17 @@ AUDIT = "landscape_audit"
 SEARCH = "landscape_thresholds"
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 HALF = 0.5  # the paper's threshold, in units of C
-PER_DEVIATION = 8  # points a standard deviation of one step's noise
-_REACH = 11.0  # standard deviations that the grid reaches beyond the drift
-_PER_SIGMA = 4  # times PER_DEVIATION points a sigma, at least
-_BAND = 14.0  # standard deviations that the kernel reaches
+PER_DEVIATION = 8  # grid points in each standard deviation of a step's noise
+_REACH = 11.0  # standard deviations that the grid extends beyond the drift
+_PER_SIGMA = 4  # sigma has at least this many times PER_DEVIATION points
+_BAND = 14.0  # standard deviations that the kernel extends
 _MAX_HALF_GRID = 400_000  # half the number of points
-_SHARP = 9.0  # B / sigma from which the grid is three times as fine
-_LEAST_DENSITY = 1e-290  # well above 2e-308, below which float64 loses digits
+_SHARP = 9.0  # from this B / sigma, the grid is three times as fine
+_MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
 class Process(NamedTuple):
-    """The process of a crafted landscape; lengths are in units of C.
+    """A crafted landscape; lengths are in units of C.
 
     Attributes:
       noise_multiplier: sigma > 0.
@@ -86,7 +82,7 @@ class Process(NamedTuple):
 
     @property
     def step_deviation(self) -> float:
-        """Standard deviation of a later step's noise, sigma / B."""
+        """The standard deviation sigma / B of the noise of steps after the first."""
         return self.noise_multiplier / self.batch_size
 
 
@@ -94,8 +90,8 @@ class Thresholds(NamedTuple):
     """An adversary of the crafted landscape.
 
     Attributes:
-      values: (T - 1,) the thresholds of steps 2 to T, in units of the clipping norm C.
-      epsilon: the exact epsilon that the last iterate leaks under these thresholds.
+      values: (T - 1,) the thresholds of steps 2 to T, in units of C.
+      epsilon: The exact epsilon of the last iterate with these thresholds.
     """
 
     values: Array
@@ -103,48 +99,46 @@ class Thresholds(NamedTuple):
 
 
 def upper_bound(process: Process, delta: float) -> float:
-    """Returns the accountant's epsilon at delta: that of the first step, where mu = 1 / sigma.
+    """Returns the accountant's epsilon at delta, for the first step with mu = 1 / sigma.
 
-    Later steps see theta_1 and not the canary: they are post-processing and cannot raise it.
+    Later steps are post-processing of theta_1.
     """
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)
 
 
 class Stepper:
-    """A process on a grid: its densities, (2, n), first out, then in, and how a step changes them.
+    """The densities (2, n) of a process on a grid, without and with the canary, step by step.
 
     Attributes:
-      process: the process.
-      spacing: the distance of neighbouring points.
+      process: The process.
+      spacing: The distance of neighbouring points.
       points: (n,) the grid, symmetric about 1/2.
     """
 
     def __init__(self, process: Process, per_deviation: int) -> None:
-        """Makes the grid; raises InputError where it would be too large.
+        """Makes a grid with `per_deviation` points in each standard deviation of a step's noise.
 
-        Args:
-          process: the process.
-          per_deviation: how many points the grid has in each standard deviation of a step's noise.
+        Raises InputError if the grid would be too large.
         """
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
         self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / per_deviation
-        if process.batch_size / sigma >= _SHARP:  # each step's cut stays visible in the law
+        if process.batch_size / sigma >= _SHARP:  # cuts of earlier steps stay visible
             self.spacing /= 3
 
-        # The mean of theta begins at 0 or 1, and each later step moves it by 1.
+        # The mean of theta starts at 0 or 1, and each later step moves it by 1.
         drift = float(process.steps - 1)
         total_deviation = np.sqrt(sigma**2 + drift * deviation**2)
         half_width = int(np.ceil((drift + 1 + _REACH * total_deviation) / self.spacing))
         where = f"`steps={process.steps}`: at sigma {sigma:g} and B = {process.batch_size}"
         need = f"they need a grid of {2 * half_width:,} points, use fewer steps or a smaller B"
         require(half_width < _MAX_HALF_GRID, f"{where} {need}")
-        # Symmetric about 1/2, since reflection there swaps the two worlds.
+        # Reflection about 1/2 swaps the two worlds.
         cells = np.arange(-half_width, half_width, dtype=np.float64)
         self.points: Array = 0.5 + (cells + 0.5) * self.spacing
 
-        # A step upwards is a convolution with the density of N(1, deviation^2), about `_centre` cells up.
+        # A step up is a convolution with the density of N(1, deviation^2), about `_centre` cells up.
         self._centre = round(1 / self.spacing)
         reach = int(np.ceil(_BAND * deviation / self.spacing))
         offsets = (self._centre + np.arange(-reach, reach + 1)) * self.spacing - 1
@@ -156,19 +150,16 @@ class Stepper:
         return np.stack([normal_density(self.points - mean, sigma) for mean in (0.0, 1.0)])
 
     def advance(self, pair: Array, threshold: float) -> Array:
-        """Returns the densities (2, n) after a step, which moves theta by 1 and adds noise.
+        """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
 
-        Above the threshold a step moves theta up, elsewhere down: the densities are cut in two there.
-
-        Args:
-          pair: (2, n) the densities before the step, without and with the canary.
-          threshold: the step's threshold, in units of the clipping norm C.
+        Above the threshold, in units of C, a step moves theta up by 1. Below, it moves theta down by 1. Then
+        it adds noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * weights_above)
-        # The part that moves down is mirrored about the grid's middle, moved up, and mirrored back.
+        # To move the lower part down: mirror it about the grid's middle, move it up, and mirror it back.
         down = self._move_up((pair * (1 - weights_above))[:, ::-1])[:, ::-1]
-        # A weight next to the threshold may exceed 1, and the lower part's is then negative.
+        # Next to the threshold a weight may exceed 1. Then the lower part's weight is negative.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
@@ -177,24 +168,23 @@ class Stepper:
         return np.pad(noisy, ((0, 0), (self._centre, 0)))[:, : pair.shape[1]]
 
 
-# Cached, since a search needs the stepper of the same process many times.
+# Cached, since a search uses the same stepper many times.
 make_stepper = lru_cache(maxsize=8)(Stepper)
 
 
 def laws(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> Iterator[DensityPair]:
-    """Yields the exact laws of the iterates theta_1, ..., theta_T, each in both worlds.
+    """Yields the exact laws of the iterates theta_1, ..., theta_T in both worlds.
 
     Args:
-      process: the process, of T steps.
-      thresholds: (T - 1,) the thresholds h_1, ..., h_(T-1) at which steps 2 to T split the landscape, in
-        units of the clipping norm C. At an infinite threshold every model moves the same way, as in
-        Example 1 of the paper.
-      per_deviation: how many points the grid has in each standard deviation of a step's noise.
+      process: The process, with T steps.
+      thresholds: (T - 1,) the thresholds h_1, ..., h_(T-1) of steps 2 to T, in units of C. With an infinite
+        threshold all models move the same way, as in Example 1 of the paper.
+      per_deviation: The number of grid points in each standard deviation of a step's noise.
 
     Raises:
-      InputError: the process is too long for the grid.
+      InputError: The process is too long for the grid.
     """
     stepper = make_stepper(process, per_deviation)
     pair = stepper.start()
@@ -221,19 +211,18 @@ def normal_density(x: NDArray[Any], deviation: float) -> Array:
 
 
 def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
-    """Returns quadrature weights (n,) for the integral of a function from the threshold upwards.
+    """Returns quadrature weights (n,) for the integral of a function above the threshold.
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
-    negligible at the grid's ends. The threshold lies in a cell, between two neighbouring points. Up to the
-    cell's upper point the function is interpolated linearly between both. From there on Gregory's rule
-    applies, a sum with corrected weights 5/12, 13/12, 1, 1, ... For a threshold off the grid or in its last
-    cells, weights are simply 1 above it and 0 elsewhere.
+    negligible at the grid's ends. The threshold is in a cell between two neighbouring points. In this cell,
+    the function is interpolated linearly. Above the cell, Gregory's rule is a sum with the weights 5/12,
+    13/12, 1, 1, ... For a threshold off the grid or in its last cells, weights are 1 above it and 0 below.
     """
-    position = (threshold - points[0]) / spacing  # of the threshold, counted in cells
+    position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
     cell = int(position)
-    share = position - cell  # of the cell that lies below the threshold
+    share = position - cell  # the share of the cell below the threshold
     weights = np.zeros(len(points))
     weights[cell] = (1 - share) ** 2 / 2
     weights[cell + 1] = 5 / 12 + (1 - share**2) / 2
@@ -252,30 +241,27 @@ def constant(
 
 
 def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """Returns the hidden-state paper's adversary at delta: the threshold C / 2 at every step.
-
-    It is not the best constant threshold (Errata H13).
-    """
+    """Returns the paper's adversary: the threshold C / 2 at every step, not the best one (Errata H13)."""
     return constant(process, HALF, delta, per_deviation)
 
 
 def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """Returns the adversary whose threshold is the same at every step and leaks the largest epsilon at delta.
+    """Returns the adversary with the constant threshold that leaks the largest epsilon at delta.
 
-    The threshold h is searched on a grid first, then between the best point's neighbours by Brent's bounded
-    method. Only h >= 1/2 is tried, since reflection about 1/2 swaps the two worlds and turns h into 1 - h.
+    The search uses a grid first, then Brent's bounded method between the best point's neighbours. It tries
+    only thresholds h >= 1/2, since reflection about 1/2 swaps the two worlds and turns h into 1 - h.
     """
 
     def lose(threshold: float) -> float:
-        """Returns the negative epsilon of a constant threshold, on a coarse grid."""
+        """Returns the negative epsilon of a constant threshold, computed on a coarse grid."""
         return -constant(process, threshold, delta, per_deviation // 2).epsilon
 
-    # No threshold beyond `top` leaks more. The grid goes a quarter further, since `top` can be the best.
+    # No threshold above `top` leaks more. The grid goes a quarter further, since `top` can be the best.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([lose(threshold) for threshold in grid]))
     bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    # A rough place will do, since epsilon hardly changes near its largest value.
+    # A rough threshold is enough, since epsilon hardly changes near its maximum.
     options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
     refined = scipy.optimize.minimize_scalar(lose, bounds=bounds, method="bounded", options=options)
     found = [constant(process, h, delta, per_deviation) for h in (refined.x, grid[best])]
@@ -283,25 +269,25 @@ def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIA
 
 
 def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """Returns the adversary whose thresholds, which may differ from step to step, leak most at delta.
+    """Returns the adversary with a threshold for each step that leaks the most at delta.
 
-    The threshold at a step is where the likelihood ratio of theta, with the canary over without it, crosses
-    e^epsilon. So the thresholds follow from an epsilon, and leak an epsilon in turn. At the optimum the two
-    are equal, which is solved for as a root. The module's docstring has the proof.
+    A step's threshold is the theta at which the likelihood ratio, with the canary over without it, crosses
+    e^epsilon. So an epsilon decides the thresholds, and these leak an epsilon. At the optimum, both are
+    equal. This epsilon is found as a root. The module's docstring has the proof.
     """
     conversions.require_delta(delta)
     stepper = make_stepper(process, per_deviation)
 
     def compute_excess(epsilon: float) -> float:
-        """Returns log(D_T / delta) where thresholds are the crossings with e^epsilon; it falls."""
+        """Returns log(D_T / delta) for thresholds at the crossings with e^epsilon, which decreases."""
         pair, _ = _follow_crossings(stepper, epsilon)
         reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
-        return float(np.log(max(reached, 1e-300)) - np.log(delta))  # finite even where D_T is 0
+        return float(np.log(max(reached, 1e-300)) - np.log(delta))  # finite if D_T is 0
 
-    epsilon = 0.0  # unless the adversary reaches more than `delta` at epsilon 0
+    epsilon = 0.0
     if compute_excess(0.0) > 0:
         limit = upper_bound(process, delta)
-        beyond = 1.01 * limit + 0.01  # past the root, even with the grid's error
+        beyond = 1.01 * limit + 0.01  # above the root, including the grid's error
         epsilon = float(scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * limit))
     return Thresholds(_follow_crossings(stepper, epsilon)[1], epsilon)
 
@@ -314,36 +300,36 @@ ADVERSARIES: dict[str, Callable[[Process, float], Thresholds]] = {
 
 
 def cross_at_first_step(process: Process, epsilon: float) -> float:
-    """Returns where the likelihood ratio of theta_1, N(1, sigma^2) to N(0, sigma^2), is e^epsilon."""
+    """Returns the theta_1 at which the likelihood ratio of N(1, sigma^2) to N(0, sigma^2) is e^epsilon."""
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
-    """Splits each step where the likelihood ratio, which increases, crosses e^epsilon, or at the nearest end.
+    """Returns the densities (2, n) of theta_T, and the thresholds (T - 1,).
 
-    Returns the densities of theta_T in both worlds, (2, n), and the thresholds (T - 1,).
+    Each threshold is the crossing of the increasing likelihood ratio with e^epsilon, or the nearest end.
     """
     pair = stepper.start()
     thresholds: list[float] = []
     for _ in range(stepper.process.steps - 1):
-        visible = np.min(pair, axis=0) > _LEAST_DENSITY
+        visible = np.min(pair, axis=0) > _MIN_DENSITY
         log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
         thresholds.append(float(np.interp(epsilon, log_ratio, stepper.points[visible])))
         pair = stepper.advance(pair, thresholds[-1])
     return pair, np.array(thresholds)
 
 
-_SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # by Algorithm 6 (Errata H13)
+_SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # for Algorithm 6 (Errata H13)
 
 
 class Study(NamedTuple):
-    """A study of a landscape, which names its answer in the store.
+    """A study of a landscape.
 
     Attributes:
       kind: AUDIT for exact laws of all adversaries and a simulated audit, SEARCH for the paper's Algorithm 6.
       process: The landscape.
       delta: The delta of every epsilon.
-      runs: The number of simulated runs, half of which insert the canary.
+      runs: The number of simulated runs. Half of them insert the canary.
       seed: The seed of the noise.
       confidence: The confidence of the estimates from the runs' scores.
     """
@@ -368,7 +354,7 @@ Result = tuple[Study, dict[str, Any]]
 
 
 def list_studies(processes: list[Process], **simulation: Any) -> list[Study]:
-    """Returns an audit of each landscape, then searches of two more; `simulation` has their other fields."""
+    """Returns an audit of each landscape and searches of two more; `simulation` has the other fields."""
     studies = [Study(AUDIT, process, **simulation) for process in processes]
     return studies + [Study(SEARCH, process, **simulation) for process in _SEARCHED]
 
@@ -380,13 +366,13 @@ def keep(out: Path, study: Study) -> None:
 
 
 def audit(study: Study) -> dict[str, Any]:
-    """Solves a landscape under each adversary, and audits simulated runs.
+    """Solves a landscape for each adversary, and audits simulated runs.
 
     Returns:
       upper: The accountant's epsilon.
-      exact: What each adversary leaks (`solve`), by its name.
-      in_sample: (T,) the paper's estimate of epsilon from the simulated runs. It is no bound, as its
-        threshold is chosen on the scores that it counts.
+      exact: The epsilons of each adversary (`solve`), by its name.
+      in_sample: (T,) the paper's estimate of epsilon from the simulated runs. It is not a bound, since its
+        threshold is chosen on the same scores.
     """
     process = study.process
     exact = {}
@@ -400,16 +386,16 @@ def audit(study: Study) -> dict[str, Any]:
 
 
 def search(study: Study) -> dict[str, Any]:
-    """Runs Algorithm 6 (Errata H7), all thresholds on the same random draws.
+    """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
-    The thresholds are constant, and symmetric about 1/2. The largest is 15% above the place where the
-    likelihood ratio of theta_1 is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more.
+    The thresholds are symmetric about 1/2. The largest is 15% above the theta_1 at which the likelihood ratio
+    is e^epsilon, for the accountant's epsilon. No higher threshold leaks more.
 
     Returns:
       upper: The accountant's epsilon.
       thresholds: The thresholds in units of C.
-      epsilon: The exact epsilon at step T of each threshold.
-      claimed: The in-sample estimate of each threshold.
+      epsilon: The exact epsilon at step T for each threshold.
+      claimed: The in-sample estimate for each threshold.
     """
     process = study.process
     upper = upper_bound(process, study.delta)
@@ -424,24 +410,24 @@ def search(study: Study) -> dict[str, Any]:
 
 
 def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
-    """Returns the `epsilon` after each step, exact, and the one that is `claimed` by the Gaussian conversion.
+    """Returns the exact `epsilon` after each step, and the one `claimed` by the Gaussian conversion.
 
-    The conversion takes mu at one threshold of theta_t and treats the whole trade-off curve as Gaussian with
-    that mu. For t < T the threshold is the one at which the next step splits the landscape, for T the last.
+    The conversion takes mu at one threshold of theta_t, and assumes a Gaussian trade-off curve with this mu.
+    This is the threshold of the next step, and at t = T the last threshold.
 
     Args:
       process: The landscape.
       thresholds: (T - 1,) the adversary's thresholds.
-      delta: The delta of both.
+      delta: The delta of both epsilons.
     """
-    # theta_1 is that of a single Gaussian step, whose epsilon is the accountant's.
+    # theta_1 has the law of one Gaussian step, with the accountant's epsilon.
     exact = [upper_bound(process, delta)]
     claimed = exact.copy()
     pairs = laws(process, thresholds)
     next(pairs)
     for pair, threshold in zip(pairs, [*thresholds[1:], *thresholds[-1:]], strict=True):
         exact.append(densities.epsilon_at(pair, delta))
-        # The canary only raises theta: mu is at least 0, and quadrature may give slightly less.
+        # The canary only raises theta, so mu is at least 0. Quadrature may give slightly less.
         mu = max(float(densities.mu_at(pair, threshold)), 0.0)
         claimed.append(conversions.epsilon_from_mu(mu, delta))
     return {"epsilon": exact, "claimed": claimed}
@@ -458,22 +444,22 @@ def simulate(
     """Returns theta_1, ..., theta_T of simulated runs of a crafted landscape, (T, R), in units of C.
 
     Args:
-      key: the random key; theta_(t + 1) of a run has the noise of the key fold_in(fold_in(key, run), t).
+      key: The random key; theta_(t + 1) of a run has the noise of the key fold_in(fold_in(key, run), t).
       presence: (R,) 1 for runs with the canary, 0 for runs without it.
       noise_multiplier: sigma, the standard deviation of the first step's noise.
-      batch_size: B, by which the noise of every later step is divided.
+      batch_size: B, which divides the noise of every later step.
       thresholds: (T - 1,) h_1, ..., h_(T-1), the thresholds of steps 2 to T.
     """
     runs = jnp.arange(len(presence), dtype=jnp.uint32)
     run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
     def draw_noise(step: jax.Array) -> jax.Array:
-        """Draws each run's standard normal noise (R,) at a step; steps count from 0."""
+        """Draws each run's standard normal noise (R,) at a step, counted from 0."""
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(run_keys, step)
         return jax.vmap(jax.random.normal)(step_keys)
 
     def advance(theta: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        """Takes one step: up by 1 above the threshold, down by 1 below, plus noise of deviation sigma / B."""
+        """Moves up by 1 above the threshold and down by 1 below, and adds noise of deviation sigma / B."""
         step, threshold = now
         move = jnp.where(theta > threshold, 1.0, -1.0)
         after = theta + move + noise_multiplier / batch_size * draw_noise(step)
@@ -486,9 +472,9 @@ def simulate(
 
 
 def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
-    """Returns the paper's in-sample estimate of epsilon after each step; all thresholds share the draws."""
+    """Returns the paper's in-sample estimate of epsilon after each step; thresholds share the draws."""
     sigma, size, steps = study.process
-    # `root` takes a checksum of its text itself, but the draws depend on this first checksum too.
+    # `root` computes a checksum of its text, but the draws depend on this first checksum too.
     name = zlib.crc32(f"landscape {sigma} {size}".encode())
     key = game.root(study.seed, f"{name}")
     present = game.presence(np.arange(study.runs))[:, 0]

@@ -1,10 +1,11 @@
-"""Draws the crafted landscape: the exact epsilon next to what the Gaussian conversion claims.
+"""Draws the crafted landscape: the exact epsilon next to the claim of the Gaussian conversion.
 
-Only curves that follow from a landscape in an instant are computed here: Example 1's and Figure 6b's.
+Only the cheap curves of Example 1 and Figure 6b are computed here.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -28,25 +29,26 @@ _EXACT_PANELS = {
 
 
 def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple[str, Figure]]:
-    """Yields each figure's name and the figure: those of the audits, and Algorithm 6's."""
-    sigmas = sorted({study.process.noise_multiplier for study, _ in audits})
+    """Yields the figures of the audits and of Algorithm 6, each with its name."""
+    processes = [study.process for study, _ in audits]
+    sigmas = sorted(set(map(attrgetter("noise_multiplier"), processes)))
     label = f"epsilon at delta {show_level(audits[0][0].delta)}"
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
         panels = {}
         for study, answer in audits:
             if study.process.noise_multiplier in shown:
                 panels[_name(study.process)] = partial(_draw_steps, study=study, answer=answer)
-        across = len({study.process.batch_size for study, _ in audits})
+        across = len(set(map(attrgetter("batch_size"), processes)))
         yield name, draw_panels("", panels, (2.1, 1.4), across, label, sharex=True, sharey="row")
     yield "figure_3b", _draw_heat_maps(audits)
-    # Figure 6b is drawn at a single sigma: 4 among the usual noise multipliers 1, 2, ..., 8.
+    # Figure 6b has a single sigma: 4 for the usual noise multipliers 1, 2, ..., 8.
     sigma = sigmas[max(len(sigmas) // 2 - 1, 0)]
     panels = {}
-    for study, _ in audits:
-        if study.process.noise_multiplier == sigma:
-            name = f"B = {study.process.batch_size}"
-            panels[name] = partial(_draw_trade_off, process=study.process)
-    title = f"Trade-off curves, sigma = {sigma:g}, T = {audits[0][0].process.steps}"
+    for process in processes:
+        if process.noise_multiplier == sigma:
+            name = f"B = {process.batch_size}"
+            panels[name] = partial(_draw_trade_off, process=process)
+    title = f"Trade-off curves, sigma = {sigma:g}, T = {processes[0].steps}"
     rates = "false-negative rate\nabove the upper bound's"
     yield "figure_6b", draw_panels(title, panels, (1.7, 1.7), len(panels), rates, 3, sharey=True)
     title = "The crafted loss landscape"
@@ -54,15 +56,15 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
     panels = {}
     for study, answer in searches:
         panels[_name(study.process)] = partial(_draw_search, study=study, answer=answer)
-    title = "Algorithm 6: which threshold of the crafted landscape leaks most after two steps"
+    title = "Algorithm 6: epsilon after two steps, by the threshold of the crafted landscape"
     yield "algorithm_6", draw_panels(title, panels, (3.5, 2.6), ylabel=label)
 
 
 def make_table(audits: Sequence[Result]) -> Table[Record]:
     """Returns the table of epsilons at the last step, with a row for each landscape and adversary.
 
-    A row has the exact epsilon (eps_exact), the one that a conversion claims as if the trade-off curve were
-    Gaussian (eps_gaussian), and the accountant's (eps_upper).
+    A row has the exact epsilon (eps_exact), the claim of a conversion that assumes a Gaussian trade-off curve
+    (eps_gaussian), and the accountant's epsilon (eps_upper).
     """
     rows = []
     for study, answer in audits:
@@ -77,7 +79,9 @@ def make_table(audits: Sequence[Result]) -> Table[Record]:
             rows.append(row)
     columns = [
         field("noise_multiplier", "sigma", number("g"))._replace(key="sigma"),
-        *(field(name, name) for name in ("batch_size", "steps", "adversary")),
+        field("batch_size", "batch_size"),
+        field("steps", "steps"),
+        field("adversary", "adversary"),
     ]
     for name in ("gaussian", "exact", "upper"):
         columns.append(field(f"epsilon_{name}", f"eps_{name}", number(".6g")))
@@ -90,14 +94,21 @@ def _name(process: Process) -> str:
 
 
 def _draw_claimed(axis: Axes, study: Study, upper: float, x: Any, claimed: Sequence[float]) -> None:
-    """Draws the upper bound, and what the paper's procedure claims from simulated runs."""
+    """Draws the upper bound, and the claims of the paper's procedure from simulated runs."""
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
-    label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (no bound)"
-    axis.plot(x, claimed, ".", color=IN, ms=3, label=label)
+    label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
+    axis.plot(
+        x,
+        claimed,
+        ".",
+        color=IN,
+        ms=3,
+        label=label,
+    )
 
 
 def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
-    """Draws epsilon step by step: as simulated, by the Gaussian conversion, exact, and the upper bound.
+    """Draws epsilon at each step: simulated, by the Gaussian conversion, exact, and the upper bound.
 
     A constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
@@ -105,14 +116,34 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
     steps = np.arange(1, num_steps + 1)
     _draw_claimed(axis, study, answer["upper"], steps, answer["in_sample"])
     exact = answer["exact"]["half"]
-    look: dict[str, Any] = {"color": IN, "ls": "--", "lw": 1}
-    axis.plot(steps, exact["claimed"], label="exact mu, Gaussian conversion", **look)
-    axis.plot(steps, exact["epsilon"], color=OUT, lw=1.2, label="exact epsilon")
+    label = "exact mu, Gaussian conversion"
+    axis.plot(
+        steps,
+        exact["claimed"],
+        color=IN,
+        ls="--",
+        lw=1,
+        label=label,
+    )
+    axis.plot(
+        steps,
+        exact["epsilon"],
+        color=OUT,
+        lw=1.2,
+        label="exact epsilon",
+    )
     deviations = sigma * np.sqrt(1 + (steps - 1) / size**2)
     constant = [conversions.epsilon_from_mu(1 / x, study.delta) for x in deviations]
-    look = {"color": PURPLE, "ls": "-.", "lw": 1}
-    axis.plot(steps, constant, label="constant gradient (Example 1)", **look)
-    # Panels of a row share their axis: it is only extended, to show this panel's highest estimate too.
+    label = "constant gradient (Example 1)"
+    axis.plot(
+        steps,
+        constant,
+        color=PURPLE,
+        ls="-.",
+        lw=1,
+        label=label,
+    )
+    # Panels of a row share their axis, so only extend it.
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(answer["in_sample"])))
     axis.set_xlabel("step t")
 
@@ -120,8 +151,8 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
 def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     """Draws heat maps of the amplification rate, epsilon at step T over epsilon at step 1.
 
-    The first panels have what the Gaussian conversion claims, the others the exact rates. A rate of 1 means
-    that hiding the earlier steps hides nothing; there is none if the first epsilon is 0.
+    The first panels show the claims of the Gaussian conversion, and the others show exact rates. At a rate
+    of 1, hiding the earlier steps does not help. The rate is undefined if the first epsilon is 0.
     """
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
@@ -135,38 +166,44 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
         rates.setdefault(converted, []).append(exact["half"]["claimed"][-1] / upper)
         for name, title in _EXACT_PANELS.items():
             rates.setdefault(title, []).append(exact[name]["epsilon"][-1] / upper)
-    # The audits have all batch sizes at the first noise multiplier, then at the next.
-    sigmas = list(dict.fromkeys(f"{study.process.noise_multiplier:g}" for study, _ in audits))
-    sizes = list(dict.fromkeys(f"{study.process.batch_size}" for study, _ in audits))
+    # Audits are in order of noise multiplier, then of batch size.
+    processes = [study.process for study, _ in audits]
+    sigmas = dict.fromkeys(map(attrgetter("noise_multiplier"), processes))
+    sizes = dict.fromkeys(map(attrgetter("batch_size"), processes))
+    rows = list(map("{:g}".format, sigmas))
+    columns = list(map(str, sizes))
 
     def draw_rates(axis: Axes, values: list[float]) -> None:
         """Draws the rates of all landscapes."""
-        draw_heat_map(axis, np.reshape(values, (len(sigmas), -1)), sigmas, sizes, most=1.0)
+        draw_heat_map(axis, np.reshape(values, (len(rows), -1)), rows, columns, most=1.0)
         axis.set_xlabel("batch size B")
 
-    panels = {title: partial(draw_rates, values=values) for title, values in rates.items()}
+    panels = {}
+    for title, values in rates.items():
+        panels[title] = partial(draw_rates, values=values)
     rate = f"epsilon (T = {study.process.steps}) / epsilon (1)"
     title = f"Amplification rate, {rate} at delta {show_level(study.delta)}"
     return draw_panels(title, panels, (3.3, 3.3), ylabel="noise multiplier sigma")
 
 
 def _draw_trade_off(axis: Axes, process: Process) -> None:
-    """Draws a landscape's false-negative rates at h = C / 2, less those of the upper bound (Figure 6b).
+    """Draws a landscape's false-negative rates at h = C / 2, minus those of the upper bound (Figure 6b).
 
-    The Gaussian curve agrees with the exact one at a single point, the test at the threshold C / 2.
+    The Gaussian curve agrees with the exact curve only at the test with the threshold C / 2.
     """
     pair = landscape.last_law(process, np.full(process.steps - 1, HALF))
     mu = float(densities.mu_at(pair, HALF))
     rates = densities.trade_off_curve(pair)
     grid = np.linspace(0, 1, 401)  # of false-positive rates
     gaussian = conversions.gaussian_trade_off(mu, grid)
-    curves: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
-        (*rates, {"color": OUT, "label": "exact"}),
-        (grid, gaussian, {"color": IN, "ls": "--", "label": "Gaussian, same mu"}),
-    )
-    for false_positive, false_negative, look in curves:
+
+    def plot(false_positive: Any, false_negative: Any, color: str, line: str, label: str) -> None:
+        """Plots a curve of false-negative rates, minus those of the upper bound."""
         upper = conversions.gaussian_trade_off(1 / process.noise_multiplier, false_positive)
-        axis.plot(false_positive, false_negative - upper, **look)
+        axis.plot(false_positive, false_negative - upper, line, color=color, label=label)
+
+    plot(*rates, OUT, "-", "exact")
+    plot(grid, gaussian, IN, "--", "Gaussian, same mu")
     axis.axhline(0, color=UPPER, ls=":", label="upper bound")
     axis.set_title(f"{axis.get_title()}, mu = {mu:.3f}", fontsize=9)
     axis.set(xlabel="false-positive rate", xlim=(0, 1))
@@ -176,15 +213,21 @@ def _draw_loss(axis: Axes) -> None:
     """Draws Figure 10, the crafted loss -C |theta - C / 2|, which peaks at the threshold h = C / 2."""
     theta = np.linspace(-2, 3, 501)  # in units of C
     axis.plot(theta, -np.abs(theta - HALF), color=BOUND)
-    axis.axvline(HALF, color=UPPER, ls=":", lw=1, label="h = C / 2")
-    # theta_1 has the mean 0 without the canary and C with it, at the same loss.
+    axis.axvline(
+        HALF,
+        color=UPPER,
+        ls=":",
+        lw=1,
+        label="h = C / 2",
+    )
+    # The mean of theta_1 is 0 without the canary and C with it. Both have the same loss.
     axis.plot(0, -HALF, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
     axis.plot(1, -HALF, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
     axis.set(xlabel=r"$\theta$ / C", ylabel="mean loss of a batch", ylim=(None, 0.3))
 
 
 def _draw_search(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
-    """Draws Algorithm 6: the claimed and the exact epsilon of a landscape's thresholds after two steps."""
+    """Draws the claimed and the exact epsilon of a landscape's thresholds after two steps (Algorithm 6)."""
     _draw_claimed(axis, study, answer["upper"], answer["thresholds"], answer["claimed"])
     axis.plot(answer["thresholds"], answer["epsilon"], color=OUT, label="exact epsilon")
     axis.axvline(HALF, color="0.6", lw=0.8, label="h = C / 2, the paper's")

@@ -1,7 +1,7 @@
-"""What is measured along training runs, as cells: each is trained once and stored.
+"""Cells that measure training runs: each is trained once and stored.
 
-Figure 8 has the norms of the canary of L, which inserts the gradient of an example with a wrong label. Bounds
-on the last model of a network need how much its steps stretch distances between models.
+Figure 8 shows the norms of L's canary, the gradient of an example with a wrong label. Bounds on the last
+model of a network need the expansion of its steps: how much they stretch distances between models.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ _KEY = "norms"
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
-    """Returns the cell of work that trains runs and stores the norms of their canaries' gradients.
+    """Returns the cell that trains runs and stores the norms of their canaries' gradients.
 
     Args:
       setting: The setting; its adversary is L.
@@ -41,7 +41,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
         return answer is not None and len(answer[_KEY]) >= runs
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains the runs in chunks of equal size, which share a compiled program, and stores their norms."""
+        """Trains the runs in chunks that share a compiled program, and stores their norms."""
         from audit.training import build, game
 
         played = build.build(setting, dataset)
@@ -58,7 +58,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
-    """Returns the stored norms (runs, steps) of the first runs; None where fewer runs are stored."""
+    """Returns the stored norms (runs, steps) of the first runs; None if fewer runs are stored."""
     answer = find_answer(held, identity(setting, NORMS))
     if answer is None or len(answer[_KEY]) < runs:
         return None
@@ -68,10 +68,10 @@ def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
 def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     """Trains runs and returns the norms (runs, steps) of the canary's gradient before clipping.
 
-    The norm of a step is taken at the model from which the step starts. Every run has its canary in.
+    A step's norm is taken at the model before the step. Every run inserts its canary.
 
     Args:
-      played: The training and its adversary, which crafts a single canary.
+      played: The training and its adversary, with a single canary.
       runs: (n,) the runs' numbers, which decide their random draws.
     """
     import jax
@@ -82,21 +82,21 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from audit.training import game
 
     def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
-        """Trains run number `run`; returns the norm of its canary's gradient at every step, (steps,)."""
+        """Returns the norms (steps,) of the canary's gradient in one run."""
 
         def draw_key(name: str) -> Array:
-            """Returns the run's own key of a kind."""
+            """Returns the run's random key for a purpose."""
             return jax.random.fold_in(game.root(played.seed, name), run)
 
         theta_0 = played.init(draw_key("theta"))
         clipping_norm = jnp.asarray(hyper.clipping_norm)
         knowledge = played.adversary.init(draw_key("canary"), theta_0, clipping_norm)
-        # The single canary is in.
+        # Presence 1: the single canary is inserted.
         canaries = Canaries(partial(played.adversary.craft, knowledge), jnp.ones(1))
         noise_key = draw_key("noise")
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
-            """Takes one step; returns the state after it, and the norm of the canary at the state before."""
+            """Takes one step. Returns the next state, and the canary's norm before the step."""
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
             this_step = Schedule(now.batches[None], now.mask[None])
             after = played.mechanism.segment(hyper, state, data, this_step, canaries, noise_key)
@@ -112,30 +112,27 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 EXPANSION = "expansion"
-# Along how many runs, and at how many steps of each at most, as the library decides by a model's size.
+# The number of measured runs, and the most measured steps of a run. The library decides by a model's size.
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
-# To measure a step takes as long as to train for so many steps of a large model, and never less than this.
+# Measuring a step takes as long as this many training steps of a large model, and at least these seconds.
 _NUM_TRAINING_STEPS = 300
-_LEAST_SECONDS = 0.005
+_MIN_SECONDS = 0.005
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns the cell of work that measures how much a setting's steps stretch distances between models.
-
-    They are measured along rehearsed runs, which are trained for the measurement alone.
-    """
+    """Returns the cell that measures the expansion of a setting's steps, along runs that it trains."""
     runs, most_measured = EFFORTS.get(setting.model, _USUAL_EFFORT)
 
     def is_complete(store: Store) -> bool:
-        """Returns whether the store has a measurement along at least `runs` runs."""
+        """Returns whether the store has a measurement of at least `runs` runs."""
         from audit.conclusions import lipschitz  # loads SciPy
 
         return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Measures the steps along the rehearsed runs, and stores what is found."""
+        """Measures the steps and stores the result."""
         from audit.conclusions import measuring
 
         measuring.measure_zoo(store, setting, dataset, runs)
@@ -145,13 +142,13 @@ def expansion_cell(setting: Setting) -> Cell:
     cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
     steps = setting.schedule.steps
     seconds_a_step = step_seconds(setting)
-    measuring_a_step = max(_NUM_TRAINING_STEPS * seconds_a_step, _LEAST_SECONDS)
+    measuring_a_step = max(_NUM_TRAINING_STEPS * seconds_a_step, _MIN_SECONDS)
     seconds_a_run = steps * seconds_a_step + min(steps, most_measured) * measuring_a_step
     return cell._replace(seconds=_COMPILING_SECONDS + runs * seconds_a_run, request=setting)
 
 
 def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
-    """Returns what was measured of a setting's steps; None where the store does not have it."""
+    """Returns the measured expansion of a setting's steps; None if it is not stored."""
     from audit.conclusions import lipschitz  # loads SciPy
 
     store = held.open(identity(setting, EXPANSION))

@@ -1,17 +1,17 @@
-"""The hidden-state paper's experiments as data: every figure that trains something, at three scales.
+"""The hidden-state paper's experiments as data: every figure that trains models, at three scales.
 
-Five figures are in no paper: `proven` shows what fresh directions prove of the paper's models, `bracket_k`
-and `bracket_steps` show audits of a convex model below its hidden-state bound, and `bracket` and
-`bracket_rates` those of neural networks, where the expansion of steps is measured if no bound is proven.
+Five figures are not in the paper. `proven` shows lower bounds of fresh directions on the paper's models.
+`bracket_k` and `bracket_steps` show audits of a convex model below its hidden-state bound. `bracket` and
+`bracket_rates` do so for neural networks. They measure the expansion of steps if no bound is proven.
 
-    smoke    seconds a figure: a few runs of a few steps, to see that all is in its place
-    laptop   at most an hour a figure on two cores: the FCNN in full, fewer runs of the image models, with
-             256 canaries each where gradients are crafted; the ResNet is cut down to 4 insertions, small
-             mini-batches and a noise multiplier at which the upper bound stays the paper's
-    paper    5,000 runs a cell of the paper's figures; figures of our own as at laptop
+    smoke    seconds for each figure: a few runs of a few steps, as a test
+    laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
+             with 256 canaries in each run of crafted gradients. The ResNet has only 4 insertions, small
+             mini-batches, and a noise multiplier that keeps the paper's upper bound
+    paper    5,000 runs for each cell of the paper's figures; the five others as at laptop
 
-The FCNN has five seeds, as the paper has for Figure 1c (one at `smoke`), at both of its learning rates
-(Errata H2). T is the number of insertions times k (Errata H8).
+The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2).
+T is the number of insertions times k (Errata H8).
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from models.catalogue import task
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
-Runs = Mapping[int, int]  # a cell's number of runs by periodicity k, the steps for each insertion
+Runs = Mapping[int, int]  # the number of runs by periodicity k, the steps for each insertion
 _NO_RUNS: Runs = {}
 
 
@@ -42,14 +42,14 @@ class Size(NamedTuple):
     """How much of a model is trained at a scale. A periodicity without runs is not audited.
 
     Attributes:
-      runs: Runs with one canary in each.
+      runs: Runs with one canary each.
       seeds: The number of seeds of each place.
-      insertions: How often a run inserts the canary.
+      insertions: The number of insertions of the canary in a run.
       batch_size: The size of mini-batches.
       noise_multiplier: The noise multiplier sigma.
-      canaries: The number of canaries in each run where gradients lie along coordinates.
-      coordinate_runs: Runs with as many canaries; without any, such audits have `runs`.
-      fresh_runs: Runs with fresh directions, as many as the model takes.
+      canaries: The number of canaries in each of `coordinate_runs`.
+      coordinate_runs: Runs with canaries along coordinates; `runs` if empty.
+      fresh_runs: Runs with fresh directions, up to the model's limit.
     """
 
     runs: Runs = _NO_RUNS
@@ -62,7 +62,7 @@ class Size(NamedTuple):
     fresh_runs: Runs = _NO_RUNS
 
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
-        """Returns an audit's numbers of runs, and its number of canaries in each run, perhaps AUTO."""
+        """Returns an audit's numbers of runs, and the number of canaries in each run or AUTO."""
         if isinstance(adversary, SphereFields):
             return self.fresh_runs, AUTO
         if self.coordinate_runs and adversary.biased:
@@ -125,10 +125,10 @@ _SMOKE = {
 }
 SIZES: dict[str, Sizes] = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
 
-# The networks of `bracket`, at their own sizes.
+# The sizes of the networks in `bracket`.
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
-# 8 runs along coordinates, the fewest, take too long at k = 25.
+# The minimum of 8 runs along coordinates takes too long at k = 25.
 _SLOW = Size(canaries=256, coordinate_runs={1: 10, 5: 8}, fresh_runs={1: 6, 5: 4, 25: 4})
 _BRACKETED = {
     "fcnn": _SMALL,
@@ -146,7 +146,7 @@ _BRACKETED = {
 }
 _FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
 
-NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # Figure 8's runs for each model, at most
+NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # the most runs of a model in Figure 8
 
 
 class Series(NamedTuple):
@@ -164,8 +164,8 @@ class Lines(NamedTuple):
       series: The series.
       at: The values on the horizontal axis.
       field: The field of the setting that has these values.
-      panel: The panel; by default it has the model's name.
-      fields: Further fields of the setting that neither the series nor the size decides.
+      panel: The panel's name; the model's label by default.
+      fields: Other fields of the setting.
     """
 
     model: str
@@ -177,7 +177,7 @@ class Lines(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of audits: its name, title and lines, and its x axis; without an axis x means nothing."""
+    """A figure of audits: its name, title, lines and x axis, if any."""
 
     name: str
     title: str
@@ -185,9 +185,8 @@ class Figure(NamedTuple):
     axis: Axis | None = None
 
 
-# The paper's adversaries: L inserts the gradient of an example with a wrong label, CotS one along a
-# random direction, scored by a cosine, GC-R one along a random coordinate, and GC-S one along the
-# coordinate that simulated training moves least.
+# The paper's adversaries insert a gradient: L that of an example with a wrong label, CotS a random direction,
+# scored by its cosine, GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())
@@ -201,7 +200,7 @@ _NORMS = (1.0, 2.0, 4.0)
 
 
 def _on_fcnn(*series: Series) -> list[Lines]:
-    """Returns some series on the FCNN, in a panel for each of the paper's learning rates."""
+    """Returns series on the FCNN, in a panel for each of the paper's learning rates."""
     lines = []
     for rate in (0.1, 0.01):
         fields = {"learning_rate": rate}
@@ -220,18 +219,18 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 
 
 def _on_images(*series: Series, at: Sequence[float]) -> list[Lines]:
-    """Returns some series on both image models."""
+    """Returns series on both image models."""
     return [Lines(model, series, at) for model in _IMAGE_MODELS]
 
 
 def _name_gc_r(label: str) -> list[Series]:
-    """Returns GC-R under the name of what else distinguishes its audits."""
+    """Returns GC-R with another label."""
     return [Series(label, GcR())]
 
 
 _CONVNETS = [Lines("convnet", _name_gc_r(f"k = {k}"), [k]) for k in (1, 5, 25)]
 _UNKNOWN = {"unknown_initialisation": True}
-FIGURES = [  # those that are the same at every scale
+FIGURES = [  # the figures that are the same at every scale
     Figure(
         "figure_1a",
         "GC-R and L on the ConvNet, k = 1",
@@ -263,7 +262,7 @@ FIGURES = [  # those that are the same at every scale
     Figure("figure_11", "Privacy profiles of GC-R on the ConvNet", _CONVNETS),
     Figure(
         "figure_12",
-        "GC-R on the ConvNet where the initialisation is unknown",
+        "GC-R on the ConvNet with an unknown initialisation",
         [
             Lines("convnet", _name_gc_r("known")),
             Lines("convnet", _name_gc_r("unknown"), fields=_UNKNOWN),
@@ -271,7 +270,7 @@ FIGURES = [  # those that are the same at every scale
     ),
     Figure(
         "figure_13",
-        "GC-R on a pretrained network's head and on a network trained whole",
+        "GC-R on a pretrained network's head and on a fully trained network",
         [
             Lines("mobilenet_head", _name_gc_r("MobileNetV2's head"), panel="CIFAR-10"),
             Lines("convnet", _name_gc_r("ConvNet"), panel="CIFAR-10"),
@@ -279,15 +278,16 @@ FIGURES = [  # those that are the same at every scale
     ),
     Figure(
         "proven",
-        "What so many training runs prove",
+        "Lower bounds over training runs",
         [
-            *(Lines(model, [FRESH, GC_R]) for model in ("wide_fcnn", "fcnn")),
+            Lines("wide_fcnn", [FRESH, GC_R]),
+            Lines("fcnn", [FRESH, GC_R]),
             *(Lines("convnet", [FRESH, GC_R], [k], panel=f"ConvNet, k = {k}") for k in (1, 5, 25)),
         ],
     ),
     Figure(
         "bracket_k",
-        "Logistic regression: what k steps for each insertion hide",
+        "Logistic regression over periodicity k",
         _on_logistic(_PERIODICITIES, "periodicity"),
         _K_AXIS,
     ),
@@ -295,11 +295,7 @@ FIGURES = [  # those that are the same at every scale
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep at a scale, by name: the figures of audits, and Figure 8.
-
-    Args:
-      scale: One of SCALES.
-    """
+    """Returns the sweeps of all figures at one of SCALES, by name."""
     sizes = SIZES[scale]
     networks: Sizes = _BRACKETED
     insertions: Sequence[int] = (25, 50, 100, 250, 500, 1000)
@@ -318,24 +314,24 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         *FIGURES,
         Figure(
             "bracket_steps",
-            "Logistic regression: what a longer training leaks, k = 5",
+            "Logistic regression over training steps, k = 5",
             _on_logistic(steps, "steps", periodicity=5),
             Axis("training steps T", "T"),
         ),
         Figure(
             "bracket",
-            "Neural networks: what k steps for each insertion hide",
+            "Neural networks over periodicity k",
             [Lines(model, both, _PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
         ),
         Figure(
             "bracket_rates",
-            "Where hiding models stops helping",
+            "Neural networks over the learning rate",
             over_rates,
             Axis("learning rate", "eta"),
         ),
     ]
-    # The lines of `proven` follow an audit over its runs, and each place has a single seed.
+    # `proven` has a single seed, since its lines follow one audit over its runs.
     single = {model: size._replace(seeds=1) for model, size in sizes.items()}
     own_sizes = {"proven": single, "bracket": networks, "bracket_rates": networks}
     found = {}
@@ -346,7 +342,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             cells += _list_cells(lines, sizes_here[lines.model])
         found[name] = Sweep(name, title, cells, axis)
 
-    # Figure 8 draws the norms of L's canaries in training, in a cell for each model.
+    # Figure 8 has a cell for each model, with the norms of L's canaries.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
         audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
@@ -357,7 +353,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
-    """Yields the audits of lines for which the size has runs, and the measurements that bounds need."""
+    """Yields the audits for which the size has runs, and the measurements that bounds need."""
     is_measured = task(lines.model).curved is None
     panel = lines.panel or task(lines.model).label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
@@ -381,7 +377,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             yield expansion_cell(setting)
 
 
-# The paper's words for its figures' series, by its section: figure, series, words.
+# The paper's claims about its figures, by section: figure, series, claim.
 _FIRST_GC_S = GC_S[0].label
 _WORDS = {
     "5.2": [
@@ -418,8 +414,8 @@ CLAIMS: PaperClaims = {
     ("figure_5", "GC-R", 1): ("tight", "5.2"),
     ("figure_5", "GC-R", 5): ("not tight", "5.3"),
     **{
-        (figure, series, None): (says, section)
+        (figure, series, None): (claim, section)
         for section, rows in _WORDS.items()
-        for figure, series, says in rows
+        for figure, series, claim in rows
     },
 }

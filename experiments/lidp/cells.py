@@ -1,4 +1,4 @@
-"""Audits of the Gaussian mechanism: as data, in the store, and as cells of a sweep."""
+"""Audits of the Gaussian mechanism as data and as cells of a sweep."""
 
 import json
 from functools import partial
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 # sigma^2 for each of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4).
 SIGMA_SQUARED = {1.0: 16.36, 4.0: 1.34}
-LIFTED = "lifted"  # the only method here that chooses its threshold on some of its own runs
-TUNING_SEED = 1000  # of the runs on which the paper's thresholds are chosen
-_WORTH_PROCESSES = 8.0  # seconds from which on it pays to start several processes
+LIFTED = "lifted"  # chooses its threshold on a part of its runs
+TUNING_SEED = 1000  # the runs of this seed choose the thresholds of Wilson's intervals
+_WORTH_PROCESSES = 8.0  # audits of more seconds use several processes
 
 
 class MechanismAudit(NamedTuple):
@@ -29,7 +29,7 @@ class MechanismAudit(NamedTuple):
       runs: The number n of runs in each world.
       canaries: The number K of canaries in each run.
       dimension: The dimension d.
-      epsilon: One of the paper's epsilons, which decides the noise: a key of SIGMA_SQUARED.
+      epsilon: A key of SIGMA_SQUARED, which has the noise.
       seeds: The number of seeds.
       delta: The delta of the bounds.
       confidence: The confidence of the bounds.
@@ -56,13 +56,13 @@ class MechanismAudit(NamedTuple):
 
 
 def mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
-    """Returns the cell of work that audits the Gaussian mechanism with each seed, for a panel of a figure."""
-    # As measured: choosing the thresholds takes as long as a seed, on one core; two cores share the seeds.
+    """Returns the cell that audits the Gaussian mechanism with each seed, for a panel of a figure."""
+    # Measured: choosing thresholds takes as long as one seed on one core, and two cores share the seeds.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Audits the mechanism, on all cores if that pays, and stores the answer."""
+        """Audits the mechanism, on all cores if it takes long, and stores the answer."""
         processes = cores() if seconds > _WORTH_PROCESSES else 1
         write_answer(store, find_epsilons(audit, processes, progress))
 
@@ -79,18 +79,18 @@ def mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
 
 
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
-    """Audits the mechanism with each seed: lower bounds on epsilon by Wilson's intervals and by `lifted`.
+    """Audits the mechanism with each seed, by Wilson's intervals and by `lifted`.
 
-    The thresholds of Wilson's intervals, one for each order, are chosen on separate runs.
+    Separate runs choose a threshold for each order of Wilson's intervals.
 
     Args:
       audit: The audit.
       processes: The number of processes to use.
-      progress: A function that is called with the number of runs when a seed is done.
+      progress: Called with the number of runs when a seed is done.
 
     Returns:
-      epsilons: By method, an epsilon for each seed. Methods are `lifted` and, by the order of Wilson's
-        intervals, wilson_1, wilson_2 and wilson_4.
+      epsilons: A lower bound on epsilon for each seed, by method: `lifted`, and wilson_1, wilson_2 and
+        wilson_4 by the order of Wilson's intervals.
       second: The mean of |mu_2 - mu_1^2| over seeds, at order 2's threshold; None for a single canary.
       fourth: The mean of |mu_4 - mu_2^2| over seeds, at order 2's threshold; None for fewer than 4 canaries.
     """
@@ -126,5 +126,5 @@ def _audit_seed(
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # A single canary has no order 2. Its gaps are None at any threshold.
+    # One canary has no order 2, and its gaps are None at any threshold.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))

@@ -1,7 +1,6 @@
-"""Table 1 and Figures 3, 4 and 5 of the LiDP paper, from what the store holds.
+"""Table 1 and Figures 3, 4 and 5 of the LiDP paper, from stored scores.
 
-Figures and tables show the same records. How many runs a bound needs follows from stored scores: any number
-of runs is a random part of all of them.
+Figures and tables show the same records. A bound from fewer runs uses a random part of the stored runs.
 """
 
 import math
@@ -30,21 +29,20 @@ from experiments.lidp import gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit
 from experiments.sweeps.panels import draw_panels, plot_lines
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.records import Record, field, own_table, text_field
+from experiments.sweeps.records import Record, field, own_table, select, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 MIN_RUNS = 40  # on a curve, if twice as many are stored
-_CURVE_POINTS = 7  # the numbers of runs at which a curve is computed, at most
-_PARTS = 8  # random parts of the runs over which a bound is averaged
+_MAX_CURVE_POINTS = 7
+_NUM_PARTS = 8  # a bound is averaged over this many random parts of the runs
 Records = Sequence[Record]
 _X_AXES = {  # by panel: the field of an audit, and the axis' label
     "over n": ("runs", r"runs n a world; $K = \sqrt{n}$"),
     "over K": ("canaries", "canaries K"),
     "over d": ("dimension", "dimension d"),
 }
-# The lines that show fields of records: label, color, and matplotlib's format of marker and line. Methods
-# are those of `lifted`. Their order, 1, 2 or 4, is the highest moment of a run's detected canaries that
-# Wilson's intervals use.
+# The lines by field: label, color, and matplotlib's format of marker and line. The order of a method of
+# `lifted`, 1, 2 or 4, is the highest moment of a run's detected canaries that Wilson's intervals use.
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
     "wilson_2": ("order 2", VERMILION, "s-"),
@@ -55,7 +53,7 @@ _K_1 = ("K = 1, order 1", BLACK, "x-")
 _SINGLE = {"wilson_1": _K_1, LIFTED: ("K = 1, lifted", ORANGE, "v--")}
 _LIMITS = {
     "exact": ("exact epsilon", UPPER, ":"),
-    "window": ("limit of the paper's window", FADED, "-."),
+    "window": ("limit of the paper's thresholds", FADED, "-."),
 }
 _GAINS = {
     "bias": ("bias", BLUE, "o:"),
@@ -70,30 +68,30 @@ _GAPS = {
 _BOUND_LABEL = "lower bound on epsilon"
 _RULE = "-" * 80
 _NOTES = """\
-mean (standard deviation) over seeds of log((p_1 - delta) / p_0) with Wilson's
-limits of order 1, 2 and 4 at a threshold tuned on other runs (as in the paper;
-asymptotic), and of `lifted`, which holds at any number of runs and takes its
-threshold from a twentieth of the runs that it is given
-exact: epsilon of the Gaussian mechanism; window: what the paper's thresholds
-allow with one canary and any number of runs"""
+mean (standard deviation) over seeds
+order 1, 2, 4: log((p_1 - delta) / p_0) with Wilson's limits, asymptotic; as in
+      the paper, the threshold is tuned on other runs
+lifted: valid for any number of runs; 5% of the runs choose its threshold
+exact: epsilon of the Gaussian mechanism; window: limit of the paper's
+      thresholds with one canary, for many runs"""
 _NOTE_ON_GAINS = """\
 K = 1: one canary with order 1; 2 and 4: orders, with several canaries
-gain: how many times fewer runs with canaries reach the larger bound that both
-      reach, one canary with order 1; of means over random parts of the runs
-mean: harmonic, of entries in which both sides prove something"""
+gain: runs with one canary (order 1) divided by runs with several canaries, at
+      the largest bound that both reach; bounds are means over parts of the runs
+mean: harmonic mean over entries with positive bounds on both sides"""
 
 
 def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Record:
     """Returns an entry of Table 1: the bounds with one canary and with several, and the ratios of runs.
 
     Args:
-      by_canaries: Scores of as many runs with a single canary, bounded by order 1, and with several, bounded
-        by orders 2 and 4.
+      by_canaries: Scores by the number of canaries: 1, bounded by order 1, and several, bounded by orders 2
+        and 4. Both have the same number of runs.
       levels: Delta and confidence of the bounds.
 
     Returns:
       The record's `epsilon_1`, `epsilon_2` and `epsilon_4` are the largest mean epsilons over numbers of
-        runs, by order. `gain_2` and `gain_4` are what `compute_gain` returns. Order 4 needs 4 canaries.
+        runs, by order. `gain_2` and `gain_4` are from `compute_gain`. Order 4 needs 4 canaries.
     """
     runs = choose_numbers_of_runs(len(by_canaries[1].scores))
     single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
@@ -108,11 +106,10 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 
 
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
-    """Returns an attack's lower bounds on epsilon, in the two panels of Figure 5.
+    """Returns an attack's lower bounds on epsilon, for the two panels of Figure 5.
 
     The panel "over K" has bounds from all runs. The panel "over n" has bounds from parts of the runs: with a
-    single canary, and with the number of canaries K above 1 that is nearest to the root of the number of all
-    runs, as Figure 3 has it.
+    single canary, and with the K above 1 nearest to the root of the number of all runs, as in Figure 3.
 
     Args:
       by_canaries: Scores by the number of canaries in each run, of the same number of runs.
@@ -120,55 +117,74 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
 
-    def compute_curves(canaries: int, numbers: Sequence[int]) -> dict[str, list[float]]:
-        """Returns the curves of the methods that can be used with this number of canaries in each run."""
-        usable = [name for name in _METHODS if canaries >= _find_method(name).canaries]
-        scores = by_canaries[canaries]
-        return {method: compute_curve(method, scores, numbers, levels) for method in usable}
+    def add_curve(records: Records, name: str, method: str, canaries: int) -> None:
+        """Adds a method's bounds at the records' numbers of runs as a field."""
+        numbers = list(map(itemgetter("n"), records))
+        curve = compute_curve(method, by_canaries[canaries], numbers, levels)
+        for record, epsilon in zip(records, curve, strict=True):
+            record[name] = epsilon
 
-    records = []
+    def add_methods(records: Records, canaries: int) -> None:
+        """Adds the bounds of each method that allows this number of canaries."""
+        for method in _METHODS:
+            if canaries >= _find_method(method).canaries:
+                add_curve(records, method, method, canaries)
+
+    over_canaries: list[Record] = []
     for canaries in sorted(by_canaries):
-        bounds = {
-            method: curve[0] for method, curve in compute_curves(canaries, [all_runs]).items()
+        record: Record = {
+            "panel": "over K",
+            "x": canaries,
+            "n": all_runs,
+            "canaries": canaries,
         }
-        records.append({"panel": "over K", "x": canaries, "canaries": canaries, **bounds})
+        add_methods([record], canaries)
+        over_canaries.append(record)
 
-    numbers = choose_numbers_of_runs(all_runs)
-    curves = {}
-    if 1 in by_canaries:
-        curves["single"] = compute_curve("wilson_1", by_canaries[1], numbers, levels)
-    several = [canaries for canaries in by_canaries if canaries > 1]
+    several = sorted(by_canaries.keys() - {1})
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5), default=1)
+    over_runs: list[Record] = []
+    for runs in choose_numbers_of_runs(all_runs):
+        over_runs.append(
+            {
+                "panel": "over n",
+                "x": runs,
+                "n": runs,
+                "canaries": nearest,
+            }
+        )
+    if 1 in by_canaries:
+        add_curve(over_runs, "single", "wilson_1", 1)
     if several:
-        curves |= compute_curves(nearest, numbers)
-    for place, runs in enumerate(numbers):
-        bounds = {name: curve[place] for name, curve in curves.items()}
-        records.append({"panel": "over n", "x": runs, "canaries": nearest, **bounds})
-    return records
+        add_methods(over_runs, nearest)
+    return over_canaries + over_runs
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the even numbers of runs at which a curve is computed, from MIN_RUNS to half of all runs.
+    """Returns the even numbers of runs of a curve, from MIN_RUNS to half of all runs.
 
-    A curve's epsilon is the mean over random parts of all runs. The larger the parts, the more runs they
-    share, and the less their mean evens out chance. So the curve ends at half.
+    A curve's epsilon is a mean over random parts of all runs. Larger parts share more runs, and their mean is
+    less precise. So the curve ends at half.
     """
     most = max(runs // 2, 2)
-    halves = np.geomspace(min(MIN_RUNS, most), most, _CURVE_POINTS) / 2
+    halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
     return sorted({2 * round(half) for half in halves})
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns a method's epsilon at each number of runs: its mean over random parts of all runs.
+    """Returns a method's epsilon at each number of runs: the mean over random parts of all runs.
 
-    `method` is a key of _METHODS. At the number of all runs there is a single part.
+    `method` is a key of _METHODS. All runs are a single part.
     """
-    rng = np.random.default_rng(0)  # a fixed seed: a figure always shows the same numbers
+    rng = np.random.default_rng(0)  # a fixed seed, so a figure always shows the same numbers
     bound = _find_method(method).bound
     curve = []
     for count in runs:
-        parts = 1 if count == len(scores.scores) else _PARTS
-        epsilons = [bound(_draw_part(scores, count, rng), *levels).epsilon for _ in range(parts)]
+        num_parts = 1 if count == len(scores.scores) else _NUM_PARTS
+        epsilons = []
+        for _ in range(num_parts):
+            part = _draw_part(scores, count, rng)
+            epsilons.append(bound(part, *levels).epsilon)
         curve.append(float(np.mean(epsilons)))
     return curve
 
@@ -181,15 +197,15 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(
     runs: Sequence[int], single: Sequence[float], several: Sequence[float]
 ) -> float | None:
-    """Returns how many times fewer runs several canaries need than one, for the largest epsilon of both.
+    """Returns the ratio of runs that one canary and several canaries need for the largest epsilon of both.
 
     Args:
-      runs: The numbers of runs at which both curves are computed.
+      runs: The numbers of runs of both curves.
       single: Epsilon with a single canary, at each number of runs.
       several: Epsilon with several canaries, at each number of runs.
 
     Returns:
-      The ratio of runs, above 1 if several canaries need fewer; None if a curve is 0 throughout.
+      The ratio, above 1 if several canaries need fewer runs; None if a curve is 0 everywhere.
     """
     level = min(max(single), max(several))
     if level <= 0:
@@ -198,15 +214,15 @@ def compute_gain(
 
 
 def compute_mean(records: Sequence[Record], field: str) -> float | None:
-    """Returns the harmonic mean of the gains in a field, as the paper averages them; None without any."""
+    """Returns the harmonic mean of the gains in a field, as in the paper; None without any."""
     gains = [record[field] for record in records if record.get(field) is not None]
     return statistics.harmonic_mean(gains) if gains else None
 
 
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """Draws an even number of the runs without replacement; single canaries are in in half of them."""
+    """Draws an even number of runs without replacement; half of the runs with one canary insert it."""
     if scores.scores.shape[1] > 1:
-        # In order, which makes the part of all runs the runs in their own order.
+        # Sorting keeps all runs in order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
@@ -217,8 +233,8 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
     """Returns the fewest runs at which a curve of epsilons reaches a level.
 
-    Chance may lower a point of the curve below an earlier point. So each epsilon is replaced by the largest
-    up to it. Between points, epsilon is linear in the logarithm of the number of runs.
+    Each epsilon is replaced by the largest up to it, since a curve may decrease by chance. Between points,
+    epsilon is linear in the logarithm of the number of runs.
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))
@@ -227,7 +243,7 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure from those of its cells that the store holds, and makes its table."""
+    """Draws a sweep's figure from its stored cells, and makes its table."""
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
@@ -240,7 +256,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of the stored audits of the Gaussian mechanism, and how many are missing."""
+    """Returns the records of stored audits of the Gaussian mechanism, and the number of missing audits."""
     records = []
     for cell in sweep.cells:
         panel, audit = cell.request
@@ -254,11 +270,11 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
     """Returns an audit of the Gaussian mechanism as a record.
 
-    A method's field is its mean epsilon over seeds, with the fields _deviation and _error for the standard
-    deviation and the mean's standard error. `gain_2` and `gain_4` are the means of orders 2 and 4 less that
-    of order 1. `exact` is the exact epsilon, `window` the limit of the paper's thresholds (Errata L2).
+    A method's field is its mean epsilon over seeds. The fields _deviation and _error are the standard
+    deviation and the standard error of the mean. `gain_2` and `gain_4` are the means of orders 2 and 4 minus
+    that of order 1. `exact` is the exact epsilon, `window` the limit of the paper's thresholds (Errata L2).
     """
-    # A canary is a unit vector: the mechanism is Gaussian-DP with mu = 1 / sigma.
+    # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.mechanism().sigma
     exact = conversions.epsilon_from_mu(1 / sigma, audit.delta)
     window = gaussian_mechanism.window_limit(sigma, audit.delta)
@@ -288,7 +304,7 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
 def _read_scores(
     sweep: Sweep, evidence: Evidence
 ) -> tuple[dict[tuple[str, str], dict[int, Scores]], int]:
-    """Returns stored scores by attack and panel and by number of canaries, and how many are missing."""
+    """Returns stored scores by (attack, panel), then by canaries, and the number of missing audits."""
     groups: dict[tuple[str, str], dict[int, Scores]] = {}
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
@@ -298,7 +314,7 @@ def _read_scores(
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns Table 1's entries, if both audits are stored, and how many audits are missing."""
+    """Returns the entries of Table 1 with both audits stored, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():
@@ -309,7 +325,7 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the bounds of Figure 5's attacks, and how many audits are missing."""
+    """Returns the bounds of Figure 5's attacks, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
     # All audits of the figure share the model, the noise and the number of runs.
     first = sweep.audits()[0]
@@ -324,16 +340,16 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def draw_epsilons(title: str, records: Records) -> Figure:
-    """Draws Figure 3: epsilon over runs n, canaries K and dimension d, in a panel each.
+    """Draws Figure 3: panels of epsilon over runs n, canaries K and dimension d.
 
-    Each panel has the exact epsilon, and the largest that a single canary shows at the paper's thresholds.
-    In the panel over n, audits with a single canary have separate lines.
+    Each panel has the exact epsilon and the limit of the paper's thresholds with a single canary. In the
+    panel over n, audits with a single canary have separate lines.
     """
 
     def draw_panel(axis: Axes, panel: str, of_panel: Records) -> None:
         """Draws the methods and the limits of a panel."""
-        single = [one for one in of_panel if panel == "over n" and one["canaries"] == 1]
-        several = [one for one in of_panel if one not in single]
+        single = select(of_panel, panel="over n", canaries=1)
+        several = [record for record in of_panel if record not in single]
         plot_lines(axis, several, _METHODS)
         plot_lines(axis, single, _SINGLE)
         plot_lines(axis, several or single, _LIMITS, xlabel=_X_AXES[panel][1], xscale="log")
@@ -341,7 +357,7 @@ def draw_epsilons(title: str, records: Records) -> Figure:
     panels = {}
     for record in records:
         panel = record["panel"]
-        of_panel = _select(records, panel)
+        of_panel = select(records, panel=panel)
         heading = record["heading"].replace(", ", "\n", 1)
         panels[heading] = partial(draw_panel, panel=panel, of_panel=of_panel)
     return draw_panels(title, panels, (3.7, 2.9), ylabel=_BOUND_LABEL, legend_columns=4)
@@ -350,20 +366,26 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 def draw_correlations(title: str, records: Records) -> Figure:
     """Draws Figure 4: gains over canaries K, and the dependence of detections over K and over dimension d.
 
-    The bias is order 1's mean epsilon with K canaries less that with a single canary (equation 10). The gaps
-    of moments have a line of slope -1 next to them: the paper's decay as 1/K and as 1/d (Errata L6).
+    The bias is order 1's mean epsilon with K canaries minus that with a single canary (equation 10). A line
+    of slope -1 shows the paper's decay of the gaps of moments as 1/K and as 1/d (Errata L6).
     """
-    over_canaries = _select(records, "over K")
-    several = [record for record in over_canaries if record["canaries"] > 1]
-    for single in over_canaries:
-        if single["canaries"] == 1:
-            several = [{**one, "bias": one["wilson_1"] - single["wilson_1"]} for one in several]
+    single = math.nan  # the mean epsilon with a single canary, if stored
+    several = []
+    for record in sorted(select(records, panel="over K"), key=itemgetter("canaries")):
+        if record["canaries"] == 1:
+            single = record["wilson_1"]
+        else:
+            several.append({**record, "bias": record["wilson_1"] - single})
     look: dict[str, Any] = {"xlabel": _X_AXES["over K"][1], "xscale": "log"}
     panels = {"change of epsilon": partial(plot_lines, records=several, looks=_GAINS, **look)}
     for panel in ("over K", "over d"):
-        known = [one for one in _select(records, panel) if one["second"] is not None]
-        shown = [{**one, "slope": known[0]["second"] * known[0]["x"] / one["x"]} for one in known]
-        if shown:  # an empty logarithmic axis would have no range
+        shown: list[Record] = []
+        for record in select(records, panel=panel):
+            if record["second"] is not None:
+                first = shown[0] if shown else record
+                slope = first["second"] * first["x"] / record["x"]
+                shown.append({**record, "slope": slope})
+        if shown:  # an empty logarithmic axis does not have a range
             look = {"xlabel": _X_AXES[panel][1], "xscale": "log", "yscale": "log"}
             name = f"dependence of detections {panel}"
             panels[name] = partial(plot_lines, records=shown, looks=_GAPS, **look)
@@ -371,26 +393,35 @@ def draw_correlations(title: str, records: Records) -> Figure:
 
 
 def draw_bounds(title: str, records: Records) -> Figure:
-    """Draws Figure 5: in a row for each attack, epsilon over runs next to epsilon over canaries K."""
+    """Draws Figure 5: a row for each attack, with epsilon over runs n and over canaries K."""
     looks = {"single": _K_1, **_METHODS}
     panels = {}
-    for attack in dict.fromkeys(record["attack"] for record in records):
-        of_attack = [record for record in records if record["attack"] == attack]
+    for attack in dict.fromkeys(map(itemgetter("attack"), records)):
+        of_attack = select(records, attack=attack)
         most = of_attack[-1]["canaries"]
-        # With a tick at every number of runs, their labels would overlap.
+        # Labels of all numbers of runs would overlap, so every second has a tick.
         for panel, name, gap in (("over n", f"runs, K = {most}", 2), ("over K", "canaries K", 1)):
-            shown = _select(of_attack, panel)
-            ticks = [record["x"] for record in shown][::gap]
-            look: dict[str, Any] = {"xscale": "log", "xticks": ticks, "xticklabels": ticks}
-            look |= {"xlabel": name, "ylim": (0, None)}
-            panels[f"{attack} {panel}"] = partial(plot_lines, records=shown, looks=looks, **look)
-    layout: dict[str, Any] = {"ylabel": _BOUND_LABEL, "legend_columns": 5, "sharey": "row"}
-    return draw_panels(records[0]["heading"], panels, (4, 2.4), across=2, **layout)
-
-
-def _select(records: Records, panel: str) -> list[Record]:
-    """Returns a panel's records."""
-    return [record for record in records if record["panel"] == panel]
+            shown = select(of_attack, panel=panel)
+            ticks = list(map(itemgetter("x"), shown))[::gap]
+            panels[f"{attack} {panel}"] = partial(
+                plot_lines,
+                records=shown,
+                looks=looks,
+                xscale="log",
+                xticks=ticks,
+                xticklabels=ticks,
+                xlabel=name,
+                ylim=(0, None),
+            )
+    return draw_panels(
+        records[0]["heading"],
+        panels,
+        (4, 2.4),
+        across=2,
+        ylabel=_BOUND_LABEL,
+        legend_columns=5,
+        sharey="row",
+    )
 
 
 _AUDIT = [
@@ -403,7 +434,7 @@ _AUDIT = [
 
 
 def make_epsilons_table(title: str, records: Records) -> OwnTable:
-    """Makes the table of Figure 3: each method's mean epsilon and its standard deviation over seeds."""
+    """Makes the table of Figure 3: each method's mean and standard deviation of epsilon over seeds."""
     columns = list(_AUDIT)
     for method, (head, *_) in _METHODS.items():
         columns.append(text_field(f"{method}_shown", head, 15))
@@ -441,19 +472,25 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (head, *_) in _METHODS.items():
         columns.append(field(method, head, _show_bound, 8, none="-"))
-    return _make_table(title, columns, _select(records, "over K"), [_RULE])
+    return _make_table(title, columns, select(records, panel="over K"), [_RULE])
 
 
 def _make_table(
     title: str, columns: Sequence[Column], records: Records, after: Sequence[str]
 ) -> OwnTable:
-    """Makes a table whose sections have the records' headings."""
-    layout: dict[str, Any] = {"before": [title], "after": after, "gap": ""}
-    return own_table(columns, records, section=itemgetter("heading"), **layout)
+    """Makes a table with a section for each heading of records."""
+    return own_table(
+        columns,
+        records,
+        section=itemgetter("heading"),
+        before=[title],
+        after=after,
+        gap="",
+    )
 
 
 _show_bound = partial(at_least, decimals=2)
-# The functions that read a sweep's records, that draw them, and that make their table. Table 1 is no figure.
+# By sweep: the functions that read its records, draw them, and make their table. Table 1 has no figure.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),

@@ -2,11 +2,11 @@
 
 The mechanism releases the sum of its canaries plus sigma * N(0, I_d). Canaries are uniform on the unit sphere
 of R^d. A score is the inner product of a canary with the release. Drawing the scores of n runs of K canaries
-costs O(n K^2), whatever d is.
+costs O(n K^2) for any d.
 
-The paper's bounds come from Wilson's intervals of order 1, 2 or 4: the highest moment of a run's detections
-that they use. Their thresholds are chosen on separate runs, in a window of scores that caps epsilon
-(Errata L2). epsilon is the first direction of the inequality only (Errata L3), below 0 if the limits say so.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4, the highest moment of a run's detections that
+they use. Separate runs choose their thresholds, in a window of scores that limits epsilon (Errata L2).
+Epsilon uses only the first direction of the inequality (Errata L3), and may be below 0.
 """
 
 from typing import NamedTuple
@@ -22,9 +22,9 @@ from audit.written import Level
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)
-_BLOCK_ENTRIES = 4_000_000  # entries of all K x K matrices of a block of runs, at most
-_THRESHOLDS = 500  # the number of thresholds that are tried
-_QUANTILE = 0.1  # the share of scores beyond either end of the window of thresholds
+_MAX_BLOCK_ENTRIES = 4_000_000  # the most entries of all K x K matrices of a block of runs
+_NUM_THRESHOLDS = 500
+_QUANTILE = 0.1  # the share of scores outside each end of the window of thresholds
 
 
 class GaussianMechanism(NamedTuple):
@@ -32,7 +32,7 @@ class GaussianMechanism(NamedTuple):
 
     Attributes:
       runs: n, the number of runs in each world.
-      canaries: K, the number of canaries in each run, which are unit vectors.
+      canaries: K, the number of canaries (unit vectors) in each run.
       dimension: d, at least 2 and at least K.
       sigma: The standard deviation of the noise.
     """
@@ -46,18 +46,18 @@ class GaussianMechanism(NamedTuple):
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns the scores (n, K) of canaries that are inserted in n runs, and the scores (n, K) of fresh canaries
-    on n further runs, whose releases hold K - 1 other canaries: the two worlds are neighbours.
+    Returns the scores (n, K) of inserted canaries in n runs, and the scores (n, K) of fresh canaries in n
+    other runs. These insert K - 1 other canaries, so the two worlds are neighbours.
 
     Raises InputError if K > d or d < 2.
     """
     canaries = setting.canaries
     dimension = setting.dimension
-    message = f"`dimension={dimension}`: give at least 2, and as many as canaries"
-    require(dimension >= max(2, canaries), message)
+    least = max(2, canaries)
+    require(dimension >= least, f"`dimension` must be at least {least}, got {dimension}")
     rng = np.random.default_rng(seed)
-    # Each run of inserted canaries draws a K x K matrix: blocks of runs bound the memory of all matrices.
-    block = max(_BLOCK_ENTRIES // canaries**2, 1)
+    # Each run with inserted canaries draws a K x K matrix. Blocks of runs limit the memory.
+    block = max(_MAX_BLOCK_ENTRIES // canaries**2, 1)
     inserted = []
     for start in range(0, setting.runs, block):
         size = min(block, setting.runs - start)
@@ -68,13 +68,13 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     """Returns the threshold with the largest epsilon on these runs, for each order up to K.
 
-    Thresholds are tried between the lower of both worlds' 10% quantiles and the higher of their 90%
-    quantiles, as in the paper's code (Errata L2).
+    As in the paper's code, thresholds are between the lower 10% quantile and the higher 90% quantile of both
+    worlds (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
     high = max(np.quantile(world, 1 - _QUANTILE) for world in worlds)
-    grid = np.linspace(low, high, _THRESHOLDS)
+    grid = np.linspace(low, high, _NUM_THRESHOLDS)
     best = {}
     for order in ORDERS:
         if order <= design.inserted.shape[1]:
@@ -86,9 +86,8 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
 def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) -> float:
     """Returns the lower bound log((p_1 - delta) / p_0) on epsilon; 0 if p_1 <= delta.
 
-    p_1 is a lower confidence limit of the rate at which inserted canaries have scores of at least the
-    threshold. p_0 is an upper confidence limit of this rate for fresh canaries. Both are Wilson's limits of
-    an order: 1, 2 or 4.
+    p_1 is a lower confidence limit of the rate at which scores of inserted canaries reach the threshold. p_0
+    is an upper confidence limit of this rate for fresh canaries. Both are Wilson's limits of order 1, 2 or 4.
     """
     error = (1 - levels.confidence) / 2  # of each limit
     limits = []
@@ -107,9 +106,9 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 def moment_gaps(inserted: Array, threshold: float) -> tuple[float | None, float | None]:
     """Returns |mu_2 - mu_1^2| and |mu_4 - mu_2^2|, which are 0 if detections of canaries are independent.
 
-    mu_j is the probability that j distinct inserted canaries of a run all have scores (n, K) of at least the
-    threshold. The smaller the gaps, the narrower are the intervals of orders 2 and 4 (Pillutla et al., 2023,
-    Section 4). A gap is None if K is less than its highest moment.
+    mu_j is the probability that the scores (n, K) of j distinct inserted canaries of a run all reach the
+    threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4). A
+    gap is None if K is less than its highest moment.
     """
     canaries = inserted.shape[1]
     detected = np.asarray((inserted >= threshold).sum(1), np.float64)
@@ -124,10 +123,10 @@ def moment_gaps(inserted: Array, threshold: float) -> tuple[float | None, float 
 
 
 def window_limit(sigma: float, delta: float) -> float:
-    """Returns the epsilon that the paper's audit with a single canary approaches with ever more runs.
+    """Returns the limit of the paper's epsilon with a single canary, for many runs.
 
-    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The highest threshold that the
-    paper tries is the 90% quantile of the scores with the canary. It has the largest epsilon (Errata L2).
+    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The paper's highest threshold is
+    the 90% quantile of the scores with the canary, and has the largest epsilon (Errata L2).
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)
@@ -135,40 +134,38 @@ def window_limit(sigma: float, delta: float) -> float:
 
 
 def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of K canaries on the releases of n runs that hold these canaries.
+    """Draws scores (n, K) of K canaries in the n runs that insert them.
 
-    A score is the inner product of a canary, a uniform direction in R^d, with its run's release. Only the
-    span of the K canaries matters to it, so that K coordinates are drawn instead of d.
-
-    In an orthonormal basis of the span (Gram and Schmidt's), the canaries are the rows of a lower-triangular
-    K x K matrix, normalised. Its entries below the diagonal are standard normal. Those on the diagonal are
-    chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
+    Only the span of the K canaries matters, so K coordinates are drawn instead of d. In the Gram-Schmidt
+    basis of the span, the canaries are the normalized rows of a lower-triangular K x K matrix. Its entries
+    below the diagonal are standard normal. Its diagonal is chi-distributed with d, d - 1, ... degrees of
+    freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)  # row i has d - i degrees of freedom
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
-    # (n, K): each run's release, which is the sum of its canaries and noise, within the span.
+    # (n, K): each run's release within the span, the sum of its canaries plus noise.
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
-    # (n, K, K) times (n, K, 1): in each run, the inner product of each canary with the release.
+    # (n, K, K) times (n, K, 1): the inner product of each canary with its run's release.
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]
     return np.asarray(scores)
 
 
 def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of fresh canaries on releases that hold K - 1 other canaries.
+    """Draws scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
 
-    A score is the inner product of a canary with its run's release. A fresh canary has a uniform direction,
-    independent of the release. So only the release's length matters, which is drawn in three steps:
+    A fresh canary has a uniform direction, independent of the release. So only the release's length matters.
+    It is drawn in three steps:
 
-    1. Add K - 1 unit vectors, one after the other. A unit vector whose angle to the sum has the cosine c
-       turns the sum's length r into sqrt(r^2 + 1 + 2 r c).
+    1. Add K - 1 unit vectors, one by one. A unit vector at an angle with the cosine c turns the sum's length
+       r into sqrt(r^2 + 1 + 2 r c).
     2. Add the noise along the sum, sigma times a normal draw, to the sum's length.
     3. Add the noise across the sum, in d - 1 dimensions. Its squared length is sigma^2 times a chi-squared
        draw with d - 1 degrees of freedom.
 
-    A score is that length times the cosine of the angle between release and canary.
+    A score is this length times the cosine of the angle between release and canary.
     """
     runs, canaries, dimension, sigma = setting
     # Step 1.
@@ -179,7 +176,7 @@ def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> 
     along = length + sigma * rng.standard_normal(runs)  # step 2
     across_squared = sigma**2 * rng.chisquare(dimension - 1, runs)  # step 3
     released_length = np.sqrt(along**2 + across_squared)
-    # A run's K fresh canaries share its release.
+    # The K fresh canaries of a run share its release.
     return released_length[:, None] * _draw_cosines(rng, (runs, canaries), dimension)
 
 

@@ -2,16 +2,15 @@
 
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
-    smoke    seconds: a few runs of a few steps, to see that all is in its place
-    laptop   the mechanism: the paper's seeds, its sizes as far as they take seconds, up to 4,096 runs of 64
-             canaries. Models: only the linear model. Canaries join a step with probability 1/60 in 600 steps,
-             as in ten epochs of a tenth of the data; each step's genuine examples are others, as in one epoch
-             of all
-    paper    the mechanism: Appendix E's grid, as far as its rule goes: n K at most 1e8, K d at most 1e9.
-             Models: all of the paper's table, 30 or 100 epochs, 1,000 runs a cell, 1 to 512 canaries
+    smoke    seconds: a few runs of a few steps, as a test
+    laptop   mechanism: the paper's seeds, and its sizes that take seconds, up to 4,096 runs of 64 canaries.
+             Models: only the linear model. Canaries join a step with probability 1/60 in 600 steps, as in ten
+             epochs of a tenth of the data. Genuine examples differ at each step, as in one epoch of all data
+    paper    mechanism: Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9.
+             Models: all of the paper's table, 30 or 100 epochs, 1,000 runs for each cell, 1 to 512 canaries
 
-Trained models' runs toss a coin for each canary, instead of the paper's two sets of runs; canaries join steps
-by Poisson sampling and are added to the mini-batch, so that the worlds are those of the accountant.
+Runs of trained models toss a coin for each canary, instead of the paper's two sets of runs. Canaries join
+steps by Poisson sampling and are added to the mini-batch. So the worlds match the accountant's.
 """
 
 import dataclasses
@@ -31,9 +30,9 @@ from experiments.lidp.cells import MechanismAudit, mechanism_cell
 from experiments.sweeps.sweep import Sweep
 from models.catalogue import task
 
-EPSILONS = (1, 2, 4, 8, 16, 32)  # of trained models, by Renyi DP at delta = 1e-5
-_DIMENSION = 10_000  # of the panels over n and over K
-_BATCH_SIZE = 100  # of trained models
+EPSILONS = (1, 2, 4, 8, 16, 32)  # for trained models, by Renyi DP at delta = 1e-5
+_DIMENSION = 10_000  # in the panels over n and over K
+_BATCH_SIZE = 100  # for trained models
 _POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
 
 
@@ -43,11 +42,11 @@ class Training(NamedTuple):
     Attributes:
       model: The model.
       steps: The number of steps.
-      sampling_rate: The probability with which a canary joins a step.
+      sampling_rate: The probability that a canary joins a step.
       learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
-      poisoned: The adversary with several poisoned canaries, along the last principal directions of the data.
+      poisoned: The adversary with several poisoned canaries, along the data's last principal directions.
     """
 
     model: str
@@ -63,18 +62,18 @@ class Extent(NamedTuple):
     """The audits at a scale.
 
     Attributes:
-      lifted_runs: The numbers of runs n in each world, in the panel over n, with sqrt(n) canaries.
-      single_runs: The numbers of runs n in each world, in the panel over n, with a single canary.
+      lifted_runs: The numbers of runs n in each world with sqrt(n) canaries, in the panel over n.
+      single_runs: The numbers of runs n in each world with a single canary, in the panel over n.
       over_canaries: The numbers of canaries K in the panel over K.
       dimensions: The dimensions d in the panel over d.
       mechanism_runs: The number of runs n in each world, in the panels over K and over d.
       seeds: The number of seeds of each audit of the Gaussian mechanism.
-      trainings: The models and how they are trained. Table 1 has all, Figure 5 the first.
-      epsilons: The table's epsilons.
+      trainings: The models and their training. Table 1 has all, Figure 5 only the first.
+      epsilons: The epsilons of Table 1.
       runs: The number of runs of each audit of a model.
-      canaries: The number of canaries in each run, in the table's audits with several canaries.
-      series: The figure's numbers of canaries in each run.
-      epsilon: The figure's epsilon.
+      canaries: The number of canaries in each run of Table 1, next to audits with a single canary.
+      series: The numbers of canaries in each run of Figure 5.
+      epsilon: The epsilon of Figure 5.
     """
 
     lifted_runs: tuple[int, ...]
@@ -154,7 +153,7 @@ _PAPER = _LAPTOP._replace(
     epsilon=4,
 )
 SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
-_POISONED_DATA = "poisoned data"  # with several canaries its adversary is `Training.poisoned`
+_POISONED_DATA = "poisoned data"  # with several canaries, the adversary is `Training.poisoned`
 ATTACKS: dict[str, AdversaryFields] = {
     _POISONED_DATA: ClipBkd(),
     "random gradients": CotS(),
@@ -170,14 +169,14 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
-    # Figure 5 shows the first training only, at a single epsilon, over numbers of canaries.
+    # Figure 5 shows only the first training at one epsilon, over the number of canaries.
     in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
     table = _make_audits(in_table, size.runs)
     figure = _make_audits(in_figure, size.runs)
     all_sweeps = [
         Sweep("lidp_figure_3", "Gaussian mechanism: epsilon over n, K and d", mechanisms),
         Sweep("lidp_figure_4", "Gaussian mechanism: bias, variance, correlation", not_over_runs),
-        Sweep("lidp_table_1", "How many times fewer runs", table),
+        Sweep("lidp_table_1", "Ratio of runs, one canary to several", table),
         Sweep("lidp_figure_5", "Trained models: epsilon over n and K", figure),
     ]
     return {sweep.name: sweep for sweep in all_sweeps}
@@ -187,30 +186,30 @@ def list_mechanism_audits(size: Extent) -> list[tuple[str, MechanismAudit]]:
     """Returns the audits of the Gaussian mechanism with their panels, over runs n, canaries K or dimension d.
 
     The panel over n has audits with a single canary and with K = sqrt(n), rounded down, at the paper's
-    epsilon 1. The other panels are at epsilon 4. In the panel over d, K is sqrt(n) too. The other panels are
-    in 10,000 dimensions.
+    epsilon 1. The other panels are at epsilon 4. K is sqrt(n) in the panel over d. The dimension is 10,000 in
+    the other panels.
     """
     runs = size.mechanism_runs
-    root = math.isqrt(runs)
-    places: list[tuple[str, float, tuple[int, int, int]]] = [
-        *(("over n", 1.0, (n, 1, _DIMENSION)) for n in size.single_runs),
-        *(("over n", 1.0, (n, math.isqrt(n), _DIMENSION)) for n in size.lifted_runs),
-        *(("over K", 4.0, (runs, canaries, _DIMENSION)) for canaries in size.over_canaries),
-        *(("over d", 4.0, (runs, root, dimension)) for dimension in size.dimensions),
-    ]
     audits = []
-    for panel, epsilon, numbers in places:
-        audits.append((panel, MechanismAudit(*numbers, epsilon, size.seeds, *Level())))
+
+    def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
+        """Adds an audit to a panel."""
+        audit = MechanismAudit(runs, canaries, dimension, epsilon, size.seeds, *Level())
+        audits.append((panel, audit))
+
+    for n in size.single_runs:
+        add("over n", n, 1, _DIMENSION, epsilon=1.0)
+    for n in size.lifted_runs:
+        add("over n", n, math.isqrt(n), _DIMENSION, epsilon=1.0)
+    for canaries in size.over_canaries:
+        add("over K", runs, canaries, _DIMENSION, epsilon=4.0)
+    for dimension in size.dimensions:
+        add("over d", runs, math.isqrt(runs), dimension, epsilon=4.0)
     return audits
 
 
 def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:
-    """Returns audits of trained models.
-
-    Args:
-      places: The training, the key in ATTACKS, the epsilon and the number of canaries of each audit.
-      runs: The number of runs of each audit.
-    """
+    """Returns audits of trained models; `places` has training, attack, epsilon and number of canaries."""
     cells = []
     for training, attack, epsilon, canaries in places:
         adversary = ATTACKS[attack]
@@ -220,7 +219,7 @@ def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) ->
         setting = setting_of(
             training.model,
             adversary=adversary.name,
-            **adversary.deciding(),  # the adversary's own fields, without those at their defaults
+            **adversary.deciding(),  # the adversary's fields, without defaults
             canaries=canaries,
             steps=training.steps,
             sampler=f"poisson:{training.sampling_rate!r}",

@@ -1,11 +1,12 @@
-"""The paper's Figures 1 to 4 and Tables 1, 2, 4 and 5 as records, from stored cosines; nothing here trains.
+"""The paper's Figures 1 to 4 and Tables 1, 2, 4 and 5 as records, from stored cosines.
 
-Table 1's Gaussian mechanism is simulated. With all iterates the estimate fits normal laws to maxima over
-rounds, which are not normal (Errata O13).
+Table 1 simulates a Gaussian mechanism. With all iterates, the estimate fits normal laws to maxima over
+rounds, although these are not normal (Errata O13).
 """
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -56,20 +57,21 @@ QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 Array = NDArray[np.float64]
 _JEFFREYS_PRIOR = 0.5
 _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)  # in units of 1/sqrt(d)
-_ALLOWED_ERRORS = 3.0  # standard errors between our mean and the paper's
-_ALLOWED_DEVIATION = 0.3  # between our deviation and the paper's, as a share of the latter
+_MAX_ERRORS = 3.0  # standard errors between our mean and the paper's
+_MAX_DEVIATION = 0.3  # relative difference of our deviation from the paper's
 _SIMULATED_NOTE = """\
-mean (deviation) over simulations; neither is a bound. fitted: the estimate as
-the paper prints it. *: the equal variance's mean is beyond three standard
-errors and the rounding of the paper's, or its deviation is 30% off"""
-_FLOORS_NOTE = "mean (95% quantile) where nothing leaks, the null known"
+mean (standard deviation) over simulations; estimates are not bounds
+fitted: the estimate as printed in the paper
+*: the equal-variance mean differs from the paper's by more than 3 standard
+errors and rounding, or its standard deviation by more than 30%"""
+_FLOORS_NOTE = "mean (95% quantile) without leakage, for a known null"
 _ESTIMATES_NOTE = """\
-estimate (its error) as the paper prints it, from fits to both worlds' cosines:
-no bound. in-sample: the paper's lower value, the best of all thresholds: no
-bound either. *: above the accounted epsilon by more than its error"""
+estimate (standard error): as printed in the paper, from fits to the cosines of
+both worlds. in-sample: the paper's lower value, the best of all thresholds.
+Neither is a bound. *: above the accounted epsilon by more than its error"""
 _DENSITIES_NOTE = """\
 cosines with the final model, in units of 1/sqrt(d)
-normal: Anderson and Darling's test (A^2) of the canaries that are in"""
+normal: Anderson-Darling test (A^2) of the inserted canaries"""
 _RULE = "-" * 80
 TABLE_1 = {  # the paper's mean and deviation over 50 simulations, by (sigma, dimension)
     (0.541, 10**4): (9.89, 0.71),
@@ -86,7 +88,7 @@ TABLE_1 = {  # the paper's mean and deviation over 50 simulations, by (sigma, di
     (4.22, 10**7): (1.00, 0.07),
 }
 
-# The paper's rows of Tables 2 and 5, by the data, as they stand below ours.
+# The paper's rows of Tables 2 and 5, by the data.
 _PRINTED = {
     "StackOverflow": """\
 the paper, StackOverflow:
@@ -114,47 +116,53 @@ _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 def simulate(plan: Simulations, seed: int = 0) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
-    A simulation draws sqrt(d) canaries (unit vectors), their sum plus noise, which is released, and each
-    canary's cosine with the release. Estimates of epsilon follow from the mean and deviation of the cosines.
-    The i-th simulation's canaries depend on the seed, the dimension and i only.
+    A simulation draws sqrt(d) canaries (unit vectors), releases their sum plus noise, and computes each
+    canary's cosine with the release. Estimates of epsilon use the mean and deviation of the cosines. The
+    canaries of the i-th simulation depend only on the seed, the dimension and i.
 
     Returns:
-      Records of sigma, the dimension, the number of `canaries`, the `exact` epsilon, and the mean of the
-        estimates by each method's name, with their deviation (`_deviation`). Simulations are at least 2,
-        since tables show their deviation.
+      Records of `sigma`, `dimension`, the number of `canaries`, the `exact` epsilon, and each method's mean
+        estimate, with its standard deviation (`_deviation`).
+
+    Raises:
+      InputError: There are fewer than 2 simulations.
     """
-    require(plan.simulations >= 2, f"`simulations={plan.simulations}`: give at least 2")
+    require(plan.simulations >= 2, f"`simulations` must be at least 2, got {plan.simulations}")
     records = []
     for dimension in plan.dimensions:
         canaries = int(np.sqrt(dimension))
         drawn = []
         for index in range(plan.simulations):
             rng = np.random.default_rng([seed, dimension, index])
-            # The canaries are uniform directions, in coordinates of their own span to need little memory.
+            # Uniform directions, in coordinates of their span to need little memory.
             rows = cosine_law.draw_canaries(rng, canaries, dimension)
-            noises = plan.sigmas
-            drawn.append([cosine_law.draw_cosines(rng, rows, dimension, each) for each in noises])
-        cosines = np.array(drawn)  # (simulations, sigmas, canaries)
+            for sigma in plan.sigmas:
+                drawn.append(cosine_law.draw_cosines(rng, rows, dimension, sigma))
+        # (simulations, sigmas, canaries)
+        cosines = np.reshape(drawn, (plan.simulations, len(plan.sigmas), -1))
         for place, sigma in enumerate(plan.sigmas):
-            # A canary has length 1: the mechanism is Gaussian-DP with mu = 1 / sigma.
-            exact = conversions.epsilon_from_mu(1 / sigma, DELTA)
-            record: Record = {"sigma": sigma, "dimension": dimension, "canaries": canaries}
-            record["exact"] = exact
+            record: Record = {
+                "sigma": sigma,
+                "dimension": dimension,
+                "canaries": canaries,
+                # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
+                "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
+            }
             observed = one_shot.fit(cosines[:, place], dimension)
             for name, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[name] = epsilons.mean()
                 record[f"{name}_deviation"] = epsilons.std()
             records.append(record)
-    return sorted(records, key=lambda record: record["sigma"])
+    return sorted(records, key=itemgetter("sigma"))
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
-    """Yields a plan's training runs whose scores are stored, both with all iterates and the final model.
+    """Yields records of a plan's training runs with stored scores of all iterates and of the final model.
 
-    A record has the `plan`, the `noise` multiplier, the `repetitions` of each canary, the `analytical`
-    epsilon of one repetition, as the paper has it, the `accounted` one of all repetitions, the `accuracy`
-    with canaries and the `plain_accuracy` without, None if not measured, and what `_observe` finds.
+    A record has the `plan`, the `noise` multiplier, the `repetitions` of each canary, the paper's
+    `analytical` epsilon of one repetition, the `accounted` epsilon of all repetitions, the `accuracy` with
+    canaries and the `plain_accuracy` without (None if not measured), and the fields of `_observe`.
     """
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
@@ -164,7 +172,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             continue
         plain = federated.read(held, plan.without_canaries(noise), runs=1)
         plain_accuracies = plain.accuracies if plain else []
-        record: Record = {
+        yield {
             "plan": plan,
             "noise": noise,
             "repetitions": setting.repetitions,
@@ -172,27 +180,27 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
             "accuracy": next(iter(all_iterates.accuracies), None),
             "plain_accuracy": next(iter(plain_accuracies), None),
+            **_observe("all", all_iterates.scores, plan, levels),
+            **_observe("final", final_model.scores, plan, levels),
         }
-        record |= _observe("all", all_iterates.scores, plan, levels)
-        yield record | _observe("final", final_model.scores, plan, levels)
 
 
 def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Record:
-    """Returns the numbers of a setting's first run, seen with "all" iterates or the "final" model.
+    """Returns the results of a setting's first run for "all" iterates or the "final" model.
 
-    With the final model the null is known: the law of uniform directions. If not, a normal law is fitted to
-    the cosines of canaries that are out.
+    The null of the final model is known: the law of uniform directions. The null of all iterates is a normal
+    law fitted to the cosines of canaries that are not inserted.
 
     Returns:
-      The paper's estimate by `name` and with its error and noise floor (`_error`, `_floor`), its lower value,
-        which takes the best of all thresholds and is no bound (`_in_sample`), and the `_cosines`.
+      The paper's estimate (`name`), its standard error (`_error`) and noise floor (`_floor`), the paper's
+        lower value with the best of all thresholds, not a bound (`_in_sample`), and the `_cosines`.
     """
     values = scores.scores[0]  # (canaries,)
     presence = scores.presence[0]
     unobserved = None if name == "final" else values[~presence]
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, plan.dimension)
     fitted = one_shot.estimate_from_fit(one_shot.ONE_SHOT_FITTED, cosines, levels.delta)
-    error = 1 - levels.confidence  # of each error rate's limit
+    error = 1 - levels.confidence  # for the limit of each error rate
     return {
         name: fitted.epsilon,
         f"{name}_error": fitted.standard_error,
@@ -203,25 +211,31 @@ def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Re
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
-    """Yields the quantiles of estimates over experiments, for each panel of Figure 4 that is stored.
+    """Yields the quantiles of estimates over experiments, for each stored panel of Figure 4.
 
-    A record has the `noise` multiplier, whether "all" iterates or the "final" model are `observed`, the
+    A record has the `noise` multiplier, the observer in `observe` ("all" iterates or the "final" model), the
     `analytical` epsilon of a canary that takes part once, and the QUANTILES of estimates with all canaries in
-    `one run` and with the canaries spread over `several runs`.
+    `one run` and with canaries split over `several runs`.
     """
     for noise in plan.training.noises:
         for observed in ("all", "final"):
-            settings = [plan.one_run(noise), plan.several_runs(noise)]
-            if observed == "final":  # the same training runs, observed by their final models
-                settings = [federated.final(setting) for setting in settings]
-            record: Record = {"noise": noise, "observe": observed}
-            record["analytical"] = epsilon_upper_bound(noise, 1, delta)
-            places = (("one run", 1), ("several runs", plan.runs))
-            for setting, (name, runs) in zip(settings, places, strict=True):
+            record: Record = {
+                "noise": noise,
+                "observe": observed,
+                "analytical": epsilon_upper_bound(noise, 1, delta),
+            }
+            places = (
+                ("one run", 1, plan.one_run(noise)),
+                ("several runs", plan.runs, plan.several_runs(noise)),
+            )
+            for name, runs, setting in places:
+                null = None
+                if observed == "final":  # the final models of the same training runs
+                    setting = federated.final(setting)
+                    null = _FINAL_MODEL_NULL
                 stored = federated.read(held, setting, plan.experiments * runs)
                 if stored is not None:
                     dimension = plan.training.dimension
-                    null = _FINAL_MODEL_NULL if observed == "final" else None
                     record[name] = _compute_quantiles(stored.scores, runs, dimension, null, delta)
             if "one run" in record and "several runs" in record:
                 yield record
@@ -230,9 +244,9 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _compute_quantiles(
     scores: Scores, runs: int, dimension: int, known_null: Gaussian | None, delta: float
 ) -> Array:
-    """Returns the quantiles of the fitted estimate over experiments of `runs` consecutive runs each.
+    """Returns the quantiles of the fitted estimate over experiments with `runs` consecutive runs each.
 
-    If the null is not known, it is fitted to the canaries that are out.
+    An unknown null is fitted to the canaries that are not inserted.
     """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
@@ -245,13 +259,13 @@ def _compute_quantiles(
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table, from those of its runs that are stored."""
+    """Draws a sweep's figure and makes its table, from its stored runs."""
     assert isinstance(sweep, PlannedSweep)
     plan = sweep.plan
     if isinstance(plan, Simulations):
         table = make_simulated_table(plan, simulate(plan))
         return Drawn([], missing=0, table=table)
-    # `is_done` takes the user's data sets. A federated cell does not look at them.
+    # Federated cells do not use the data sets of `is_done`.
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     delta = evidence.levels.delta
     stored: list[Record] = []
@@ -269,7 +283,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def draw_histograms(title: str, runs: Sequence[Record]) -> Figure:
-    """Draws histograms of the canaries' cosines (Tables 2 and 5), a column for each run."""
+    """Draws histograms of the canaries' cosines (Tables 2 and 5), with a column for each run."""
     panels = {}
     for name, words in _OBSERVED.items():
         for run in runs:
@@ -279,7 +293,7 @@ def draw_histograms(title: str, runs: Sequence[Record]) -> Figure:
 
 
 def draw_densities(title: str, runs: Sequence[Record]) -> Figure:
-    """Draws Figure 1, densities of cosines with the final model: a panel for clients and noise multiplier."""
+    """Draws Figure 1: densities of cosines with the final model, by clients and noise multiplier."""
     panels = {}
     for group in _group_by_noise(runs):
         heading = f"{group[0]['plan'].label}\n{_describe(group[0])}"
@@ -288,23 +302,30 @@ def draw_densities(title: str, runs: Sequence[Record]) -> Figure:
 
 
 def draw_repetitions(title: str, runs: Sequence[Record]) -> Figure:
-    """Draws Figure 2 or 3: estimates of epsilon over the number of repetitions, and accounted epsilons."""
+    """Draws Figure 2 or 3: estimated and accounted epsilons over the number of repetitions."""
     groups = _group_by_noise(runs)
     panels = {}
     for name, words in reversed(_OBSERVED.items()):
         for group in groups:
             heading = f"{words}\n{_describe(group[0])}"
             panels[heading] = partial(_draw_bars, runs=group, observed=name)
-    return draw_panels(f"{title}; estimates are no bounds", panels, _SIZE, len(groups), "epsilon")
+    return draw_panels(f"{title}; estimates are not bounds", panels, _SIZE, len(groups), "epsilon")
 
 
 def draw_quantiles(title: str, splits: Sequence[Record]) -> Figure:
-    """Draws Figure 4: the estimates' quantiles over experiments, of a single run next to several runs."""
+    """Draws Figure 4: quantiles of estimates over experiments, from a single run and from several runs."""
 
     def draw_split(axis: Axes, split: Record) -> None:
         """Draws the quantiles of an observer's estimates."""
         for name, color, line in (("one run", BLUE, "o-"), ("several runs", VERMILION, "s--")):
-            axis.plot(QUANTILES, split[name], line, color=color, ms=4, label=name)
+            axis.plot(
+                QUANTILES,
+                split[name],
+                line,
+                color=color,
+                ms=4,
+                label=name,
+            )
         highest = max(*split["one run"], *split["several runs"])
         axis.set(xticks=QUANTILES, ylim=(0, 1.1 * highest), xlabel="quantile")
 
@@ -316,47 +337,72 @@ def draw_quantiles(title: str, splits: Sequence[Record]) -> Figure:
 
 
 def _draw_histogram(axis: Axes, cosines: Any) -> None:
-    """Draws a histogram of the cosines of canaries that are in, next to the null.
+    """Draws a histogram of the cosines of inserted canaries, and the null.
 
-    The null is a histogram of the canaries that are out or, without any, the law of uniform directions.
+    The null is a histogram of the other canaries or, without any, the law of uniform directions.
     """
     root = np.sqrt(cosines.dimension)
     observed = cosines.observed * root
     unobserved = cosines.unobserved * root
     ends = np.concatenate([observed, unobserved])
     if not len(unobserved):
-        ends = np.append(ends, [-4.0, 4.0])  # deviations of that law
+        ends = np.append(ends, [-4.0, 4.0])  # deviations of the law of uniform directions
     bins = np.linspace(ends.min(), ends.max(), _BINS).tolist()
     if len(unobserved):
-        axis.hist(unobserved, bins, density=True, color=OUT, alpha=0.45, label="out")
+        axis.hist(
+            unobserved,
+            bins,
+            density=True,
+            color=OUT,
+            alpha=0.45,
+            label="not inserted",
+        )
     else:
         _draw_null(axis, bins[0], bins[-1], cosines.dimension)
-    axis.hist(observed, bins, density=True, color=IN, alpha=0.45, label="in")
+    axis.hist(
+        observed,
+        bins,
+        density=True,
+        color=IN,
+        alpha=0.45,
+        label="inserted",
+    )
     axis.set_xlabel(_X_LABEL)
 
 
 def _draw_densities(axis: Axes, runs: Sequence[Record]) -> None:
-    """Draws a kernel estimate of the density of the final model's cosines, for each of at most five runs."""
+    """Draws kernel density estimates of the final model's cosines, for at most five runs."""
     dimension = runs[0]["plan"].dimension
-    cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in runs]
-    # Four deviations of the law without a leak, and a margin of 1 for the tails of the kernel estimates.
-    low = min(-4.0, min(map(np.min, cosines)) - 1)
-    high = max(4.0, max(map(np.max, cosines)) + 1)
+    cosines = {}
+    # Four deviations of the law without leakage, and a margin of 1 for the tails of the kernel estimates.
+    low = -4.0
+    high = 4.0
+    for run in runs:
+        values = run["final_cosines"].observed * np.sqrt(dimension)
+        cosines[counted(run["repetitions"], "repetition")] = values
+        low = min(low, values.min() - 1)
+        high = max(high, values.max() + 1)
     _draw_null(axis, low, high, dimension)
     x = np.linspace(low, high, _CURVE_POINTS)
-    for run, values, color in zip(runs, cosines, _COLORS, strict=False):
+    for (label, values), color in zip(cosines.items(), _COLORS, strict=False):
         density = scipy.stats.gaussian_kde(values)(x)
-        axis.plot(x, density, color=color, label=counted(run["repetitions"], "repetition"))
+        axis.plot(x, density, color=color, label=label)
     axis.set_xlabel(_X_LABEL)
 
 
 def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
-    """Draws the density of cosines without a leak, from `low` to `high` in units of 1/sqrt(d)."""
+    """Draws the density of cosines without leakage, from `low` to `high` in units of 1/sqrt(d)."""
     root = np.sqrt(dimension)
     x = np.linspace(low, high, _CURVE_POINTS)
     inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
     density = np.exp(cosine_law.log_density(inside, dimension)) / root
-    axis.plot(x, density, color=BLACK, lw=1, label="nothing leaks")
+    axis.plot(
+        x,
+        density,
+        color=BLACK,
+        lw=1,
+        label="no leakage",
+    )
 
 
 def _draw_bars(axis: Axes, runs: Sequence[Record], observed: str) -> None:
@@ -364,31 +410,55 @@ def _draw_bars(axis: Axes, runs: Sequence[Record], observed: str) -> None:
 
     Args:
       axis: The panel.
-      runs: Runs that differ in their numbers of repetitions, which label the bars.
+      runs: Runs that differ in their numbers of repetitions, the labels of the bars.
       observed: "all" iterates, with the accounted epsilons if they are finite, or the "final" model.
     """
     places = list(range(len(runs)))
 
     def take(name: str) -> list[float]:
         """Returns a field of each run."""
-        return [run[name] for run in runs]
+        return list(map(itemgetter(name), runs))
 
-    look: dict[str, Any] = {"color": BLUE, "alpha": 0.5, "ecolor": BLACK, "capsize": 3}
-    look |= {"yerr": take(f"{observed}_error"), "label": "estimate, standard error"}
-    axis.bar(places, take(observed), 0.6, **look)
-    look = {"color": VERMILION, "ms": 14, "mew": 2, "label": "in-sample lower value"}
-    axis.plot(places, take(f"{observed}_in_sample"), "_", **look)
-    # The floor depends on the numbers of canaries, which hardly differ: the first run's stands for all.
+    axis.bar(
+        places,
+        take(observed),
+        0.6,
+        color=BLUE,
+        alpha=0.5,
+        ecolor=BLACK,
+        capsize=3,
+        yerr=take(f"{observed}_error"),
+        label="estimate, standard error",
+    )
+    label = "in-sample lower value"
+    values = take(f"{observed}_in_sample")
+    axis.plot(
+        places,
+        values,
+        "_",
+        color=VERMILION,
+        ms=14,
+        mew=2,
+        label=label,
+    )
+    # Numbers of canaries hardly differ, so the floor of the first run is shown for all.
     floor = runs[0][f"{observed}_floor"].quantile_95
-    axis.axhline(floor, color=FADED, ls=":", label="95% of estimates without a leak")
+    axis.axhline(floor, color=FADED, ls=":", label="95% quantile of estimates without leakage")
     if observed == "all" and np.isfinite(take("accounted")).all():
-        axis.plot(places, take("accounted"), "_", color=BLACK, ms=14, label="accounted")
-    axis.set_xticks(places, [f"{number}" for number in take("repetitions")])
+        axis.plot(
+            places,
+            take("accounted"),
+            "_",
+            color=BLACK,
+            ms=14,
+            label="accounted",
+        )
+    axis.set_xticks(places, list(map(str, take("repetitions"))))
     axis.set_xlabel("repetitions")
 
 
 def _group_by_noise(runs: Sequence[Record]) -> list[list[Record]]:
-    """Groups runs by clients and noise multiplier, in the order in which these first come."""
+    """Groups runs by clients and noise multiplier, in order of first occurrence."""
     groups: dict[tuple[str, float], list[Record]] = {}
     for run in runs:
         groups.setdefault((run["plan"].label, run["noise"]), []).append(run)
@@ -396,7 +466,7 @@ def _group_by_noise(runs: Sequence[Record]) -> list[list[Record]]:
 
 
 def _describe(record: Record) -> str:
-    """Returns a panel's title: the noise multiplier, and its analytical epsilon."""
+    """Returns a panel's title: the noise multiplier and its analytical epsilon."""
     analytical = record["analytical"]
     epsilon = f"{analytical:.3g}" if np.isfinite(analytical) else r"$\infty$"
     return f"$\\sigma$ = {record['noise']:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
@@ -405,24 +475,24 @@ def _describe(record: Record) -> str:
 def agrees(record: Record, simulations: int) -> bool:
     """Returns whether our equal-variance estimate agrees with the paper's cell within simulation error.
 
-    Our mean may differ from the paper's by three standard errors of the difference of two means, one over
-    our `simulations` simulations and one over the paper's 50, plus the rounding of the printed mean. Our
-    deviation may differ by 30% of the paper's.
+    Our mean may differ from the paper's by three standard errors, plus the rounding of the printed mean. The
+    standard error is that of the difference of means over our `simulations` and over the paper's 50. Our
+    standard deviation may differ by 30% of the paper's.
     """
     mean, deviation = TABLE_1[record["sigma"], record["dimension"]]
-    # The paper prints means with a single decimal from 10 on, else with two: half a unit of the last.
+    # Half a unit of the last printed decimal: means from 10 have one decimal, others two.
     rounding = 0.05 if mean >= 10 else 0.005
     standard_error = deviation * np.sqrt(1 / SIMULATIONS + 1 / simulations)
     difference = abs(record[ONE_SHOT_EQUAL_VARIANCE] - mean)
     ratio = record[f"{ONE_SHOT_EQUAL_VARIANCE}_deviation"] / deviation
-    mean_agrees = difference <= _ALLOWED_ERRORS * standard_error + rounding
-    return bool(mean_agrees and abs(ratio - 1) <= _ALLOWED_DEVIATION)
+    mean_agrees = difference <= _MAX_ERRORS * standard_error + rounding
+    return bool(mean_agrees and abs(ratio - 1) <= _MAX_DEVIATION)
 
 
 def make_simulated_table(plan: Simulations, cells: Sequence[Record]) -> OwnTable:
-    """Makes Table 1 with a row for each simulated cell, and below it the noise floors.
+    """Makes Table 1 with a row for each simulated cell, and the noise floors below.
 
-    A star after the equal-variance estimate marks a disagreement with the paper's.
+    A star marks an equal-variance estimate that does not agree with the paper's.
     """
     records = []
     for cell in cells:
@@ -457,21 +527,26 @@ def make_simulated_table(plan: Simulations, cells: Sequence[Record]) -> OwnTable
             record[method] = _floor(floor, 3)
         floors.append(record)
     at_delta = f"epsilon at delta {show_level(DELTA)}"
-    before = [f"Noise floors of {at_delta}"]
-    layout: dict[str, Any] = {"after": [_FLOORS_NOTE], "gap": "", "rule": 80}
-    below = Table(floor_columns, floors, before=before, **layout).text()
+    below = Table(
+        floor_columns,
+        floors,
+        before=[f"Noise floors of {at_delta}"],
+        after=[_FLOORS_NOTE],
+        gap="",
+        rule=80,
+    ).text()
     title = f"Table 1: estimates of {at_delta}"
     return _make_table(title, columns, records, f"{_SIMULATED_NOTE}\n\n{below}")
 
 
 def make_runs_table(title: str, runs: Sequence[Record], shows_accuracy: bool) -> OwnTable:
-    """Makes the table of training runs of one kind of clients, with a line of noise floors below the runs.
+    """Makes the table of training runs of one kind of clients, with their noise floors below.
 
     Args:
       title: The line above the table.
       runs: The runs, at least one.
-      shows_accuracy: Whether to show accuracies, and the paper's rows (Tables 2 and 5), rather than the
-        numbers of repetitions (Figures 2 and 3).
+      shows_accuracy: Whether to show accuracies and the paper's rows (Tables 2 and 5) instead of the numbers
+        of repetitions (Figures 2 and 3).
     """
     first = runs[0]
     plan = first["plan"]
@@ -496,24 +571,25 @@ def make_runs_table(title: str, runs: Sequence[Record], shows_accuracy: bool) ->
         ]
     records = []
     for run in runs:
-        # A star marks an estimate that is above the accounted epsilon by more than its error.
+        # A star marks an estimate above the accounted epsilon by more than its error.
         star = "*" if run["all"] - run["all_error"] > run["accounted"] else ""
         shown = star + _estimate(run["all"], run["all_error"])
         final = _estimate(run["final"], run["final_error"])
         records.append({**run, "all_shown": shown, "final_shown": final})
-    # The numbers of canaries in and out hardly differ between runs: the first run's stand for all.
+    # Numbers of canaries hardly differ between runs, so those of the first run are shown for all.
     observed_cosines, unobserved, _ = first["all_cosines"]
     canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
     heads = f"{'':<16}{'all iterates':>24}{'final model':>24}"
-    floors = [_floor(first[f"{observed}_floor"], 2) for observed in ("all", "final")]
-    below = f"floor mean (95%){floors[0]:>15}{floors[1]:>24}\n{_RULE}\n"
+    floor_of_all = _floor(first["all_floor"], 2)
+    floor_of_final = _floor(first["final_floor"], 2)
+    below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"
     before = f"{title}\n{canaries}, {clients}\n{heads}"
     return _make_table(before, [*columns, *last], records, below + printed + _ESTIMATES_NOTE)
 
 
 def make_densities_table(title: str, runs: Sequence[Record]) -> OwnTable:
-    """Makes Table 4: the final model's cosines and whether they are normal."""
+    """Makes Table 4: a test of normality of the final model's cosines."""
     records = []
     for run in runs:
         cosines = run["final_cosines"].observed * run["plan"].dimension ** 0.5
@@ -541,7 +617,7 @@ def make_densities_table(title: str, runs: Sequence[Record]) -> OwnTable:
 
 def make_splits_table(title: str, splits: Sequence[Record]) -> OwnTable:
     """Makes the table of Figure 4: quantiles of the estimates, from a single run and from several."""
-    names = [f"{quantile}" for quantile in QUANTILES]
+    names = list(map(str, QUANTILES))
     records = []
     for split in splits:
         for place in ("one run", "several runs"):
@@ -551,25 +627,32 @@ def make_splits_table(title: str, splits: Sequence[Record]) -> OwnTable:
         field("noise", "noise", number(".3g"), 7, left=True),
         field("observe", "observed", width=9, left=True),
         field("canaries", "canaries in", width=13, left=True),
-        *(field(name, name, number(".4g"), 8) for name in names),
-        field("analytical", "analytical", number(".4g"), 11),
     ]
-    note = "columns: quantiles over experiments of the estimate, which is no bound"
+    for name in names:
+        columns.append(field(name, name, number(".4g"), 8))
+    columns.append(field("analytical", "analytical", number(".4g"), 11))
+    note = "columns: quantiles of the estimate over experiments, not a bound"
     return _make_table(title, columns, records, f"{_RULE}\n{note}")
 
 
 def _make_table(title: str, columns: Any, records: Sequence[Record], note: str) -> OwnTable:
     """Makes a table with a title above and a note below."""
-    return own_table(columns, records, before=[title], after=[note], gap="")
+    return own_table(
+        columns,
+        records,
+        before=[title],
+        after=[note],
+        gap="",
+    )
 
 
 def _floor(floor: NoiseFloor, decimals: int) -> str:
-    """Formats the mean (95% quantile) of an estimate if nothing leaks."""
+    """Formats the mean (95% quantile) of an estimate without leakage."""
     return f"{floor.mean:.{decimals}f} ({floor.quantile_95:.{decimals}f})"
 
 
 def _estimate(epsilon: float, error: float) -> str:
-    """Formats an estimate with its standard error in brackets; larger estimates have fewer decimals."""
+    """Formats an estimate (standard error) with fewer decimals for larger estimates."""
     decimals = 2
     if epsilon >= 1000:
         decimals = 0
@@ -583,7 +666,7 @@ def _spread(mean: float, deviation: float) -> str:
     return f"{mean:.2f} ({deviation:.2f})"
 
 
-# The functions that draw what is stored of a sweep, and that make its table.
+# The functions that draw a sweep's records and make its table.
 _TABLE = (draw_histograms, partial(make_runs_table, shows_accuracy=True))
 _FIGURE = (draw_repetitions, partial(make_runs_table, shows_accuracy=False))
 _DRAWINGS: dict[str, tuple[Any, Any]] = {

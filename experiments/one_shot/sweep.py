@@ -1,16 +1,17 @@
 """The one-shot paper's federated experiments as data, at three scales.
 
-    smoke    seconds: a few rounds, to see that all is in its place
-    laptop   Fashion-MNIST dealt to 1,000 clients, each of which takes part once, in place of EMNIST's
-             writers; Shakespeare's roles in place of Stack Overflow's users
-    paper    the paper's own: EMNIST's writers and Stack Overflow's users, from files that --emnist and
-             --stackoverflow name, with adaptive clipping
+    smoke    seconds: a few rounds, as a test
+    laptop   Fashion-MNIST split among 1,000 clients, who take part once each, instead of EMNIST's writers;
+             Shakespeare's roles instead of Stack Overflow's users
+    paper    the paper's data: EMNIST's writers and Stack Overflow's users, from the files of --emnist and
+             --stackoverflow, with adaptive clipping
 
-Noise multipliers have the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5; at paper
-scale they are the paper's. Each canary is in by its own coin, and canaries that are out are the unobserved.
-One training run gives the cosines of all iterates and those of the final model.
+Noise multipliers give the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5. The scale
+paper uses the paper's noise multipliers. A coin decides whether a canary is inserted; the others are the
+unobserved canaries. One training run gives the cosines of all iterates and of the final model.
 
-Table 1 is of a Gaussian mechanism, which figures simulate: half a minute at the scales laptop and paper.
+Table 1 is a simulation of a Gaussian mechanism, without training. It takes half a minute at the scales laptop
+and paper.
 """
 
 import dataclasses
@@ -26,14 +27,14 @@ from experiments.sweeps.sweep import Sweep
 
 
 class TrainingPlan(NamedTuple):
-    """Clients and a model under audit, and how they are trained.
+    """Audited clients and their model, and their training.
 
     Attributes:
-      label: The name of the clients' data, for people.
-      counterpart: The name of the paper's data that these stand for.
-      setting: The setting of all runs but for noise multiplier and repetitions, which are replaced.
-      noises: The noise multipliers to train with.
-      repetitions: The numbers of repetitions to train with: of rounds in which a canary takes part.
+      label: The name of the clients' data in tables.
+      counterpart: The name of the paper's data that they replace.
+      setting: The setting of all runs, except noise multiplier and repetitions.
+      noises: The noise multipliers.
+      repetitions: The numbers of repetitions, the rounds that a canary takes part in.
       dimension: The number of trainable parameters.
       seconds: The seconds of a training run on two cores.
     """
@@ -52,26 +53,24 @@ class TrainingPlan(NamedTuple):
 
     def audit_settings(self) -> list[FederatedSetting]:
         """Returns the settings with each noise multiplier and number of repetitions."""
-        settings = []
-        for noise in self.noises:
-            for repetitions in self.repetitions:
-                settings.append(self.with_noise(noise, repetitions))
-        return settings
+        return list(
+            itertools.starmap(self.with_noise, itertools.product(self.noises, self.repetitions))
+        )
 
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        It is run 0 of the setting with a single canary, which is in if the run's number is odd.
+        Run 0 of a setting with a single canary does not insert it, since only odd runs do.
 
-        The server divides a round's sum of updates by the mean number of participants in a round, cohort +
-        canaries / (2 rounds), since each canary is in one round with probability 1/2. With a single canary
-        the divisor is smaller. The learning rate is reduced in proportion: clients and noise move the model
-        as far as in the run with canaries.
+        The server divides a round's sum of updates by the mean number of participants, cohort + canaries /
+        (2 rounds), since each canary is in one round with probability 1/2. With a single canary this divisor
+        is smaller. The learning rate is reduced in proportion, so clients and noise move the model by the
+        same distance as in the run with canaries.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
-        # The store looks a run up by the numbers of its setting: six decimals keep this number short.
+        # Six decimals keep this number short, since the store finds a run by the numbers of its setting.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
@@ -79,12 +78,12 @@ class TrainingPlan(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """Figure 4: experiments with all canaries in one run, against several runs with a share of them each.
+    """Figure 4: experiments with all canaries in one run, or split over several runs.
 
     Attributes:
       training: The clients and the model.
       experiments: The number of experiments.
-      runs: The number of runs that share the canaries of an experiment.
+      runs: The number of several runs in an experiment.
     """
 
     training: TrainingPlan
@@ -96,7 +95,7 @@ class SplitPlan(NamedTuple):
         return self.training.with_noise(noise)
 
     def several_runs(self, noise: float) -> FederatedSetting:
-        """Returns the setting of one of the several runs, with its share of the canaries."""
+        """Returns the setting of one of several runs, with its share of the canaries."""
         canaries = self.training.setting.canaries // self.runs
         return dataclasses.replace(self.one_run(noise), canaries=canaries)
 
@@ -107,7 +106,7 @@ class FederatedSizes(NamedTuple):
     Attributes:
       images: Clients with images.
       text: Clients with text.
-      splits: Experiments whose canaries are in a single run or spread over several.
+      splits: Experiments with canaries in one run or in several.
     """
 
     images: TrainingPlan
@@ -116,7 +115,7 @@ class FederatedSizes(NamedTuple):
 
 
 DELTA = 1e-6  # of the epsilons in the paper's Table 1
-SIMULATIONS = 50  # of each cell of that table
+SIMULATIONS = 50  # for each cell of Table 1
 _NOISES = (
     0.0,
     0.0484613,
@@ -127,7 +126,7 @@ _REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
 _TEXT = FederatedSetting(  # learning_rate: at 0.1 the noise of epsilon = 30 lets the LSTM diverge
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
-    canaries=320, observe="all",  # as many canaries as directions that the observer keeps
+    canaries=320, observe="all",  # the number of directions that the observer keeps
 )  # fmt: skip
 _TINY = FederatedSetting("linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all")
 _TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=2, canaries=100)
@@ -202,11 +201,11 @@ SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
 
 class Simulations(NamedTuple):
-    """Simulations of a Gaussian mechanism (Table 1), which train nothing.
+    """Simulations of a Gaussian mechanism (Table 1), without training.
 
     Attributes:
-      sigmas: The standard deviations of the noise; the sensitivity is 1.
-      dimensions: The dimensions d; each has sqrt(d) canaries.
+      sigmas: The standard deviations of the noise, for sensitivity 1.
+      dimensions: The dimensions d, each with sqrt(d) canaries.
       simulations: The number of simulations for each sigma and dimension.
       floors: The numbers of canaries of the noise floors.
     """
@@ -219,7 +218,7 @@ class Simulations(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedSweep(Sweep):
-    """A sweep with the plan from which its cells are made: kinds of clients, experiments or simulations."""
+    """A sweep with its plan: kinds of clients, experiments or simulations."""
 
     plan: tuple[TrainingPlan, ...] | SplitPlan | Simulations
 
@@ -232,7 +231,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
     known = PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", (), plan=simulations)
     all_sweeps = [known]
-    # Tables 2 and 5 have training runs whose canaries take part once, and runs without canaries.
+    # Tables 2 and 5 have training runs with canaries that take part once, and runs without canaries.
     for number, plan in ((2, text), (5, images)):
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
@@ -248,7 +247,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     for number, (title, plans) in enumerate(repeated.items(), 1):
         cells = list(itertools.chain(*map(_audit_cells, plans)))
         all_sweeps.append(PlannedSweep(f"one_shot_figure_{number}", title, cells, plan=plans))
-    # Figure 4: canaries in a single run, against as many spread over several runs.
+    # Figure 4 has all canaries in one run, or split over several runs.
     training = splits.training
     experiments = splits.experiments
     cells = []
@@ -270,6 +269,6 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 
 
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
-    """Returns the cell that trains runs of a plan's setting; `words` tell it from the plan's other cells."""
+    """Returns the cell that trains runs of a plan's setting; `words` distinguish it in the plan."""
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {words}"
     return federated_cell(setting, runs, name, plan.seconds)

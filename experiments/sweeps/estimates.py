@@ -1,6 +1,6 @@
-"""Draws the hidden-state paper's figures of trained models, from the points that the store holds.
+"""Draws the hidden-state paper's figures of trained models.
 
-Points without conclusions are not drawn, but counted as missing. At least one point must have conclusions.
+Points without conclusions count as missing. At least one point must have conclusions.
 """
 
 import math
@@ -22,27 +22,28 @@ from audit.report import audit_panels, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, UPPER
 from audit.report.table import at_least
 from audit.written import counted, show_level
+from experiments.cells.cell import Audited
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
 
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-# On the horizontal axis two neighbouring points are a distance of 1 apart.
-_MARK_DISTANCE = 0.18  # between two marks of a point, at most
-_MARKS_WIDTH = 0.9  # for all marks of a point, at most
-_GROUP_GAP = 0.5  # added between points of different x
-_MAX_ACROSS = 8  # points side by side; with more, panels are stacked
-_MAX_DRAWN = 1e3  # infinite ends of intervals are drawn there
-_MIN_DELTA = 1e-8  # at the lower end of the axis of privacy profiles
-_LETTERS_PER_INCH = 12  # of a figure's heading
+# On the horizontal axis, neighbouring points have the distance 1.
+_MAX_MARK_DISTANCE = 0.18  # between two marks of a point
+_MAX_MARKS_WIDTH = 0.9  # of all marks of a point
+_GROUP_GAP = 0.5  # between points of different x
+_MAX_ACROSS = 8  # points next to each other; with more, panels are stacked
+_MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
+_MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
+_LETTERS_PER_INCH = 12  # in a figure's heading
 
 
 class MarkLook(NamedTuple):
-    """How a method's epsilons are drawn.
+    """The mark of a method's epsilons.
 
     Attributes:
-      offset: The distance of the mark from the middle of its point, along the horizontal axis.
+      offset: The horizontal distance of the mark from the middle of its point.
       look: matplotlib's arguments for the mark.
     """
 
@@ -51,55 +52,62 @@ class MarkLook(NamedTuple):
 
 
 def looks() -> dict[str, MarkLook]:
-    """Returns how each method's epsilons are drawn, by the method's name, from left to right."""
+    """Returns the mark of each method's epsilons by the method's name, from left to right."""
     marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
     marks.sort(key=lambda named: named[1].place)
-    # Many marks stand closer than _MARK_DISTANCE, to leave room for the marks of the next point.
-    distance = min(_MARK_DISTANCE, _MARKS_WIDTH / len(marks))
+    # Many marks are closer, to leave room for the marks of the next point.
+    distance = min(_MAX_MARK_DISTANCE, _MAX_MARKS_WIDTH / len(marks))
     by_method = {}
     for i, (name, mark) in enumerate(marks):
-        look = {"color": style.PALETTE[mark.color], "marker": mark.marker, "ms": mark.size}
-        # The colour of the marker's edge, and the width of the error bar.
-        look |= {"mec": mark.outline or None, "elinewidth": mark.line}
+        look = {
+            "color": style.PALETTE[mark.color],
+            "marker": mark.marker,
+            "ms": mark.size,
+            "mec": mark.outline or None,  # the color of the marker's edge
+            "elinewidth": mark.line,  # the width of the error bar
+        }
         if not mark.filled:
-            look["mfc"] = "white"  # the colour of the marker's face
+            look["mfc"] = "white"  # the color of the marker's face
         by_method[name] = MarkLook((i - (len(marks) - 1) / 2) * distance, look)
     return by_method
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
-    """Draws the epsilons of points, in the panel that each point names.
+    """Draws the epsilons of points in their panels.
 
-    Points of the same x stand side by side, one for each series. A point shows the mean of each method's
-    epsilons with the range over the seeds, the upper bound, and the prediction, if there is one.
+    A point shows the mean of each method's epsilons with the range over the seeds, the upper bound, and the
+    prediction, if any. Points of the same x are next to each other, one for each series.
 
     Args:
       title: The figure's title.
-      x: The name and symbol of the horizontal axis; None where x means nothing.
-      points: The points of all panels; those without a conclusion only count as missing.
-      delta: The delta at which epsilon is drawn.
+      x: The horizontal axis; None if the figure does not have one.
+      points: The points of all panels.
+      delta: The delta of epsilons.
     """
-    drawn = sorted((point for point in points if point.conclusions), key=attrgetter("x"))
+    drawn = list(filter(attrgetter("conclusions"), points))
+    by_panel: dict[str, list[Point]] = {}
+    for point in drawn:
+        by_panel.setdefault(point.panel, []).append(point)
     panels = {}
-    widest = 0
-    for name in dict.fromkeys(point.panel for point in points if point.conclusions):
-        of_panel = [point for point in drawn if point.panel == name]
+    for name, of_panel in by_panel.items():
+        of_panel.sort(key=attrgetter("x"))
         panels[name] = partial(_draw_panel, points=of_panel, x=x, delta=delta)
-        widest = max(widest, len(of_panel))
+    widest = max(map(len, by_panel.values()))
     across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
     size = (max(0.9 * widest + 0.6, 5.8 / across), 2.9)
     heading = _make_heading(title, points, size[0] * across)
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(heading, panels, size, across, label, sharey=True)
-    # The panels share the vertical axis, which has some room below 0 and above the highest mark. An axis
-    # needs a height.
-    highest = max(0.1, *(_find_highest(point, delta) for point in drawn))
+    # The shared vertical axis has some room below 0 and above the highest mark, and a height above 0.
+    highest = 0.1
+    for point in drawn:
+        highest = max(highest, _find_highest(point, delta))
     figure.axes[0].set_ylim(-0.04 * highest, 1.2 * highest)
     return figure
 
 
 def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: float) -> None:
-    """Draws a panel's points, which are sorted by x, and labels each series and each group of the same x."""
+    """Draws a panel's points, sorted by x, and labels each series and each group of the same x."""
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
     begin = 0.0
@@ -109,38 +117,63 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
             _draw_point(axis, begin + i, point, delta)
             positions.append(begin + i)
         if x and len(groups) > 1:
-            text = f"{x.symbol} = {group[0].x:g}"
-            look: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "bottom"}
-            axis.annotate(text, ((begin + end) / 2, 1.0), ha="center", **look)
+            axis.annotate(
+                f"{x.symbol} = {group[0].x:g}",
+                ((begin + end) / 2, 1.0),
+                ha="center",
+                va="bottom",
+                xycoords=("data", "axes fraction"),
+            )
         begin = end + 1 + _GROUP_GAP
         if group is not groups[-1]:
             axis.axvline((end + begin) / 2, color="0.85", lw=0.8)
-    labels = [_wrap(point.series, 11) for point in points]  # letters a line: labels stay apart
+    # At most 11 letters in a line, since longer labels would overlap.
+    labels = [_wrap(point.series, 11) for point in points]
     axis.set_xticks(positions, labels, fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, positions[-1] + 0.65)
     if x:
-        axis.set_title(axis.get_title(), pad=18)  # the values of x stand below the title
+        axis.set_title(axis.get_title(), pad=18)  # the values of x are below the title
         axis.set_xlabel(x.name)
 
 
 def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
     """Draws the prediction, the upper bound, and every method's mean and range over the seeds.
 
-    A point of a single seed has no range, and shows the interval instead (`Point.interval`).
+    A point with a single seed shows its interval instead of the range.
     """
     several_seeds = len(point.conclusions) > 1
     if not several_seeds:
         low, high = point.interval()
-        label = "interval where scores are normal"
-        axis.vlines(at, low, min(high, _MAX_DRAWN), color="0.75", lw=5, label=label)
+        label = "interval if scores are normal"
+        axis.vlines(
+            at,
+            low,
+            min(high, _MAX_DRAWN),
+            color="0.75",
+            lw=5,
+            label=label,
+        )
     predicted = point.predicted(delta)
     if predicted is not None:
-        label = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
-        look: dict[str, Any] = {"color": PREDICTED, "lw": 6, "alpha": 0.55, "label": label}
-        axis.plot((at - 0.42, at + 0.42), [predicted] * 2, solid_capstyle="butt", **look)
+        axis.plot(
+            (at - 0.42, at + 0.42),
+            [predicted] * 2,
+            solid_capstyle="butt",
+            color=PREDICTED,
+            lw=6,
+            alpha=0.55,
+            label=r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions",
+        )
     upper_bound = [point.upper_bound()] * 2
-    axis.plot((at - 0.45, at + 0.45), upper_bound, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
+    axis.plot(
+        (at - 0.45, at + 0.45),
+        upper_bound,
+        color=UPPER,
+        ls=_DOTS,
+        lw=1.6,
+        label=_ACCOUNTING,
+    )
     for name, (offset, look) in looks().items():
         method = point.find_method(name)
         if method is None:
@@ -148,29 +181,34 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
         mean, low, high = point.spread(name)
         errors = None
         if several_seeds:
-            # matplotlib refuses negative errors, which rounding of the mean could make.
+            # Rounding of the mean could make an error negative, which matplotlib rejects.
             errors = np.maximum([[mean - low], [high - mean]], 0)
-        look = {**look, "label": method.legend, "capsize": 2.5, "ls": "none", "zorder": 3}
-        axis.errorbar([at + offset], [mean], errors, **look)
+        axis.errorbar(
+            [at + offset],
+            [mean],
+            errors,
+            label=method.legend,
+            capsize=2.5,
+            ls="none",
+            zorder=3,
+            **look,
+        )
 
 
 def _find_highest(point: Point, delta: float) -> float:
-    """Returns the highest finite epsilon that is drawn of a point."""
+    """Returns the highest finite epsilon of a point."""
     epsilons = [point.upper_bound(), point.predicted(delta) or 0.0]
-    epsilons += [point.spread(method)[-1] for method in looks()]
+    for method in looks():
+        epsilons.append(point.spread(method)[-1])
     return max(filter(math.isfinite, epsilons))
 
 
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
-    """Draws empirical trade-off curves in their bands, next to up to three Gaussian curves.
+    """Draws empirical trade-off curves with their bands, and up to three Gaussian curves.
 
-    The Gaussian curves are at the lower bound on mu, the predicted mu and the upper bound on mu, as far as
-    these are known. Each point has a row, which shows its first seed. At the left the axes are error rates,
-    at the right their normal deviates, on which Gaussian curves are lines (hidden-state paper, Figure 6a).
-
-    Args:
-      title: The figure's title.
-      points: The points; those without a conclusion only count as missing.
+    The Gaussian curves have the lower bound on mu, the predicted mu and the upper bound on mu, if known. Each
+    point has a row for its first seed. The left axes are error rates. The right axes are normal deviates, on
+    which Gaussian curves are lines (hidden-state paper, Figure 6a).
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
@@ -198,18 +236,17 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Draws privacy profiles, delta over epsilon, of the first four points (hidden-state paper, Figure 11).
 
-    A profile is that of Gaussian DP with parameter mu. Each point has a profile at the mean of its lower
-    bounds on mu (`if_gaussian`), and at the predicted mu, if there is a prediction. A single further profile
-    is at the accountant's upper bound on mu, the largest of the bounds of all points. Four points are drawn,
-    since there are four colors.
+    Profiles are those of Gaussian DP with a parameter mu. Each point has a profile for the mean of its lower
+    bounds on mu (`if_gaussian`), and one for the predicted mu, if any. Another profile has the largest of the
+    accountant's upper bounds on mu. There are four colors, so four points are drawn.
 
     Args:
       title: The figure's title.
-      points: The points; those without a conclusion only count as missing.
-      delta: The usual delta, at which a horizontal line is drawn.
+      points: The points.
+      delta: The usual delta, shown by a horizontal line.
     """
-    drawn = [point for point in points if point.conclusions]
-    # 0.05 replaces an unknown mu and 0, which would leave an empty axis.
+    drawn = list(filter(attrgetter("conclusions"), points))
+    # 0.05 replaces an unknown mu or 0, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
@@ -224,12 +261,18 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):
             mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-            proven = f"mu = {at_least(mu, 2)}" if mu else "nothing proven"
+            proven = f"mu = {at_least(mu, 2)}" if mu else "no lower bound"
             plot(mu, f"{point.series}: if Gaussian, {proven}", color=color, ls="--")
             predicted = point.predicted_mu()
             if predicted is not None:  # thicker and paler
                 label = f"{point.series}: predicted, mu = {predicted:.2f}"
-                plot(predicted, label, color=color, lw=5, alpha=0.3)
+                plot(
+                    predicted,
+                    label,
+                    color=color,
+                    lw=5,
+                    alpha=0.3,
+                )
         axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
         axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
@@ -238,10 +281,14 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
 def _make_heading(title: str, points: Sequence[Point], inches: float) -> str:
     """Returns a figure's title, and a line with the numbers of seeds, runs and missing cells."""
-    cells = [cell for point in points for cell in point.cells]
-    missing = len(cells) - sum(len(point.conclusions) for point in points)
-    most = max(cell.runs for cell in cells)
-    seeds = max(len(point.cells) for point in points)
+    cells: list[Audited] = []
+    missing = 0
+    seeds = 0
+    for point in points:
+        cells += point.cells
+        missing += len(point.cells) - len(point.conclusions)
+        seeds = max(seeds, len(point.cells))
+    most = max(map(attrgetter("runs"), cells))
     data = "one seed"
     if seeds > 1:
         data = f"mean and range of {seeds} seeds"

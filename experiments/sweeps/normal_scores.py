@@ -1,9 +1,9 @@
-"""Two-sided intervals for mu, where scores are normal with the same standard deviation in both worlds.
+"""Two-sided intervals for mu, if scores are normal with the same standard deviation in both worlds.
 
-The bounds of `estimate` count errors, so that with few runs they lie far below the truth, however clear the
-scores are. The scores of crafted gradients in an over-parameterised model are normal. Then mu is the distance
-between the means of both worlds in standard deviations, and its noncentral t interval is as narrow after 20
-runs as an interval by counting after thousands. For scores of another shape it is no bound.
+The bounds of `estimate` count errors. With few runs they are far below the truth. The scores of crafted
+gradients in an over-parameterized model are normal. Then mu is the distance between the means of both worlds
+in standard deviations. After 20 runs, its noncentral t interval is as narrow as an interval by counting after
+thousands of runs. For scores of another shape, the interval is not a bound.
 """
 
 import numpy as np
@@ -23,13 +23,12 @@ Array = NDArray[np.float64]
 def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> Interval:
     """Returns the interval for mu, the distance of both worlds' mean scores in standard deviations.
 
-    It is exact where scores are normal with the same standard deviation in both worlds. Then, with n_in and
-    n_out scores, n in all, the pooled t statistic follows the noncentral t distribution with n - 2 degrees of
-    freedom and noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu with which the
-    observed statistic is in neither tail of probability (1 - confidence) / 2. Ends below 0 are set to 0.
+    It is exact if scores are normal with the same standard deviation in both worlds. Then the pooled t
+    statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
+    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the observed
+    statistic is not in a tail of probability (1 - confidence) / 2. Ends below 0 are set to 0.
 
-    The interval is [0, inf) where there is a single score in each world, or where the scores of each world
-    are all equal.
+    The interval is [0, inf) if each world has a single score, or only equal scores.
 
     Args:
       scores_in: (n_in,) scores of runs with the canary.
@@ -37,11 +36,13 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
       confidence: The confidence of the interval.
 
     Raises:
-      InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
+      InputError: Bad confidence or scores (`estimate.check_scores`).
     """
     conversions.require_confidence(confidence)
     are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
-    require(are_finite, "some scores are not finite: a run failed, and normal scores have no interval")
+    require(
+        are_finite, "some scores are not finite: a run failed, and normal scores have no interval"
+    )
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     freedom = len(s_in) + len(s_out) - 2
     # The sum of squared deviations from each world's mean.
@@ -53,7 +54,7 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
     pooled_deviation = np.sqrt(squares / freedom)
     statistic = (s_in.mean() - s_out.mean()) / pooled_deviation / scale
     error = (1 - confidence) / 2  # at each end
-    # The larger the noncentrality, the less probable is a value up to the statistic. So the high level gives
+    # The probability of a value up to the statistic decreases in the noncentrality. So the high level gives
     # the low end.
     low = _find_noncentrality(statistic, freedom, 1 - error)
     high = _find_noncentrality(statistic, freedom, error)
@@ -63,48 +64,49 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns an interval for mu from runs with several canaries each; its ends are at least 0.
 
-    The interval is for the distance of both worlds' mean scores in pooled standard deviations. It holds for
-    many runs, and for scores of any shape. The distance is mu where scores are normal with the same standard
+    The interval is for the distance of both worlds' mean scores in pooled standard deviations. It is valid
+    for many runs, and for scores of any shape. The distance is mu if scores are normal with the same standard
     deviation in both worlds.
 
-    The interval is the distance, plus or minus its standard error times a quantile of Student's t. The
-    canaries of a run need not be independent: the standard error is the jackknife's, which leaves out whole
-    runs, each in turn. Student's t has R - 1 degrees of freedom, for R runs.
+    The interval is the distance, plus or minus its standard error times a quantile of Student's t with R - 1
+    degrees of freedom, for R runs. The standard error is the jackknife's, which leaves out whole runs one by
+    one, so the canaries of a run may be dependent.
 
-    Runs are a single set if each has canaries in and canaries out, else two sets: with all canaries in, and
-    with all out. The jackknife then leaves out runs of each set, and R is the smaller set's: this is the
-    cautious choice, since fewer degrees of freedom make the interval wider.
+    Runs are a single set if each run inserts some canaries and not others. If not, there are two sets: runs
+    that insert all canaries, and runs that insert none. The jackknife leaves out runs of each set, and R is
+    the size of the smaller set, since fewer degrees of freedom make the interval wider.
 
-    Where a set has fewer than two runs, or the distance is undefined, the interval is [0, inf).
+    The interval is [0, inf) if a set has fewer than two runs, or if the distance is undefined.
 
     Args:
-      design: The scores and which canaries are in; one or two sets of runs.
+      design: The scores and the inserted canaries; one or two sets of runs.
       confidence: The confidence of the interval.
     """
     conversions.require_confidence(confidence)
     sets_of_runs = design.by_run()
-    fewest_runs = min(len(runs.scores) for runs in sets_of_runs)
-    # Scores are centred, which keeps digits in sums of squares and changes no distance.
-    centre = np.concatenate(design.pooled()).mean()
-    all_sums = [_sum_by_run(runs.scores - centre, runs.presence) for runs in sets_of_runs]
-    total = np.sum([sums.sum(0) for sums in all_sums], axis=0)  # (6,), over all runs of all sets
+    # Centering keeps digits in sums of squares and does not change distances.
+    center = np.concatenate(design.pooled()).mean()
+    all_sums = [_sum_by_run(runs.scores - center, runs.presence) for runs in sets_of_runs]
+    fewest_runs = min(map(len, all_sums))
+    total = np.concatenate(all_sums).sum(0)  # (6,), over all runs of all sets
     distance = float(_compute_distance(total))
     if fewest_runs < 2 or not np.isfinite(distance):
         return Interval(np.array(0.0), np.array(np.inf))
-    # Each row of `total - sums` has the sums over all runs but a single run of the set, whose jackknife
-    # variance is R - 1 times that of the distances. Sets are independent: their variances add up.
-    variances = [(len(sums) - 1) * np.var(_compute_distance(total - sums)) for sums in all_sums]
+    variance = 0.0
+    for sums in all_sums:
+        # Each row of `total - sums` leaves out one run. The jackknife variance is R - 1 times the variance of
+        # these distances. The variances of independent sets add up.
+        distances = _compute_distance(total - sums)
+        variance += (len(sums) - 1) * float(np.var(distances))
     quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
-    reach = quantile * np.sqrt(sum(variances))
+    reach = quantile * np.sqrt(variance)
     return Interval(np.maximum(distance - reach, 0.0), np.maximum(distance + reach, 0.0))
 
 
 def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
-    """Returns (R, 6): the count, sum and sum of squares of each run's scores that are in, then of those out.
+    """Returns (R, 6): each run's count, sum and sum of squares of scores, of inserted and of other canaries.
 
-    Args:
-      scores: (R, K) the scores.
-      presence: (R, K) whether each canary is in.
+    Scores and presence have the shape (R, K).
     """
     columns = []
     for is_counted in (presence, ~presence):
@@ -114,13 +116,9 @@ def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
 
 
 def _compute_distance(sums: Array) -> Array:
-    """Returns the distances of both worlds' mean scores in pooled standard deviations, from sums of scores.
+    """Returns the distances (...) of mean scores in pooled standard deviations, not finite if undefined.
 
-    Args:
-      sums: (..., 6) the six sums of `_sum_by_run`, over some runs.
-
-    Returns:
-      (...) the distances; not finite where undefined.
+    `sums` (..., 6) has the six sums of `_sum_by_run`, over some runs.
     """
     n_in, sum_in, squares_in, n_out, sum_out, squares_out = np.moveaxis(sums, -1, 0)
     with np.errstate(all="ignore"):  # divisions by 0: no scores in a world, or all equal
@@ -131,24 +129,18 @@ def _compute_distance(sums: Array) -> Array:
 
 
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
-    """Finds the noncentrality with which a noncentral t is at most `statistic` with probability `level`.
-
-    Args:
-      statistic: The observed t statistic.
-      freedom: The degrees of freedom.
-      level: The probability.
-    """
+    """Finds the noncentrality at which P(noncentral t <= statistic) is the level."""
 
     def compute_excess(noncentrality: float) -> float:
         """Returns P(t <= statistic) minus the level, for a noncentral t; decreases in the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        # Far out in a tail SciPy returns NaN, and the true probability is 1 or 0: nearly all values of t are
-        # below a statistic far above the noncentrality, and hardly any below a statistic far under it.
+        # SciPy returns NaN far in a tail. There the probability is 1 if the statistic is above the
+        # noncentrality, and 0 if it is below.
         if np.isnan(probability):
             probability = float(noncentrality < statistic)
         return float(probability - level)
 
-    # The standard deviation of a noncentral t around the statistic is about
-    # sqrt(1 + statistic^2 / (2 freedom)). The search extends at least ten of these to either side.
+    # A noncentral t near the statistic has a standard deviation of about
+    # sqrt(1 + statistic^2 / (2 freedom)). The search extends at least ten of these to each side.
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
     return float(scipy.optimize.brentq(compute_excess, statistic - width, statistic + width))

@@ -1,6 +1,7 @@
-"""The frame of figures with panels: a title above, a common legend below; and heat maps."""
+"""Figures with panels, a title above and a common legend below, and heat maps."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from audit.report.style import STYLE
 from experiments.sweeps.records import Record
 
-_DARK = 0.55  # of a heat map's range: below it cells are dark, and their numbers are white
+_DARK = 0.55  # the share of a heat map's range with dark cells and white numbers
 
 
 def draw_panels(
@@ -25,20 +26,20 @@ def draw_panels(
     legend_columns: int = 2,
     **options: Any,
 ) -> Figure:
-    """Draws a figure of one or several panels, row by row, with a title above and a common legend below.
+    """Draws a figure with panels, row by row, with a title above and a common legend below.
 
     Args:
       title: The figure's title.
-      panels: Functions that draw a panel into an axis, by the panel's title.
+      panels: Functions that draw a panel on an axis, by the panel's title.
       size: A panel's width and height, in inches.
-      across: The most panels side by side.
+      across: The most panels in a row.
       ylabel: The label of the vertical axis of each row.
-      legend_columns: The number of the legend's columns.
-      **options: Further arguments of `Figure.subplots`, such as sharey=True.
+      legend_columns: The number of columns of the legend.
+      **options: Other arguments of `Figure.subplots`, such as sharey=True.
     """
     columns = min(len(panels), across)
     rows = -(-len(panels) // columns)  # rounded up
-    # In inches: titles need a width of 5.8, title and legend are 1.3 high together.
+    # In inches. Titles need a width of 5.8. Title and legend need a height of 1.3.
     figsize = (max(size[0] * columns, 5.8), size[1] * rows + 1.3)
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=figsize)
@@ -48,7 +49,7 @@ def draw_panels(
         for axis, (name, draw) in zip(axes.flat, panels.items(), strict=False):
             axis.set_title(name, fontsize=10)
             draw(axis)
-        for axis in axes.flat[len(panels) :]:  # places of the last row without a panel
+        for axis in axes.flat[len(panels) :]:  # empty places of the last row
             axis.axis("off")
         figure.suptitle(title, fontsize=11)
         _add_legend(figure, axes.flat, legend_columns)
@@ -56,32 +57,35 @@ def draw_panels(
 
 
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Adds a legend below the panels, with the labels of all axes, each once.
-
-    A legend that is wider than the figure gets a single column.
-    """
+    """Adds a legend below the panels, with each label once; in one column if it is too wide."""
     legend: dict[str, Artist] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         legend |= dict(zip(labels, handles, strict=True))
     if not legend:
         return
-    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8}
-    drawn = figure.legend(list(legend.values()), list(legend), ncols=columns, **place)
+    add = partial(
+        figure.legend,
+        list(legend.values()),
+        list(legend),
+        loc="outside lower center",
+        fontsize=8,
+    )
+    drawn = add(ncols=columns)
     if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()
-        figure.legend(list(legend.values()), list(legend), ncols=1, **place)
+        add(ncols=1)
 
 
 def plot_lines(
     axis: Axes, records: Sequence[Record], looks: Mapping[str, tuple[str, str, Any]], **options: Any
 ) -> None:
-    """Plots fields that any record has over `x`, with their standard errors (`_error`) if known.
+    """Plots fields of records over `x`, with their standard errors (`_error`) if known.
 
     Args:
-      axis: Where to draw.
-      records: The records.
-      looks: The label, the color, and matplotlib's format of marker and line, by the name of the field.
+      axis: The axis to draw on.
+      records: The records. Fields that all records lack are left out.
+      looks: The label, the color, and matplotlib's format of marker and line, by field.
       **options: Arguments of `Axes.set`, such as xscale="log".
     """
     xs = take(records, "x")
@@ -90,14 +94,22 @@ def plot_lines(
         if np.isfinite(values).any():
             errors = take(records, f"{name}_error")
             bars = errors if np.isfinite(errors).any() else None
-            axis.errorbar(xs, values, bars, fmt=line, color=color, ms=4, label=label)
+            axis.errorbar(
+                xs,
+                values,
+                bars,
+                fmt=line,
+                color=color,
+                ms=4,
+                label=label,
+            )
     axis.set(**options)
     if "xticks" in options:
         axis.minorticks_off()
 
 
 def take(records: Sequence[Record], name: str) -> NDArray[np.float64]:
-    """Returns a field of each record, NaN for records without it."""
+    """Returns a field of each record; NaN for records without it."""
     return np.array([record.get(name) for record in records], np.float64)
 
 
@@ -109,21 +121,35 @@ def draw_heat_map(
     most: float,
     show: Callable[[float], str] = "{:.2f}".format,
 ) -> None:
-    """Draws a heat map: coloured cells, each with its value in it.
+    """Draws a heat map with a number in each cell.
 
     Args:
-      axis: Where to draw.
-      values: (rows, columns) the cells' values, at least 0; NaN for a cell without a value, which has "-".
+      axis: The axis to draw on.
+      values: (rows, columns) the cells' values, at least 0; NaN is shown as "-".
       row_labels: The labels of rows, from the top.
       column_labels: The labels of columns, from the left.
-      most: The value of the brightest colour; 0 has the darkest.
-      show: (value) -> the text in a cell.
+      most: The value of the brightest color. The darkest color is 0.
+      show: Formats a cell's value.
     """
-    axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
+    axis.imshow(
+        values,
+        vmin=0,
+        vmax=most,
+        cmap="cividis",
+        aspect="auto",
+    )
     for (row, column), value in np.ndenumerate(values):
         color = "white" if value < _DARK * most else "black"
         text = "-" if np.isnan(value) else show(value)
-        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+        axis.text(
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            color=color,
+            fontsize=8,
+        )
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)
     axis.spines[:].set_visible(False)

@@ -1,13 +1,14 @@
 """The points of a figure: the audits of all seeds at one place, their conclusions, and a prediction.
 
-Their table has our bounds next to a paper's words, for people (80 columns wide) and for programs (CSV).
+The table of points compares bounds with a paper's claims, as text (80 columns wide) and CSV.
 """
 
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -31,20 +32,20 @@ from experiments.sweeps.sweep import PaperClaims, Sweep
 
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
 _NOTES = """\
-bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian; of K
-        canaries a run lifted_gaussian); least, most: over the seeds; rows of
-        one seed share their noise: the number of bounds above is not binomial
-from:   of one seed, two-sided interval; assumes normal scores of one spread, of
-        K canaries a run many runs too
-pred.:  mu = sqrt(insertions / k) / sigma, where gradients do not interfere
-tight:  as high as the upper bound; the paper's text prints no epsilons"""
+bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian, or
+        lifted_gaussian for K canaries in a run); least, most: over seeds. Rows
+        of a seed share noise, so the number of bounds above is not binomial
+from:   two-sided interval of one seed; assumes normal scores, equal standard
+        deviations, and many runs if a run has K canaries
+pred.:  mu = sqrt(insertions / k) / sigma, if gradients do not interfere
+tight:  equal to the upper bound; the paper's text does not print epsilons"""
 
 
 class Evidence(NamedTuple):
-    """What figures are drawn from.
+    """The stored results behind figures.
 
     Attributes:
-      held: What the store holds.
+      held: The store.
       audits: The conclusions from the stored audits, by setting and number of runs.
       levels: The delta and the confidence of these conclusions.
     """
@@ -58,11 +59,11 @@ class Point(NamedTuple):
     """One place of a figure.
 
     Attributes:
-      panel: The panel that it is in.
-      series: The series that it belongs to.
+      panel: The name of its panel.
+      series: The name of its series.
       x: Its value on the x axis.
       cells: The audits at this place, one for each seed.
-      conclusions: The conclusions from those of the audits that are in the store.
+      conclusions: The conclusions from the stored audits.
     """
 
     panel: str
@@ -72,10 +73,10 @@ class Point(NamedTuple):
     conclusions: tuple[Conclusion, ...]
 
     def find_method(self, name: str) -> Method | None:
-        """Returns the method to show in place of a method for one canary a run; None if there is none.
+        """Returns the method to show for a method of one canary in each run, or None.
 
-        With one canary a run it is the method itself, with several its counterpart. The law of fresh
-        directions is known, and `assumption_free` has the only counterpart.
+        This is the method itself for one canary in each run, and its counterpart for several canaries. For
+        fresh directions, which have a known law, only `assumption_free` has a counterpart.
         """
         conclusion = self.conclusions[0]
         if conclusion.has_one_canary:
@@ -87,23 +88,22 @@ class Point(NamedTuple):
         return None
 
     def findings(self, name: str) -> list[Finding]:
-        """Returns each stored seed's bound or estimate by the method to show for `name`, if there is one."""
+        """Returns each stored seed's bound or estimate by `find_method(name)`, if any."""
         method = self.find_method(name)
         if method is None:
             return []
         return [conclusion.finding(method.name) for conclusion in self.conclusions]
 
     def spread(self, name: str) -> tuple[float, float, float]:
-        """Returns the mean, smallest and largest epsilon over the stored seeds; NaN if there is no method."""
+        """Returns the mean, smallest and largest epsilon over the stored seeds; NaN without a method."""
         epsilons = [finding.epsilon for finding in self.findings(name)] or [math.nan]
         return float(np.mean(epsilons)), min(epsilons), max(epsilons)
 
     def interval(self) -> tuple[float, float]:
-        """Returns the first seed's two-sided interval (low, high) for epsilon, valid where scores are normal.
+        """Returns the first seed's two-sided interval (low, high) for epsilon, valid if scores are normal.
 
         It assumes the same standard deviation in both worlds (`normal_scores`), and has the bounds' delta and
-        confidence. Fresh directions have none: the law of their scores without the canary is known exactly,
-        and not normal.
+        confidence. It is NaN for fresh directions: the exact law of their scores is not normal.
         """
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:
@@ -113,43 +113,44 @@ class Point(NamedTuple):
             scores = (conclusion.scores_in, conclusion.scores_out)
             ends = normal_scores.mu_interval(*scores, confidence)
         else:
-            # For the type checker: a sweep's audits have several runs, whose evidence is a `Design`.
+            # For the type checker: the evidence of several runs is a `Design`.
             design = cast(Design, conclusion.evidence)
             ends = normal_scores.mu_interval_of_runs(design, confidence)
-        low, high = (conversions.epsilon_from_mu(float(mu), conclusion.delta) for mu in ends)
+        low = conversions.epsilon_from_mu(float(ends.lower), conclusion.delta)
+        high = conversions.epsilon_from_mu(float(ends.upper), conclusion.delta)
         return low, high
 
     def upper_bound(self) -> float:
-        """Returns the accountant's epsilon, which all seeds share; NaN where it is unknown."""
+        """Returns the accountant's epsilon, the same for all seeds; NaN if it is unknown."""
         upper_bound = self.conclusions[0].upper_bound
         return math.nan if upper_bound is None else upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns the predicted mu of the audit's score; None where there is no prediction.
+        """Returns the predicted mu of the audit's score; None without a prediction.
 
-        mu is the distance of the score's means in both worlds, in standard deviations. The prediction holds
-        where genuine gradients do not interfere (see `audit.conclusions.concluded.predicted_mu`).
+        mu is the distance of the score's means in both worlds, in standard deviations. The prediction is
+        correct if genuine gradients do not interfere (see `audit.conclusions.concluded.predicted_mu`).
         """
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """Returns the epsilon, at delta, of the predicted mu; None where there is no prediction."""
+        """Returns the epsilon of the predicted mu at delta; None without a prediction."""
         mu = self.predicted_mu()
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
-    """Draws the conclusions from the stored scores of cells, once for all their figures.
+    """Draws the conclusions from the stored scores of cells, once for all figures.
 
-    Scores that can't be read, or from which nothing can be concluded, are reported on stderr and left out.
+    Scores that cannot be read or do not allow a conclusion are reported on stderr and left out.
 
     Args:
-      held: What the store holds.
+      held: The store.
       cells: The audits; those without stored scores are left out.
       levels: The delta and the confidence of the bounds.
     """
     conclusions: Audits = {}
-    # Cells of several figures may share an audit, which is concluded once.
+    # Cells of several figures may share an audit.
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
             scores = held.scores(identity(setting), runs)
@@ -161,42 +162,38 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 
 
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
-    """Groups audits into points by panel, series and x, in the order of first occurrence.
+    """Groups audits into points by panel, series and x, in order of first occurrence.
 
     Args:
       cells: The audits.
-      by_setting: The conclusions, by setting and number of runs. Audits without a conclusion count as
-        missing; a point of only such audits is returned too.
+      by_setting: The conclusions. Audits without a conclusion count as missing. A point may have only such
+        audits.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
         places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
     all_points = []
     for place, group in places.items():
-        found = [by_setting.get((cell.setting, cell.runs)) for cell in group]
-        conclusions = tuple(conclusion for conclusion in found if conclusion is not None)
-        all_points.append(Point(*place, tuple(group), conclusions))
+        conclusions = []
+        for cell in group:
+            conclusion = by_setting.get((cell.setting, cell.runs))
+            if conclusion is not None:
+                conclusions.append(conclusion)
+        all_points.append(Point(*place, tuple(group), tuple(conclusions)))
     return all_points
 
 
 def make_rows(
     sweep: Sweep, points: Sequence[Point], claims: PaperClaims, delta: float
 ) -> Iterator[Record]:
-    """Yields a record for each point; each point must have a conclusion.
-
-    Args:
-      sweep: The figure.
-      points: The figure's points.
-      claims: What the paper says.
-      delta: The delta of all epsilons.
-    """
+    """Yields a record for each point; each point must have a conclusion."""
     for point in points:
         cells = point.cells
         mean, low, high = point.spread(IF_GAUSSIAN)
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
-            # "GC-S, noisy per step" becomes "GC-S": the line has no room for the variant.
+            # "GC-S, noisy per step" becomes "GC-S", since the variant does not fit in the line.
             label = f"{label.split(',')[0]}, {sweep.axis.symbol} = {point.x:g}"
         heading = shortened(f"{sweep.name}: {sweep.title}", 80)
         row = {
@@ -216,12 +213,12 @@ def make_rows(
             "predicted": point.predicted(delta),
             "upper_bound": upper_bound,
         }
-        if len(cells) == 1:  # an interval belongs to a single audit
+        if len(cells) == 1:  # an interval is from a single audit
             interval_low, interval_high = point.interval()
             row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
         for name, method in estimate.METHODS.items():
             shown = point.find_method(name)
-            # A counterpart for many canaries has a column of its own if it assumes something else.
+            # A counterpart with another assumption has a separate column.
             if shown is not None and shown.assumes != method.assumes:
                 name = shown.name
             row.setdefault(name, point.spread(name)[0])
@@ -233,7 +230,7 @@ def make_rows(
 
 
 def make_table(rows: Sequence[Record], level: Level) -> Table[Record]:
-    """Returns the table of the rows of all sweeps, by figure and panel; CSV has more columns than the text.
+    """Returns the table of rows of all sweeps, by figure and panel, with more columns in CSV than in text.
 
     Args:
       rows: The rows, at least one.
@@ -250,20 +247,24 @@ def make_table(rows: Sequence[Record], level: Level) -> Table[Record]:
         field("epsilon_low", "from", rounded_down, 5),
         field("epsilon_high", "to", partial(at_most, decimals=1), 5),
     ]
-    known = {"heading", "label", *(column.key for column in columns)}
     last = [
         field("predicted", "pred.", number(".2f"), 6),
         field("upper_bound"),
-        field("paper_says", "the paper says", left=True),
+        field("paper_says", "the paper", left=True),
         field("paper_section"),
     ]
-    known.update(column.key for column in last)
-    others = dict.fromkeys(name for row in rows for name in row if name not in known)
-    # Estimates, which are no bounds, come last.
-    estimates = [
-        name for name, method in estimate.METHODS.items() if method.assumes.word == NO_BOUND
-    ]
-    columns += [field(name) for name in sorted(others, key=estimates.__contains__)]
+    known = {"heading", "label", *map(attrgetter("key"), columns + last)}
+    bounds = []
+    estimates = []
+    for name in dict.fromkeys(itertools.chain(*rows)):
+        method = estimate.METHODS.get(name)
+        if name in known:
+            continue
+        if method is not None and method.assumes.word == NO_BOUND:
+            estimates.append(field(name))
+        else:
+            bounds.append(field(name))
+    columns += bounds + estimates
     before = [f"lower bounds on epsilon at {level}"]
     return Table(
         [*columns, *last],

@@ -1,4 +1,4 @@
-"""Tables of records: a record has a row's values by name, a column shows one of them."""
+"""Tables of records. A record has a row's values by name, and a column shows one of them."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -18,19 +18,24 @@ def field(
     left: bool = False,
     none: str = "",
 ) -> Column:
-    """Returns the column of a field, as `Column` describes it; a record without the field shows `none`."""
+    """Returns the `Column` of a field; a record without the field shows `none`."""
     return Column(name, lambda record: record.get(name), head, show, width, left, none)
 
 
 def text_field(name: str, head: str, width: int = 0, left: bool = False) -> Column:
-    """Returns the column of a text, which CSV lacks."""
+    """Returns the column of a text that is not in the CSV."""
     return field(name, head, width=width, left=left)._replace(key=None)
 
 
 def own_table(columns: Sequence[Column], records: Sequence[Record], **layout: Any) -> OwnTable:
-    """Returns a sweep's own table of records, 80 columns wide; `layout` has further fields of `Table`."""
+    """Returns a sweep's custom table, 80 columns wide; `layout` has further fields of `Table`."""
     table = Table(columns, records, **layout, rule=80)
     return OwnTable(table.text(), table.csv())
+
+
+def select(records: Sequence[Record], **values: Any) -> list[Record]:
+    """Returns the records that have these values in these fields."""
+    return [record for record in records if values.items() <= record.items()]
 
 
 def make_csv(records: Sequence[Record]) -> bytes:

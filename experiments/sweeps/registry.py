@@ -1,6 +1,7 @@
 """The sweeps of all papers in one place."""
 
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from audit.errors import require
@@ -27,11 +28,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figures from the cells in the store, by `draw` of its paper's `figures`.
+    """Draws a sweep's figures from stored cells with `draw` of its paper's `figures`.
 
     That module is imported only here, since it imports matplotlib.
     """
-    # A sweep has the same name at every scale. The smallest scale has the fewest cells to make.
+    # Names are the same at every scale, and the smallest scale has the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
     figures = import_module(paper.__name__.replace(".sweep", ".figures"))
     drawn: Drawn = figures.draw(sweep, evidence)
@@ -39,11 +40,7 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """Returns the sweeps that a user chooses; "all" leaves out those without cells, which are simulated.
-
-    Args:
-      scale: The scale.
-      names: The sweeps' names, or ["all"].
+    """Returns the sweeps with these names at a scale, or all sweeps with cells for ["all"].
 
     Raises:
       InputError: There is no such scale or sweep, or no name is given.
@@ -51,9 +48,9 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
     all_sweeps = sweeps(scale)
     if names == ["all"]:
-        return [sweep for sweep in all_sweeps.values() if sweep.cells]
+        return list(filter(attrgetter("cells"), all_sweeps.values()))
     choices = ", ".join(all_sweeps)
     require(names, f"`name` is missing: give all, or some of {choices}")
     for name in names:
         require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
-    return [all_sweeps[name] for name in dict.fromkeys(names)]  # a repeated name counts once
+    return [all_sweeps[name] for name in dict.fromkeys(names)]  # each name once

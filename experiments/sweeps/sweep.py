@@ -1,6 +1,6 @@
-"""The records of a sweep: its cells, the figures drawn from those in the store, and the rows of its table.
+"""The records of a sweep: its cells, figures and table.
 
-Importing this starts no JAX, no matplotlib and no statistics.
+Importing this module does not import JAX, matplotlib or statistics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,18 +25,18 @@ class Axis(NamedTuple):
     symbol: str
 
 
-# What a paper says about a series, in short, and its section. "tight" is a lower bound that matches the
-# accountant's upper bound. Keys are (the sweep's name, the series, x). x is None: at every x. The papers
-# print no epsilons of their figures as numbers.
+# A paper's claim about a series, in short, and its section. A "tight" lower bound matches the accountant's
+# upper bound. Keys are (the sweep's name, the series, x), and x is None for every x. The papers do not print
+# the epsilons of their figures.
 PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 
 class OwnTable(NamedTuple):
-    """A sweep's table with a layout of its own.
+    """A sweep's custom table.
 
     Attributes:
-      text: The table for people, 80 columns wide.
-      csv: The table for programs.
+      text: The table as text, 80 columns wide.
+      csv: The table as CSV.
     """
 
     text: str
@@ -44,13 +44,13 @@ class OwnTable(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """All that is drawn of a sweep.
+    """The figures and tables of a sweep.
 
     Attributes:
       figures: (name, figure) for each figure.
-      missing: The number of cells that the store lacks.
-      rows: The sweep's rows of the common table (`table.make_rows`), if any.
-      table: A table of the sweep's own; None where it has none.
+      missing: The number of cells that are not stored.
+      rows: The sweep's rows of the common table (`points.make_rows`), if any.
+      table: The sweep's custom table, if any.
     """
 
     figures: "list[tuple[str, Figure]]"
@@ -67,7 +67,7 @@ class Sweep:
       name: The name in flags and tables.
       title: The figure's title.
       cells: The cells.
-      axis: The figure's x axis; None where x means nothing.
+      axis: The figure's x axis, if any.
     """
 
     name: str
@@ -76,5 +76,5 @@ class Sweep:
     axis: Axis | None = None
 
     def audits(self) -> list[Audited]:
-        """Returns the audits of trained models among the cells; cells of other kinds are left out."""
+        """Returns the cells that audit trained models."""
         return [cell.audited for cell in self.cells if cell.audited is not None]

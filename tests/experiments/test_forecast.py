@@ -28,7 +28,7 @@ def test_the_time_counts_every_step_of_every_run_and_compilation():
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 def test_a_probe_trains_the_audits_chunk(monkeypatch, seconds):
-    monkeypatch.setattr(forecast, "_SECONDS", seconds)
+    monkeypatch.setattr(forecast, "_MAX_SECONDS", seconds)
     setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=30, periodicity=3)
     features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)

@@ -87,7 +87,7 @@ def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
     shown = [(row["value"], row["assumes"]) for row in refuted]
     assert shown == [("assumption_free", "nothing"), ("if_gaussian", REFUTED)]
     text = rows.make_table(compared, refuted, 24.0).text()
-    assert text.endswith("such rows do not hold.") and max(map(len, text.splitlines())) <= 80
+    assert text.endswith("refute a Gaussian curve.") and max(map(len, text.splitlines())) <= 80
     assert "refute" not in rows.make_table(compared, sound, 24.0).text()
     for found, marked in ((sound, 0), (refuted, 1)):
         (legend,) = rows.draw(found, 24.0, 1e-5).legends
