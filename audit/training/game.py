@@ -179,7 +179,7 @@ def chunk_size(game: Game, runs: int) -> int:
     )
 
 
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> StepMemory:
@@ -393,7 +393,7 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     return state, assumed, theta_0
 
 
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _check_shapes(
     adversary: Adversary, structure: PyTreeDef, types: tuple[Any, ...], parameters: int
 ) -> None:
@@ -404,7 +404,7 @@ def _check_shapes(
 # What this function returns stays in memory, with all that its arguments refer to. So it does not get the
 # game with its data. Of the arguments of a program that is mapped over runs, those with axis 0 have a leading
 # axis of runs, and all runs share those with axis None.
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _map_programs(
     mechanism: Mechanism,
     adversary: Adversary,

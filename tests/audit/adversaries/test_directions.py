@@ -138,7 +138,7 @@ def images(side=28, channels=()):
 @pytest.mark.parametrize(
     ("model", "fields", "message"),
     [
-        ("linear", {"end_direction": 785}, "^`end_direction=785`: the data have 784 directions"),
+        ("linear", {"end_direction": 785}, "^`end_direction` must be at most 784"),
         (
             "linear",
             {"adversary": "clip_bkd", "canaries": 2},
