@@ -1,4 +1,4 @@
-"""The models of the repository, a row each: its data, its hyperparameters and its clients.
+"""The models of the repository, a row each: data, hyperparameters and clients.
 
 The hyperparameters are the hidden-state paper's (Table 2). Importing this module starts no JAX.
 """
@@ -43,13 +43,14 @@ STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), c
 
 
 def task(model: str) -> Task:
-    """Returns the task of a model that trains on examples; raises InputError, which says why, for others."""
-    return _find_row(model, TASKS, "it trains on clients' examples alone, see ./run.sh federated")
+    """Returns the task of a model that trains on examples; raises InputError with a reason for others."""
+    why_not = "it only trains on clients' examples, see ./run.sh federated"
+    return _find_row(model, TASKS, why_not)
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task of a model that trains on clients; raises InputError, with a reason, for any other."""
-    why_not = "only the images of a whole data set are dealt to clients"
+    """Returns the task of a model that trains on clients; raises InputError with a reason for others."""
+    why_not = "clients only get images of a whole data set"
     return _find_row(model, FEDERATED_TASKS, why_not)
 
 
@@ -66,8 +67,8 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     """Returns a function that makes a model, and imports the model's module only when it is called.
 
     Args:
-      name: "module:function" within `models`. The function takes the number of features, `n_features`, if an
-        example is a vector.
+      name: "module:function" within `models`. If an example is a vector, the function takes the number of
+        features, `n_features`.
       fixed: the function's other arguments.
 
     Returns:
@@ -86,7 +87,7 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
 
 
 def _load_features(sources: Sources) -> Dataset:
-    """Loads the features of CIFAR-10's images by a frozen body, whose module starts JAX."""
+    """Loads the features of CIFAR-10's images by a frozen body. Its module starts JAX."""
     from models.mobilenet import load_features
 
     return load_features(sources)
@@ -95,8 +96,8 @@ def _load_features(sources: Sources) -> Dataset:
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
     """Loads images and deals the training images to `setting.clients` clients; the others are the test.
 
-    A class's images are divided by proportions from a Dirichlet(alpha) law: the smaller `setting.alpha`, the
-    fewer clients get most of a class. For 0 clients every example is a client of its own.
+    Proportions from a Dirichlet(alpha) law divide a class's images: the smaller `setting.alpha`, the fewer
+    clients get most of a class. For 0 clients every example is a separate client.
     """
     images = load_images(recipe, sources)
     dataset = load_examples(recipe, sources)
@@ -107,14 +108,14 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
 
 
 def _load_roles(setting: Dealing, sources: Sources) -> Federation:
-    """Loads Shakespeare's roles as clients: the `setting.clients` roles that say most, or all if it is 0."""
+    """Loads Shakespeare's largest `setting.clients` roles as clients, or all roles if it is 0."""
     roles = load_shakespeare(sources)
     by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
 def _load_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
-    """Loads the first `setting.clients` clients of a file that the user names, or all if it is 0."""
+    """Loads the first `setting.clients` clients of the user's file, or all if it is 0."""
     return read_clients(form, sources.data_file, setting.clients)
 
 
@@ -144,7 +145,7 @@ _TWO_LAYER_CURVATURE = Curved(
 def _describe(
     recipe: Recipe, label: str, load: Callable[[Sources], Dataset], examples: DataShape
 ) -> Data:
-    """Returns the description, for tasks, of a data set that is used just as it is fetched."""
+    """Returns the description, for tasks, of a data set that is used as fetched."""
     return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
 
 
@@ -172,7 +173,7 @@ _SHIRTS = _FASHION_MNIST._replace(
     load=load_shirts,
     examples=DataShape(12_000, (784,), "f4"),
 )
-# Computed features differ in their last bits between machines: they have no checksum.
+# Computed features differ in their last bits between machines, so they have no checksum.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,

@@ -272,7 +272,7 @@ class AdversaryFields:
 
     @property
     def any_time(self) -> bool:
-        """Returns whether every run draws its own canaries: bounds are then valid wherever the audit stops."""
+        """Returns whether every run draws its own canaries, so bounds are valid wherever the audit stops."""
         return False
 
     @property

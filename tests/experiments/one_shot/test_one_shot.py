@@ -205,7 +205,7 @@ def test_clients_move_the_model_as_far_without_canaries():
 
 def test_a_text_fits_the_directions_that_are_kept():
     text = sweep.SIZES["laptop"].text
-    assert text.setting.canaries * text.dimension <= adversary._MOST_KEPT
+    assert text.setting.canaries * text.dimension <= adversary._MAX_KEPT
 
 
 @pytest.mark.parametrize(("momentum", "low", "high"), [(0.0, 1100, 1600), (0.9, 200, 360)])
