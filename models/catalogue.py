@@ -64,15 +64,10 @@ def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function that makes a model, and imports the model's module only when it is called.
+    """Returns a function from the shape of an example to the model, made once for each shape.
 
-    Args:
-      name: "module:function" within `models`. If an example is a vector, the function takes the number of
-        features, `n_features`.
-      fixed: the function's other arguments.
-
-    Returns:
-      make(shape of an example) -> the model, made once for each shape.
+    It imports the model's module when it is first called. `name` is "module:function" within `models`. The
+    function takes `fixed`, and the number of features `n_features` if an example is a vector.
     """
     module_name, _, function_name = name.partition(":")
 
@@ -96,8 +91,8 @@ def _load_features(sources: Sources) -> Dataset:
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
     """Loads images and deals the training images to `setting.clients` clients; the others are the test.
 
-    Proportions from a Dirichlet(alpha) law divide a class's images: the smaller `setting.alpha`, the fewer
-    clients get most of a class. For 0 clients every example is a separate client.
+    The smaller `setting.alpha`, the fewer clients get most of a class. For 0 clients every example is a
+    client.
     """
     images = load_images(recipe, sources)
     dataset = load_examples(recipe, sources)

@@ -133,9 +133,8 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm, within a module's compact method.
 
-    At stride 1 the convolution keeps the image's size. The norm provides the bias. It has at most 32 groups
-    of channels, and normalises all pixels of a group together. Its axes are given, since Flax assumes by
-    default that the first axis is a batch.
+    The norm provides the bias. It has at most 32 groups of channels, and normalises all pixels of a group
+    together. Its axes are given, since Flax assumes by default that the first axis is a batch.
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)

@@ -27,10 +27,7 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images (..., C, H, W).
-
-        It is the product of the kernel, as a matrix, with all patches.
-        """
+        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images (..., C, H, W)."""
         shape = (self.window, self.window, x.shape[-3], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))

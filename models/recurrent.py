@@ -39,11 +39,7 @@ class LSTM(nn.Module):
         bias = self.param("bias", lambda key: jnp.repeat(jnp.array([0.0, 1, 0, 0]), self.units))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
-            """Advances the state (hidden, cell), each (units,), by a position.
-
-            `product` (4 units,) is the position's input times the kernel, plus the bias. Returns the next
-            state, and the next hidden (units,) as the output.
-            """
+            """Advances the state (hidden, cell), each (units,), by a position; `product` is (4 units,)."""
             hidden, cell = state
             gates = product + hidden @ recurrent_kernel
             input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4)

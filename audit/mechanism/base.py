@@ -47,7 +47,8 @@ def local_hardware() -> Hardware:
     if devices[0].platform == "cpu":
         # Each device gets an equal share of the machine's memory.
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
+        share = memory // len(devices)
+        return Hardware(is_cpu=True, number=len(devices), memory=share)
     stats = devices[0].memory_stats() or {}  # None if a device keeps no statistics
     # A low default, 4 GiB: too low a value only makes fewer runs train at once.
     memory = stats.get("bytes_limit", 4 << 30)
@@ -88,11 +89,13 @@ def step_memory(
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
     # The step of several runs at once, which differ only in theta.
-    mapped = jax.vmap(jaxpr_as_fun(program), (0, *[None] * len(others)))
+    axes = (0, *[None] * len(others))
+    mapped = jax.vmap(jaxpr_as_fun(program), axes)
     written = []
     for runs in (1, 2):
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
-        written.append(_count_written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr))
+        several = jax.make_jaxpr(mapped)(thetas, *others)
+        written.append(_count_written(several.jaxpr))
     # The difference leaves out the results that both runs share.
     return StepMemory(written[1] - written[0], held=_count_held(program.jaxpr))
 
@@ -100,14 +103,15 @@ def step_memory(
 def _count_written(jaxpr: Jaxpr) -> int:
     """Counts the bytes of the results of all equations of a program.
 
-    The body of a `lax.scan` counts once per iteration. The body of a `lax.while_loop` counts once, since its
-    number of iterations is unknown. The branches of a `lax.cond` do not count, only its results.
+    A `lax.scan` counts once per iteration, a `lax.while_loop` once. The branches of a `lax.cond` do not
+    count, only its results.
     """
     total = 0
     for equation in jaxpr.eqns:
         inner = _inner_programs(equation)
         if inner:
-            total += equation.params.get("length", 1) * sum(map(_count_written, inner))
+            repeats = equation.params.get("length", 1)
+            total += repeats * sum(map(_count_written, inner))
         else:
             for result in equation.outvars:
                 aval: Any = result.aval
@@ -118,8 +122,7 @@ def _count_written(jaxpr: Jaxpr) -> int:
 def _count_held(jaxpr: Jaxpr) -> int:
     """Returns the largest number of bytes of a program's live results while any of its equations runs.
 
-    A result is live until its last use. The program's arguments do not count. An equation that contains
-    programs (a loop, a call, branches) adds the maximum over these programs.
+    A result is live until its last use. An equation with inner programs adds their maximum.
     """
     # The keys are ids of variables, since literals among an equation's inputs are not hashable.
     last_use: dict[int, int] = {}
@@ -147,10 +150,7 @@ def _count_held(jaxpr: Jaxpr) -> int:
 
 
 def _inner_programs(equation: Any) -> list[Jaxpr]:
-    """Returns the programs among an equation's parameters, such as the body of a `lax.scan`.
-
-    This skips the branches of a `lax.cond`, which are in a tuple.
-    """
+    """Returns the programs among an equation's parameters, except the branches of a `lax.cond`."""
     programs = []
     for value in equation.params.values():
         program = getattr(value, "jaxpr", value)  # unwraps a ClosedJaxpr
@@ -265,6 +265,13 @@ class Canaries(NamedTuple):
     crafts_constant: bool = False
     join: Join | None = None
 
+    def remember(self, step: Array, after: State) -> State:
+        """Returns the state after a step, with the adversary's updated memory."""
+        if self.observe is None:
+            return after
+        seen = self.observe(after.seen, step, after.theta)
+        return after._replace(seen=seen)
+
 
 # (step, theta, mask) -> the clipped sum (p,) of canaries.
 Inserter = Callable[[Array, Array, Array], Array]
@@ -325,7 +332,8 @@ def sum_canaries(
     if isinstance(crafted, Coordinates):
         # The norm of a canary along a single coordinate is its absolute value there.
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
-        return jnp.zeros_like(theta).at[crafted.indices].add(weights * clipped)
+        zeros = jnp.zeros_like(theta)
+        return zeros.at[crafted.indices].add(weights * clipped)
 
     if isinstance(crafted, Directions):
         # All canaries have the same norm: clipping multiplies the sum.
@@ -345,7 +353,8 @@ def sum_canaries(
             key, weight = canary
             return total + weight * draw_unit_direction(key, theta), None
 
-        total, _ = jax.lax.scan(add_direction, jnp.zeros_like(theta), (crafted.keys, weights))
+        zeros = jnp.zeros_like(theta)
+        total, _ = jax.lax.scan(add_direction, zeros, (crafted.keys, weights))
         return norm * total
 
     # The canaries are an array (K, p).
@@ -357,12 +366,7 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
     """Returns the sum (p,) of term(weights[k], k) over all k with weights[k] > 0, one term at a time.
 
     Each iteration adds the term of the largest remaining weight and sets the weight to 0. So canaries with
-    weight 0 take no time, and only one term is in memory.
-
-    Args:
-      weights: (K,).
-      theta: an array of the shape and dtype of a term, (p,).
-      term: (weight (), k ()) -> (p,).
+    weight 0 take no time, and only one term is in memory. `theta` gives the shape and dtype of a term.
     """
 
     Carry = tuple[Array, Array]  # (remaining weights (K,), total (p,))
@@ -375,10 +379,12 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
         """Moves the term of the largest remaining weight to the total."""
         remaining, total = carry
         k = jnp.argmax(remaining)
-        return remaining.at[k].set(0), total + term(remaining[k], k)
+        total = total + term(remaining[k], k)
+        return remaining.at[k].set(0), total
 
     total: Array
-    _, total = jax.lax.while_loop(any_left, add_largest, (weights, jnp.zeros_like(theta)))
+    initial = (weights, jnp.zeros_like(theta))
+    _, total = jax.lax.while_loop(any_left, add_largest, initial)
     return total
 
 
@@ -406,7 +412,8 @@ def draw_block(key: Array, like: Array) -> Array:
       key: the block's key.
       like: an array (p,) of the vector's size and dtype.
     """
-    return jax.random.normal(key, (min(BLOCK, like.size),), like.dtype)
+    size = min(BLOCK, like.size)
+    return jax.random.normal(key, (size,), like.dtype)
 
 
 def make_inserter(
@@ -440,7 +447,8 @@ def make_inserter(
         crafted = canaries.craft(state.step, state.theta)
         # The product is K p if each direction has a single key; else it is larger.
         if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MAX_STORED:
-            units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, state.theta)
+            draw = jax.vmap(draw_unit_direction, (0, None))
+            units = draw(crafted.keys, state.theta)
             stored = jnp.minimum(crafted.norm, clipping_norm) * units
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
@@ -450,7 +458,8 @@ def make_inserter(
             if stored is not None:
                 return weights @ stored
             joining = canaries._replace(presence=weights)
-            return sum_canaries(joining, step, theta, clipping_norm, jnp.ones(()), clipped_sum)
+            one = jnp.ones(())
+            return sum_canaries(joining, step, theta, clipping_norm, one, clipped_sum)
         # A mask (K,) leaves out some canaries, which `total` has.
         if total is not None and not jnp.ndim(mask):
             return mask * total
@@ -483,10 +492,13 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
     per_epoch = n_examples // batch_size
     epochs = -(-steps // per_epoch)  # rounded up
 
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(epochs))
-    shuffles = jax.vmap(partial(jax.random.permutation, x=n_examples))(keys)
+    fold_in_all = jax.vmap(jax.random.fold_in, (None, 0))
+    keys = fold_in_all(key, jnp.arange(epochs))
+    shuffle = partial(jax.random.permutation, x=n_examples)
+    shuffles = jax.vmap(shuffle)(keys)
     whole_batches = shuffles[:, : per_epoch * batch_size]
-    return whole_batches.reshape(epochs * per_epoch, batch_size)[:steps].astype(jnp.int32)
+    batches = whole_batches.reshape(-1, batch_size)
+    return batches[:steps].astype(jnp.int32)
 
 
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
@@ -561,7 +573,9 @@ def simulate(
       run_key: the key of the run's noise.
     """
 
-    def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
+    Carry = tuple[State, Array]
+
+    def advance(carry: Carry, batch: Array) -> tuple[Carry, None]:
         """Takes a single step on a mini-batch (B,), and adds the square of its update to the sum (p,)."""
         state, squares = carry
         schedule = Schedule(batch[None], jnp.zeros(1))  # a single step without insertion

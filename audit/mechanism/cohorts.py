@@ -40,7 +40,8 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     require(fits, f"`repetitions` must be {allowed}, got {repetitions}")
     mask = np.zeros((rounds, canaries), np.float32)
     for i in range(repetitions):
-        order = np.asarray(jax.random.permutation(jax.random.fold_in(key, i), canaries))
+        part_key = jax.random.fold_in(key, i)
+        order = np.asarray(jax.random.permutation(part_key, canaries))
         # The previous permutation may have ended within the first round of this part. The canaries that it
         # dealt to that round go last now, or the round could get them twice. The stable sort keeps the order
         # of the others.

@@ -53,25 +53,18 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        """Takes the steps of a schedule from `state`, in order, and returns the state after the last.
-
-        Each step reads a mini-batch (B,) of indices and a mask, () or (K,), that is 1 if the step inserts
-        canaries, else 0. The draws of step t come from fold_in(run_key, t). Every mini-batch has B examples,
-        without padding.
-        """
+        """Takes the steps of a schedule; every mini-batch has B examples, without padding."""
         norm = jnp.asarray(hyper.clipping_norm)
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
-        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
+        def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
             """Takes a single step: `now` is its mini-batch (B,) of indices and its mask, () or (K,)."""
             indices, mask = now
             extra = insert(state.step, state.theta, mask)  # the canaries' clipped sum (p,)
             batch = (data[0][indices], data[1][indices])
             noise_key = jax.random.fold_in(run_key, state.step)
             after = step(choices, hyper, state, batch, extra, noise_key)
-            if canaries.observe is not None:
-                after = after._replace(seen=canaries.observe(after.seen, state.step, after.theta))
-            return after, None
+            return canaries.remember(state.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
@@ -112,7 +105,8 @@ def step(
       extra: the sum (p,) of the canaries, already clipped and multiplied by mask and presence.
       noise_key: the key of this step's noise.
     """
-    clipped_gradients = choices.clipped_sum(state.theta, batch, jnp.asarray(hyper.clipping_norm))
+    norm = jnp.asarray(hyper.clipping_norm)
+    clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
     # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
@@ -130,16 +124,13 @@ def step(
 
 
 def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """Draws a vector (p,) from N(0, deviation^2 I), in the shape and dtype of theta.
-
-    If the deviation is 0, a CPU returns zeros and saves the time to draw.
-    """
+    """Draws a vector (p,) from N(0, deviation^2 I); a CPU saves the draw if the deviation is 0."""
 
     def draw() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)
 
     def draw_in_branch() -> Array:
-        """Draws only if the deviation is above 0. Inside a branch, XLA on a CPU also vectorises the draw."""
+        """Draws in a branch, which XLA vectorises on a CPU."""
         noise: Array = jax.lax.cond(deviation > 0, draw, partial(jnp.zeros_like, theta))
         return noise
 

@@ -65,7 +65,9 @@ class Placement(NamedTuple):
             rows -= 1
         # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
         axes = ("runs", base.PARTS)
-        return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
+        types = (AxisType.Auto, AxisType.Auto)
+        mesh = Mesh(devices.reshape(rows, -1), axes, axis_types=types)
+        return cls(mesh)
 
     def by_run(self, tree: T) -> T:
         """Spreads arrays by their leading axis of runs. The mesh's "runs" axis must divide its length."""
@@ -92,7 +94,7 @@ class Placement(NamedTuple):
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
           donated: the positions of arguments with buffers that the results may reuse.
         """
-        specs = tuple(map({None: _EVERYWHERE, 0: _BY_RUN}.__getitem__, axes))
+        specs = tuple(_EVERYWHERE if axis is None else _BY_RUN for axis in axes)
         mapped = jax.shard_map(
             jax.vmap(function, axes),
             mesh=self.mesh,
@@ -136,7 +138,8 @@ def map_segment(mechanism: base.Mechanism, bind: Bind, placement: Placement) -> 
         return mechanism.segment(hyper, state, data, schedule, canaries, noise_key)
 
     # Runs differ only in their states and draws.
-    return placement.over_runs(segment_of_run, (None, 0, None, None, None, 0), donated=(1,))
+    axes = (None, 0, None, None, None, 0)
+    return placement.over_runs(segment_of_run, axes, donated=(1,))
 
 
 def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
@@ -161,7 +164,8 @@ def _compile(
     program: jax.stages.Wrapped, structure: PyTreeDef, shapes: tuple[jax.ShapeDtypeStruct, ...]
 ) -> Compiled:
     """Returns a program compiled for arguments of this structure and of leaves with these shapes."""
-    return program.lower(*jax.tree.unflatten(structure, shapes)).compile()
+    arguments = jax.tree.unflatten(structure, shapes)
+    return program.lower(*arguments).compile()
 
 
 def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
@@ -172,7 +176,8 @@ def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base
     cut = []
     for start in range(0, steps, length):
         part = slice(start, start + length)
-        cut.append(base.Schedule(schedule.batches[part], schedule.mask[part]))
+        batches = schedule.batches[part]
+        cut.append(base.Schedule(batches, schedule.mask[part]))
     return cut
 
 

@@ -47,8 +47,8 @@ MAX_WHOLE = 128
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
-_STARTS_AT_ONCE = 16
-_LARGE = 10_000  # with more parameters, programs for several starts at once take long to compile
+_LINES_AT_ONCE = 16
+_LARGE = 10_000  # the number of parameters of a large model
 # A secant may exceed the derivative's stretch by this share of its excess over 1 plus this constant, because
 # of rounding to float32 and third derivatives.
 _RELATIVE = 0.1
@@ -137,7 +137,8 @@ class StepMap:
 def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
     """Returns a step of plain SGD with a clipping strategy and these hyperparameters."""
     rate = float(hyper.learning_rate)
-    return StepMap(clipped_sum, rate, float(hyper.weight_decay or 0.0), float(hyper.clipping_norm))
+    decay = float(hyper.weight_decay or 0.0)
+    return StepMap(clipped_sum, rate, decay, float(hyper.clipping_norm))
 
 
 @jax.jit
@@ -149,12 +150,13 @@ def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, (p,): H'w is linear in w, and its vector-Jacobian product is H v.
+    """Returns H v, (p,), the vector-Jacobian product of w -> H'w.
 
     `jax.jvp` does not work for layers with a custom backward pass.
     """
     # A linear function has the same derivative everywhere, here at 0.
-    _, transpose = jax.vjp(lambda w: pull_back(w)[0], jnp.zeros_like(v))
+    zeros = jnp.zeros_like(v)
+    _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
     pushed: Array = transpose(v)[0]
     return pushed
 
@@ -170,7 +172,9 @@ def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
 def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
     """Returns H, (p, p): row i of H is the product of H' with unit vector i."""
     pull_back = _linearise(step, theta, batch)
-    return jnp.asarray(jax.lax.map(lambda unit: pull_back(unit)[0], jnp.eye(theta.size)))
+    units = jnp.eye(theta.size)
+    jacobian: Array = jax.lax.map(lambda unit: pull_back(unit)[0], units)
+    return jacobian
 
 
 @partial(jax.jit, static_argnums=0)
@@ -189,14 +193,18 @@ def _on_lines(
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    gains: Array = jax.lax.map(measure, directions, batch_size=_count_at_once(theta))
+    # Programs that take several lines at once compile slowly for large models.
+    at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
+    gains: Array = jax.lax.map(measure, directions, batch_size=at_once)
     return gains
 
 
 def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array) -> Array:
     """Returns the stretch minus 1, (m - 1,), between neighbours among the models theta + positions * unit."""
 
-    def go_on(carry: tuple[Array, Array], position: Array) -> tuple[tuple[Array, Array], Array]:
+    Carry = tuple[Array, Array]
+
+    def go_on(carry: Carry, position: Array) -> tuple[Carry, Array]:
         """Moves to the next position; `carry` is (the model at the position before, d there)."""
         place, descent = carry
         there = theta + position * unit
@@ -205,7 +213,8 @@ def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Arr
         return (there, descent_there), _measure_stretch(there - place, change)
 
     first = theta + positions[0] * unit
-    _, gains = jax.lax.scan(go_on, (first, step.descend(first, batch)), positions[1:])
+    carry = (first, step.descend(first, batch))
+    _, gains = jax.lax.scan(go_on, carry, positions[1:])
     return gains
 
 
@@ -217,15 +226,11 @@ def _measure_slopes(
     def measure(position: Array) -> Array:
         """Returns |J unit| - 1 at a position, from J unit = unit - eta H unit."""
         pull_back = _linearise(step, theta + position * unit, batch)
-        return _measure_stretch(unit, -step.learning_rate * _push_forward(pull_back, unit))
+        pushed = _push_forward(pull_back, unit)
+        return _measure_stretch(unit, -step.learning_rate * pushed)
 
     gains: Array = jax.lax.map(measure, positions)
     return gains
-
-
-def _count_at_once(theta: Array) -> int | None:
-    """Returns the number of starts or lines per program; None (one at a time) for large models."""
-    return _STARTS_AT_ONCE if theta.size < _LARGE else None
 
 
 def _measure_stretch(displacement: Array, change: Array) -> Array:
@@ -236,7 +241,8 @@ def _measure_stretch(displacement: Array, change: Array) -> Array:
     squared = displacement @ displacement
     is_apart = squared > 0
     gained = 2 * displacement @ change + change @ change
-    gain = jnp.where(is_apart, gained / jnp.where(is_apart, squared, 1.0), 0.0)
+    divisor = jnp.where(is_apart, squared, 1.0)
+    gain = jnp.where(is_apart, gained / divisor, 0.0)
     gain = jnp.maximum(gain, -1.0)  # rounding may leave it below
     return gain / (jnp.sqrt(1 + gain) + 1)
 
@@ -270,7 +276,8 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        return np.asarray(_multiply(step, pull_back, jnp.asarray(np.float32(v))), np.float64)
+        single = jnp.asarray(np.float32(v))
+        return np.asarray(_multiply(step, pull_back, single), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
         """Returns the eigenvalue of the largest constant that is close enough to that of `eigenvalue`."""
@@ -295,12 +302,14 @@ def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
     last = theta.size - 1  # eigenvalues come in rising order
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
-    return Expansion(_find_constant(step, eigenvalues[0]), eigenvectors[:, 0])
+    constant = _find_constant(step, eigenvalues[0])
+    return Expansion(constant, eigenvectors[:, 0])
 
 
 def _find_constant(step: StepMap, eigenvalue: float) -> float:
     """Returns the singular value sqrt(1 + eta m) of J for an eigenvalue m of (J'J - I) / eta."""
-    return math.sqrt(max(1 + step.learning_rate * float(eigenvalue), 0.0))
+    square = 1 + step.learning_rate * float(eigenvalue)
+    return math.sqrt(max(square, 0.0))
 
 
 def _find_largest_eigenvalue(
@@ -317,8 +326,6 @@ def _find_largest_eigenvalue(
     at least (q / |start|)^2 with probability 99.7%, since a normal number is smaller than q = 0.0038 in size
     with probability at most 0.3%. So lambda is not an eigenvalue if the sum exceeds (|start| / q)^2. Above
     the largest eigenvalue found, the sum increases with lambda, so this excludes all larger numbers too.
-
-    An eigenvalue far from the others takes few iterations. Many eigenvalues close to the upper end take many.
 
     Args:
       multiply: Returns the matrix's product with a vector (p,).
@@ -364,13 +371,8 @@ def _find_largest_eigenvalue(
 def _sum_squares(diagonal: list[float], off_diagonal: list[float], place: float) -> float:
     """Returns the sum of p_j(place)^2, j from 0 to k, of the orthonormal polynomials of Lanczos iterations.
 
-    It is infinite beyond the range of floats, and if the last number of `off_diagonal` is 0: the iterations
-    have then found everything.
-
-    Args:
-      diagonal: (k,) the diagonal of the iterations' tridiagonal matrix.
-      off_diagonal: (k,) its off-diagonal. The last number leads to the next iteration.
-      place: The argument of the polynomials.
+    It is infinite beyond the range of floats, and if the last off-diagonal number is 0: the iterations have
+    then found everything.
     """
     before = 0.0
     value = 1.0
@@ -408,10 +410,10 @@ def worst_on_lines(
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
-    positions = line.length * jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    secants = 1 + np.asarray(
-        _on_lines(_walk, step, theta, batch, along, positions), np.float64
-    )  # (n, 2 reach)
+    numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
+    positions = line.length * numbers
+    gains = _on_lines(_walk, step, theta, batch, along, positions)  # (n, 2 reach)
+    secants = 1 + np.asarray(gains, np.float64)
 
     # First we try derivatives at models. If they do not explain a secant, we use the maximum of these and
     # the derivatives along each secant. Their excess over 1 counts up to MAX_MARGIN times that of
@@ -419,11 +421,14 @@ def worst_on_lines(
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
-        explained = np.minimum(slopes, 1 + MAX_MARGIN * max(line.most - 1, 0))
+        limit = 1 + MAX_MARGIN * max(line.most - 1, 0)
+        explained = np.minimum(slopes, limit)
         derivatives = np.maximum(derivatives, explained)
 
     worst = np.argmax(compute_excess(secants, derivatives))
-    return Stretch(float(secants.flat[worst]), float(derivatives.flat[worst]))
+    secant = float(secants.flat[worst])
+    derivative = float(derivatives.flat[worst])
+    return Stretch(secant, derivative)
 
 
 def _find_slopes(
@@ -431,15 +436,14 @@ def _find_slopes(
 ) -> Vector:
     """Returns, for each secant, the largest stretch by the step's derivative at places along it, (n, m).
 
-    There are n lines with m = 2 reach secants each. The places are the start and end of a secant and
-    _SLOPES_PER_SECANT - 1 evenly spaced places between them.
+    There are n lines with m = 2 reach secants each, and _SLOPES_PER_SECANT + 1 evenly spaced places per
+    secant.
     """
     count = 2 * line.reach
     places = jnp.arange(count * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
-    slopes = 1 + np.asarray(
-        _on_lines(_measure_slopes, step, theta, batch, directions, positions), np.float64
-    )
+    gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
+    slopes = 1 + np.asarray(gains, np.float64)
     # For each secant, the slopes at its start and inside, (n, m, _SLOPES_PER_SECANT), and at its end, (n, m).
     starts = slopes[:, :-1].reshape(-1, count, _SLOPES_PER_SECANT)
     ends = slopes[:, _SLOPES_PER_SECANT::_SLOPES_PER_SECANT]
@@ -458,6 +462,7 @@ def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float
       secant: The stretch of secants, an array or a number.
       derivative: The largest stretch by derivatives along each.
     """
-    allowed = (1 + _RELATIVE) * (np.asarray(derivative, np.float64) - 1) + _ABSOLUTE
+    explained = np.asarray(derivative, np.float64) - 1
+    allowed = (1 + _RELATIVE) * explained + _ABSOLUTE
     excess: NDArray[np.float64] = np.asarray(secant, np.float64) - 1 - allowed
     return excess

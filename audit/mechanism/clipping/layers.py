@@ -154,8 +154,10 @@ def call(layer: Any, x: Array) -> Call | None:
 
     if is_exactly(layer, nn.Conv) and _is_plain(layer, x):
         patches = _patch_rows(layer, x)
-        output = patches @ params["kernel"].reshape(-1, layer.features) + bias
-        return Call(output, patches.reshape(-1, patches.shape[-1]), channels_last=True)
+        kernel = params["kernel"].reshape(-1, layer.features)
+        output = patches @ kernel + bias
+        rows = patches.reshape(-1, patches.shape[-1])
+        return Call(output, rows, channels_last=True)
 
     # The output of such a module is a product of its kernel (..., O), reshaped to (K, O), with pieces of its
     # input: kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first. Each of the L
@@ -172,13 +174,15 @@ def call(layer: Any, x: Array) -> Call | None:
 
     is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
     # Its parameters must be along the last axis, and it must not average over devices.
-    if is_norm and getattr(layer, "feature_axes", -1) in (-1, (-1,)) and layer.axis_name is None:
+    is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
+    if is_norm and is_last and layer.axis_name is None:
         # The scale's gradient needs the normalised inputs, from a copy without scale and bias. parent=None
         # detaches it from the network.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + bias
-        return Call(output, normalised.reshape(-1, x.shape[-1]), channels_last=True)
+        saved = normalised.reshape(-1, x.shape[-1])
+        return Call(output, saved, channels_last=True)
 
     return None
 
@@ -196,9 +200,11 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
     # A bias is added at every place: its gradient is the sum of g_l over places l. A scale multiplies the
     # normalised input x_l at every place: its gradient is the sum of g_l x_l.
     if "bias" in names:
-        measures["bias"] = _measure_vectors(jnp.sum(gradients, axis=places))
+        by_example = jnp.sum(gradients, axis=places)
+        measures["bias"] = _measure_vectors(by_example)
     if "scale" in names:
-        measures["scale"] = _measure_vectors(jnp.sum(gradients * made.saved, axis=places))
+        by_example = jnp.sum(gradients * made.saved, axis=places)
+        measures["scale"] = _measure_vectors(by_example)
     if "kernel" in names:
         measures["kernel"] = _measure_kernel(made.saved, gradients, made.channels_last)
     return measures
@@ -207,25 +213,19 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), with hand-written derivatives at kernel and at x.
 
-    Derivative (`backward`): the layer's own `fold` passes the derivative on to x instead of to the columns,
-    which are unfolded from x. Book-keeping does not read the derivative at the kernel; it is for callers that
-    differentiate the clipped sum.
+    Derivative (`backward`): `layer.fold` passes the derivative on to x. Only callers that differentiate the
+    clipped sum use the derivative at the kernel.
 
     Form under `vmap` (`map_product`): over examples it is a batched product with contiguous rows. JAX's
     default, one large product, would first copy the columns of few channels into another order. This rule
     allows derivatives only under `vmap`.
-
-    Args:
-      layer: the module that unfolded the columns.
-      kernel: (K, O).
-      x: the layer's input.
-      columns: layer.unfold(x), (K, L).
     """
 
     @jax.custom_vjp
     def batched(kernel: Array, x: Array, columns: Array) -> Array:
         """Returns kernel.T @ columns for columns (..., K, L), as a batched product; x is for the gradient."""
-        rows = jnp.broadcast_to(kernel.T, (*columns.shape[:-2], *kernel.T.shape))
+        shape = (*columns.shape[:-2], *kernel.T.shape)
+        rows = jnp.broadcast_to(kernel.T, shape)
         product: Array = rows @ columns
         return product
 
@@ -236,10 +236,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
         return batched(kernel, x, columns), (kernel, x, columns)
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-        """Returns the gradients at the kernel and at x, from that at the product (..., O, L).
-
-        The gradient at the columns is None, since the gradient at x includes it.
-        """
+        """Returns the gradients at the kernel and at x, which includes the one at the columns."""
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
@@ -263,21 +260,16 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
 def _measure_vectors(by_example: Array) -> Measure:
     """Measures per-example gradients (B, n) of a bias or a scale."""
-    return Measure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
+    squares = jnp.sum(by_example**2, axis=1)
+    return Measure(squares, lambda scales: scales @ by_example)
 
 
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
     """Measures the kernel's per-example gradients in the form that takes the fewest multiply-adds.
 
-    An example's gradient is the sum over L places of the outer product of K inputs and O output gradients.
-    For a single place we keep the factors of the outer product. For more places, forming the gradient takes L
-    K O multiply-adds per example. The Gram form, which computes its norm from the dot products of all pairs
-    of places, takes L^2 (K + O). So forming it is cheaper if K O < L (K + O).
-
-    Args:
-      saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
-      gradients: the gradients at its output, (B, L, O) or (B, O, L).
-      channels_last: whether the L places are the rows of these matrices.
+    Forming the gradients takes L K O multiply-adds per example. The Gram form, from the dot products of all
+    pairs of places, takes L^2 (K + O). For a single place we keep the factors of the outer product. `saved`
+    is (B, L, K) and `gradients` (B, L, O) if channels are last, else (B, K, L) and (B, O, L).
     """
     # Subscripts of `einsum`: examples b, places l, inputs k, outputs o. The order of the per-example
     # gradients copies less memory.
@@ -290,7 +282,9 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
     if length == 1:
         rows = saved.reshape(-1, k)
         at_output = gradients.reshape(-1, o)
-        squares = jnp.sum(rows**2, axis=1) * jnp.sum(at_output**2, axis=1)
+        input_squares = jnp.sum(rows**2, axis=1)
+        output_squares = jnp.sum(at_output**2, axis=1)
+        squares = input_squares * output_squares
         return Measure(squares, lambda scales: Factors(rows, at_output * scales[:, None]))
 
     if k * o < length * (k + o):
@@ -318,10 +312,11 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     It is False for subclasses, for other dtypes, and for a layer with a custom matrix product or convolution
     (`dot_general`, `conv_general_dilated`).
     """
-    is_replaced = getattr(layer, "dot_general", None) or getattr(
-        layer, "conv_general_dilated", None
-    )
-    return type(layer) is kind and layer.dtype in (None, jnp.float32) and not is_replaced
+    if type(layer) is not kind:
+        return False
+    product = getattr(layer, "dot_general", None)
+    convolution = getattr(layer, "conv_general_dilated", None)
+    return layer.dtype in (None, jnp.float32) and not (product or convolution)
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
@@ -330,21 +325,19 @@ def _is_plain(layer: nn.Conv, x: Array) -> bool:
     `_patch_rows` supports only such convolutions.
     """
     undilated = (1, (1, 1), None)
+    is_circular = isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID")
     return (
         layer.input_dilation in undilated
         and layer.kernel_dilation in undilated
         and layer.feature_group_count == 1
         and layer.mask is None
-        and not (isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID"))
+        and not is_circular
         and x.ndim == 3
     )
 
 
 def _patch_rows(layer: nn.Conv, x: Array) -> Array:
-    """Returns the patches (H', W', K) of an image (H, W, C) that a convolution multiplies with its kernel.
-
-    K is the window's rows times its columns times the channels C, in the order of the kernel's axes.
-    """
+    """Returns the patches (H', W', K) of an image (H, W, C) that a convolution multiplies with its kernel."""
     window = np.broadcast_to(layer.kernel_size, 2).tolist()
     strides = np.broadcast_to(layer.strides or 1, 2).tolist()
     padding = canonicalize_padding(layer.padding, 2)
@@ -360,5 +353,6 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
     # For each pixel (i, j) of the window, the image at that pixel as the window moves, (H', W', C).
     shifted = []
     for i, j in np.ndindex(*window):
-        shifted.append(x[i : i + height : down, j : j + width : across])
+        rows = x[i : i + height : down]
+        shifted.append(rows[:, j : j + width : across])
     return jnp.concatenate(shifted, axis=-1)

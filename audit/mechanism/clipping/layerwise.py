@@ -64,7 +64,8 @@ def unfolded_book_keeping(
         """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
         params = unravel(theta)
         # The shapes of a single example's pass, which JAX only traces.
-        _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), batch[0][0])
+        example = batch[0][0]
+        _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), example)
         shapes = {path: call.shape for path, call in calls.items()}
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
         # A block has at least one example, even if that exceeds the budget.
@@ -92,9 +93,11 @@ def unfolded_book_keeping(
                     totals = totals | {path: total + summed.reshape(total.shape)}
             return totals, factors
 
-        totals, factors = jax.lax.scan(add_block, jax.tree.map(jnp.zeros_like, flat), blocks)
+        zeros = jax.tree.map(jnp.zeros_like, flat)
+        totals, factors = jax.lax.scan(add_block, zeros, blocks)
         for path, factor in factors.items():
-            totals[path] = factor.sum().reshape(flat[path].shape)
+            total = factor.sum()
+            totals[path] = total.reshape(flat[path].shape)
         return ravel_pytree(unflatten_dict(totals))[0]
 
     return clipped_sum
@@ -115,7 +118,8 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
     def cut(part: Array) -> Array:
         """Pads an array (B, ...) with zeros and cuts it into blocks, (n, b, ...)."""
         no_padding = ((0, 0),) * (part.ndim - 1)
-        padded = jnp.pad(part, ((0, blocks * size - count), *no_padding))
+        missing = blocks * size - count
+        padded = jnp.pad(part, ((0, missing), *no_padding))
         return padded.reshape(blocks, size, *part.shape[1:])
 
     return cut(features), cut(labels), cut(jnp.ones(count))
@@ -138,20 +142,20 @@ def _measure_block(
         return jnp.sum(losses), calls
 
     # Taps are zeros added to the layers' outputs, so their gradients are those at the outputs.
-    taps = {path: jnp.zeros((len(labels), *shape)) for path, shape in shapes.items()}
+    taps = {}
+    for path, shape in shapes.items():
+        taps[path] = jnp.zeros((len(labels), *shape))
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
+    flat = flatten_dict(params)
     measures = {}
     for layer in shapes:
-        names = {path[-1] for path in flatten_dict(params) if path[:-1] == layer}
+        names = {path[-1] for path in flat if path[:-1] == layer}
         measures[layer] = layers.measure(names, calls[layer], gradients[layer])
     return measures
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
-    """Returns a single example's logits, and the call of each layer by the layer's path.
-
-    `taps` has a matrix for each layer, to add to its output, or is None.
-    """
+    """Returns a single example's logits, and each layer's call by its path; adds taps to outputs."""
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, layers.Call] | None:
         """Returns (a layer's output plus its tap, its call), or None for an unsupported layer."""
