@@ -158,18 +158,13 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
     rows = f"an array (canaries, parameters) = {(canaries, parameters)}"
+    # Results without a shape are not arrays, such as a tuple of arrays. The messages show their type.
+    shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
-        first_shape = jax.tree.leaves(crafted)[0].shape
-        number = len(first_shape) and first_shape[0]
-        found = f"{type(crafted).__name__} of {number} canaries"
-        is_right = number == canaries
-    else:
-        # The result may not be an array, such as a tuple of arrays. Then the message shows its type.
-        shape = getattr(crafted, "shape", type(crafted).__name__)
-        found = f"shape {shape}"
-        is_right = shape == (canaries, parameters)
-    needed = f"{canaries} canaries, such as {rows}"
-    require(is_right, f"the adversary's craft must return {needed}, got {found}")
+        leading_axis = jax.tree.leaves(crafted)[0].shape[:1]
+        shape = (*leading_axis, parameters)
+    message = f"the adversary's craft must return {rows}, got shape {shape}"
+    require(shape == (canaries, parameters), message)
     scores_shape = getattr(scores, "shape", type(scores).__name__)
     expected = f"a score per canary, (canaries,) = {(canaries,)}"
     message = f"the adversary's score must return {expected}, got shape {scores_shape}"

@@ -17,7 +17,6 @@ from audit.adversaries.base import (
     Expect,
     Knowledge,
     NullLaw,
-    Rehearse,
     jax,
     jnp,
     mechanism,
@@ -134,7 +133,25 @@ class GcR(AdversaryFields):
             others <= _MAX_RANKED,
             f"`afresh` ranks among at most {_MAX_RANKED:,} other coordinates, not {others:,}: drop it",
         )
-        return fresh_coordinates(canaries, parameters, knowledge.rehearsal())
+        rehearse = knowledge.rehearsal()
+
+        def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
+            """Trains the expected model. In every run, `draw` replaces the coordinates."""
+            values = jnp.full(canaries, clipping_norm, theta_0.dtype)
+            placeholders = jnp.arange(canaries)  # `draw` reads only their number
+            return OwnCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
+
+        return Adversary(
+            init,
+            OwnCoordinates.craft,
+            OwnCoordinates.score,
+            canaries,
+            crafts_constant=True,
+            draw=OwnCoordinates.draw,
+            null=NullLaw(
+                all_in=True, draws=others
+            ),  # a canary's coordinate is ranked among the others
+        )
 
 
 def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
@@ -283,33 +300,3 @@ class OwnCoordinates(NamedTuple):
         A coordinate's movement down is expected - theta_T, which a canary raises. Ties are broken at random.
         """
         return count_below(self.expected - theta_t, self.dimensions, self.ties)
-
-
-def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adversary:
-    """Returns the GC-R with K distinct coordinates per run, each ranked among the p - K others.
-
-    Coordinates are ranked by expected - theta_T, how far each ends below its expected value (hidden-state
-    paper, Algorithm 2). A score is the number of coordinates without a canary that rank lower.
-
-    Args:
-      canaries: K, the number of canaries of a run, all in.
-      parameters: p, the number of coordinates.
-      rehearse: theta_0 (p,) -> the expected final model (p,), trained without noise and canaries.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
-        """Trains the expected model. In every run, `draw` replaces the coordinates."""
-        values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        placeholders = jnp.arange(canaries)  # `draw` reads only their number
-        return OwnCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
-
-    return Adversary(
-        init,
-        OwnCoordinates.craft,
-        OwnCoordinates.score,
-        canaries,
-        crafts_constant=True,
-        draw=OwnCoordinates.draw,
-        # A canary's coordinate is ranked among the others.
-        null=NullLaw(all_in=True, draws=parameters - canaries),
-    )

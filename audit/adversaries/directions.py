@@ -299,14 +299,8 @@ def craft_unclipped(state: Any, step: Array, theta: Array) -> Directions:
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
     """Returns the memory after another iterate, with each canary's largest cosine updated.
 
-    A canary's cosine at this iterate is that of its direction with the move to the iterate, theta_{t-1} -
-    theta_t, minus `momentum` times the previous move.
-
-    Args:
-      state: the directions' keys, the directions if they stay in memory, and the momentum.
-      seen: the previous iterate, the move to it, and the largest cosines so far.
-      step: not used.
-      released: the iterate (p,) after the step.
+    The cosine at this iterate is with the move to it, theta_{t-1} - theta_t, minus `momentum` times the
+    previous move.
     """
     moved = seen.theta - released
     unit = _scale_to_unit(moved - state.momentum * seen.moved)
@@ -321,10 +315,7 @@ def _scale_to_unit(displacement: Array) -> Array:
 
 
 def _draw_cosines(keys: Array, unit: Array) -> Array:
-    """Returns the cosines (K,) of the directions of K keys with a unit vector (p,).
-
-    It draws one direction at a time, so memory never contains (K, p) values.
-    """
+    """Returns the cosines (K,) of the directions of K keys with a unit vector (p,), one at a time."""
 
     def draw_cosine(key: Array) -> Array:
         return jnp.vdot(mechanism.draw_unit_direction(key, unit), unit)

@@ -58,11 +58,30 @@ class Loss(AdversaryFields):
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         canaries = knowledge.canaries
-        if canaries == 1:
-            return flipped_label(loss, features, labels, classes)
         allowed = f"at most {len(labels)}, the number of examples"
         require(canaries <= len(labels), f"`canaries` must be {allowed}, got {canaries}")
-        return flipped_labels(loss, features, labels, classes, canaries)
+
+        def mislabel(key: Array, indices: Array) -> Example:
+            """Returns examples, each with a uniformly drawn wrong label."""
+            # Adding 1 to classes - 1, modulo classes, never gives the true label.
+            shift_key = jax.random.fold_in(key, 1)
+            shifts = jax.random.randint(shift_key, indices.shape, 1, classes)
+            return features[indices], (labels[indices] + shifts) % classes
+
+        def draw_one(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+            index_key = jax.random.fold_in(key, 0)
+            index = jax.random.randint(index_key, (), 0, len(labels))
+            return mislabel(key, index)
+
+        def draw_several(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+            index_key = jax.random.fold_in(key, 0)
+            indices = jax.random.choice(index_key, len(labels), (canaries,), replace=False)
+            return mechanism.Examples(*mislabel(key, indices))
+
+        if canaries == 1:
+            craft = _CraftGradient(loss)
+            return Adversary(draw_one, craft, _ScoreByLoss(loss), reads_theta=True)
+        return inserted_examples(loss, draw_several, canaries)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,46 +214,6 @@ def inserted_examples(
 def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
     """Returns the same examples at every step. The mechanism takes their gradients at theta."""
     return state.examples
-
-
-def flipped_labels(
-    loss: ExampleLoss, features: Array, labels: Array, classes: int, canaries: int
-) -> Adversary:
-    """Returns the adversary of K distinct examples, each with a uniformly drawn wrong label.
-
-    Args:
-      loss: (theta, (features, label)) -> the loss of a single example.
-      features: (N, ...) the training examples' features.
-      labels: (N,) their labels, from 0 to classes - 1.
-      classes: the number of classes.
-      canaries: K.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Draws examples, and adds 1 to classes - 1 to each label, modulo classes: never the true label."""
-        shape = (canaries,)
-        index_key = jax.random.fold_in(key, 0)
-        indices = jax.random.choice(index_key, len(labels), shape, replace=False)
-        shifts = jax.random.randint(jax.random.fold_in(key, 1), shape, 1, classes)
-        return mechanism.Examples(features[indices], (labels[indices] + shifts) % classes)
-
-    return inserted_examples(loss, init, canaries)
-
-
-def flipped_label(loss: ExampleLoss, features: Array, labels: Array, classes: int) -> Adversary:
-    """Returns the adversary of a single random training example with a uniformly drawn wrong label.
-
-    Its gradient at the current model is inserted and clipped as in training. The score is minus its loss on
-    the final model, which training on it lowers. The arguments are those of `flipped_labels`.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
-        """Draws an example, and adds 1 to classes - 1 to its label, modulo classes: never the true label."""
-        index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))
-        shift = jax.random.randint(jax.random.fold_in(key, 1), (), 1, classes)
-        return features[index], (labels[index] + shift) % classes
-
-    return Adversary(init, _CraftGradient(loss), _ScoreByLoss(loss), reads_theta=True)
 
 
 @dataclasses.dataclass(frozen=True)

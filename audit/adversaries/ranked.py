@@ -169,11 +169,7 @@ class _RankExamples:
     fresh: int
 
     def __call__(self, state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the counts (K,).
-
-        Canaries are at random places among the fresh examples. All are scored in the same way, block by
-        block.
-        """
+        """Returns the counts (K,). Canaries are at random places among the fresh examples."""
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh, self.canaries, total)
         block = min(_BLOCK, total)
@@ -200,9 +196,8 @@ class _RankExamples:
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws the distinct places (K,) of a run's canaries among all `total` scored examples.
 
-    A compiled program may round an example's score by its place in a block. With fixed places for canaries,
-    such a difference could break a tie, and canaries would not be exchangeable with fresh examples. At random
-    places they are exchangeable despite rounding.
+    A compiled program may round an example's score by its place in a block, which could break a tie. At
+    random places, canaries and fresh examples are exchangeable despite rounding.
     """
     # Fresh examples use `fold_in` with the first place of a block, which is less than `total`.
     place_key = jax.random.fold_in(fresh_key, total)

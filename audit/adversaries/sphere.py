@@ -176,17 +176,11 @@ def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
 def _fold_blocks(
     keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]
 ) -> Tree:
-    """Sums a function over blocks of coordinates of K directions and of u, drawing each block in turn.
+    """Returns the total of a function over blocks of coordinates of K directions and of u.
 
-    Args:
-      keys: the keys of the directions' blocks, (K, blocks).
-      u: a vector (p,).
-      start: the total before the first block.
-      add: (total, a block of the directions (K, B), a block of u (B,)) -> the next total. The directions are
-        normal vectors, not yet scaled to length 1. Entries beyond p are 0.
-
-    Returns:
-      The total after the last block.
+    It draws each block in turn from keys (K, blocks). `add` maps (total, a block of the directions (K, B), a
+    block of u (B,)) to the next total. The directions are normal vectors, not yet scaled to length 1. Entries
+    beyond p are 0.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -209,9 +203,9 @@ def _fold_blocks(
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    Newton's iteration X <- X (2 I - G X) only needs products. LAPACK hangs on a CPU if several devices of a
-    process call it. The first X is the multiple of I with the smallest error |I - G X| for all eigenvalues
-    within `_eigenvalue_limits`. The iteration ends at an error of _INVERSION_ERROR.
+    Newton's iteration X <- X (2 I - G X) only needs products, since LAPACK hangs on a CPU if several devices
+    of a process call it. The first X is the multiple of I with the smallest error |I - G X| for all
+    eigenvalues within `_eigenvalue_limits`.
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
@@ -229,12 +223,12 @@ def _inverse(gram: Array, parameters: int) -> Array:
 
 
 def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
-    """Returns (low, high), limits of the eigenvalues of the Gram matrix of K directions of R^p.
+    """Returns (low, high), limits of the eigenvalues of the Gram matrix of K uniform unit vectors of R^p.
 
-    The directions are uniformly random unit vectors. In the limit of large p, eigenvalues are between (1 -
-    s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur). These limits are wider by six times the scale
-    of the edges' fluctuations (Johnstone 2001, Theorem 1.1). But the lower limit is at least _MIN_EDGE * (1 -
-    s)^2, since in small dimensions the fluctuations may exceed it.
+    For large p, eigenvalues are between (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur).
+    These limits are wider by six times the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1).
+    The lower limit is at least _MIN_EDGE * (1 - s)^2, since in small dimensions the fluctuations may exceed
+    it.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)
@@ -256,10 +250,7 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
 
     The projection of u onto all directions is V' w, of squared length (V u)' w. The part of direction k
     orthogonal to the others has the squared length 1 / H_kk, and the dot product w_k / H_kk with u. So u's
-    component along that part has the squared length w_k^2 / H_kk.
-
-    The cosine is 0 if the part of u orthogonal to the others is 0. The keys (K, blocks) give the directions
-    block by block.
+    component along that part has the squared length w_k^2 / H_kk. The cosine is 0 if the part of u is 0.
     """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
