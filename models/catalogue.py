@@ -26,10 +26,10 @@ from audit.tasks.task import (
     Task,
 )
 from models.data import tables
-from models.data.clients import Form, dirichlet, one_each, read_clients, select
+from models.data.clients import dirichlet, one_each, read_clients, select
 from models.data.images import CIFAR10, FASHION_MNIST, load_examples, load_images, load_shirts
 from models.data.shakespeare import load_shakespeare
-from models.data.sources import Recipe
+from models.data.sources import Form, Recipe
 
 if TYPE_CHECKING:
     from audit.tasks.model import Model
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", Task, FederatedTask)
 
-EMNIST = Form("EMNIST by writer", (28, 28), "f4", label_shape=(), classes=62)
+EMNIST = Form("EMNIST by writer", (28, 28), "f4", classes=62)
 # A sentence's tokens: 1 to 10,000 for words by frequency, then begin, end and unknown; 0 is padding.
 STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), classes=10_004)
 

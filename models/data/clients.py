@@ -1,32 +1,13 @@
 """Data sets with examples that belong to clients; the examples of a client are consecutive."""
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 from audit.tasks.task import Clients, Dataset, Federation, Sources
-from models.data.sources import Arrays, Recipe, load_arrays
-
-
-class Form(NamedTuple):
-    """The form of a client's examples in a file.
-
-    Attributes:
-      name: the data set's name.
-      shape: the shape of an example's features.
-      dtype: the features' type.
-      label_shape: the shape of an example's label: () for a class.
-      classes: the number of classes; labels are numbered from 0.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    label_shape: tuple[int, ...]
-    classes: int
+from models.data.sources import Arrays, Form, Recipe, check_examples, load_arrays
 
 
 def read_clients(form: Form, file: str | None, number: int) -> Federation:
@@ -62,16 +43,8 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     require(adds_up, "its counts must be the number of examples of each client, above 0")
     canonical = {"counts": counts}
     for split in ("", "test_") if "test_labels" in raw else ("",):
-        features = raw[f"{split}features"]
-        labels = raw[f"{split}labels"]
-        fits = features.shape[1:] == form.shape and features.dtype == form.dtype
-        found = f"{features.dtype} {features.shape}"
-        require(fits, f"{split}features is {found}, not {form.dtype} (n, *{form.shape})")
-        fits = labels.shape == (len(features), *form.label_shape)
-        fits = fits and bool(np.isin(labels, range(form.classes)).all())
-        needed = f"numbers from 0 to {form.classes - 1} of shape (n, *{form.label_shape})"
-        require(fits, f"{split}labels must be {needed}")
-        canonical |= {f"{split}features": features, f"{split}labels": labels.astype("<i4")}
+        features, labels = check_examples(form, raw, f"{split}features", f"{split}labels")
+        canonical |= {f"{split}features": features, f"{split}labels": labels}
     return canonical
 
 

@@ -14,7 +14,15 @@ import numpy as np
 
 from audit.errors import require
 from audit.tasks.task import Dataset, Sources
-from models.data.sources import Arrays, Package, ReadSplit, Recipe, load_arrays
+from models.data.sources import (
+    Arrays,
+    Form,
+    Package,
+    ReadSplit,
+    Recipe,
+    check_examples,
+    load_arrays,
+)
 
 SHIRTS = 0, 6  # labels of T-shirts and of shirts
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
@@ -88,24 +96,15 @@ def load_shirts(sources: Sources) -> Dataset:
     return images._replace(features=features, labels=is_shirt)
 
 
-def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """Returns a data set's four arrays in canonical form: uint8 images of this shape and int32 labels.
-
-    Raises InputError if an array is missing or does not fit.
-    """
+def _make_canonical(form: Form, raw: Arrays) -> Arrays:
+    """Returns a data set's four arrays in canonical form; raises InputError if they do not fit."""
     canonical = {}
     for split in ("train", "test"):
-        images = raw[f"{split}_images"]
-        labels = raw[f"{split}_labels"]
-        fits = images.dtype == np.uint8 and images.shape[1:] == shape and len(images) > 0
-        found = f"{images.dtype} {images.shape}"
-        require(fits, f"{split}_images is {found}, not uint8 (n, {', '.join(map(str, shape))})")
-        fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
-        fits = fits and bool(np.isin(labels, range(10)).all())  # both data sets have ten classes
-        require(fits, f"{split}_labels are not {len(images):,} integers from 0 to 9")
+        images, labels = check_examples(form, raw, f"{split}_images", f"{split}_labels")
+        require(len(images) > 0, f"{split}_images is empty")
         # In C order and writable, whatever the source: arrays over a file's bytes are read-only.
         canonical[f"{split}_images"] = np.require(images, requirements=("C", "W"))
-        canonical[f"{split}_labels"] = labels.astype("<i4")
+        canonical[f"{split}_labels"] = labels
     return canonical
 
 
@@ -182,7 +181,7 @@ def _find_places(split: str, count: int) -> np.ndarray:
 
 CIFAR10 = Recipe(
     "cifar10",
-    make_canonical=partial(_make_canonical, shape=(32, 32, 3)),
+    make_canonical=partial(_make_canonical, Form("CIFAR-10", (32, 32, 3), "u1")),
     read_prepared=_read_prepared,
     checksum="dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
     package=Package(
@@ -194,7 +193,7 @@ CIFAR10 = Recipe(
 )
 FASHION_MNIST = Recipe(
     "fashion_mnist",
-    make_canonical=partial(_make_canonical, shape=(28, 28)),
+    make_canonical=partial(_make_canonical, Form("Fashion-MNIST", (28, 28), "u1")),
     read_prepared=_read_prepared,
     checksum="03c301569b88ee15b40e871aedb1571bee2ea01ba94647a8739406e8717ecfe1",
     package=Package(

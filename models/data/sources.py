@@ -78,6 +78,43 @@ class Recipe(NamedTuple):
     hint: str = "name a file with `data_file` or a prepared TFDS folder with `tfds_dir`"
 
 
+class Form(NamedTuple):
+    """The form of examples in a file.
+
+    Attributes:
+      name: the data set's name.
+      shape: the shape of an example's features.
+      dtype: the features' type.
+      label_shape: the shape of an example's label: () for a class.
+      classes: the number of classes; labels are numbered from 0.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    label_shape: tuple[int, ...] = ()
+    classes: int = 10
+
+
+def check_examples(
+    form: Form, raw: Arrays, features_name: str, labels_name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns features (n, ...) and int32 labels (n, ...); raises InputError if they do not fit."""
+    features = raw[features_name]
+    labels = raw[labels_name]
+    dtype = np.dtype(form.dtype)
+    fits = features.shape[1:] == form.shape and features.dtype == dtype
+    needed = f"{dtype} (n, *{form.shape}), got {features.dtype} {features.shape}"
+    require(fits, f"{features_name} must be {needed}")
+    is_class = np.isin(labels, range(form.classes)).all()
+    is_integer = np.issubdtype(labels.dtype, np.integer)
+    fits = labels.shape == (len(features), *form.label_shape)
+    fits = fits and is_integer and bool(is_class)
+    needed = f"integers from 0 to {form.classes - 1} of shape {(len(features), *form.label_shape)}"
+    require(fits, f"{labels_name} must be {needed}")
+    return features, labels.astype("<i4")
+
+
 class LoadedArrays(NamedTuple):
     """Canonical arrays by name, a line about their origin, and their checksum."""
 
