@@ -26,7 +26,7 @@ from audit.errors import InputError, number, require, require_no_cycle, shown
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
-from audit.mechanism.ensemble import MOST_PROGRAMS
+from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.fields import declared
 from audit.settings.make import Usual, make_setting
@@ -71,7 +71,7 @@ class _Computed:
     functions: Any = dataclasses.field(compare=False)
 
 
-@functools.lru_cache(MOST_PROGRAMS)
+@functools.lru_cache(MAX_PROGRAMS)
 def _share(computed: _Computed) -> Any:
     """Returns the first functions with the same programs."""
     return computed.functions

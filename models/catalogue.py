@@ -1,4 +1,4 @@
-"""The models of the repository, a row each: its data, its hyperparameters and its clients.
+"""The models of the repository, a row each: data, hyperparameters and clients.
 
 The hyperparameters are the hidden-state paper's (Table 2). Importing this module starts no JAX.
 """
@@ -26,10 +26,10 @@ from audit.tasks.task import (
     Task,
 )
 from models.data import tables
-from models.data.clients import Form, dirichlet, one_each, read_clients, select
+from models.data.clients import dirichlet, one_each, read_clients, select
 from models.data.images import CIFAR10, FASHION_MNIST, load_examples, load_images, load_shirts
 from models.data.shakespeare import load_shakespeare
-from models.data.sources import Recipe
+from models.data.sources import Form, Recipe
 
 if TYPE_CHECKING:
     from audit.tasks.model import Model
@@ -37,19 +37,20 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", Task, FederatedTask)
 
-EMNIST = Form("EMNIST by writer", (28, 28), "f4", label_shape=(), classes=62)
+EMNIST = Form("EMNIST by writer", (28, 28), "f4", classes=62)
 # A sentence's tokens: 1 to 10,000 for words by frequency, then begin, end and unknown; 0 is padding.
 STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), classes=10_004)
 
 
 def task(model: str) -> Task:
-    """Returns the task of a model that trains on examples; raises InputError, which says why, for others."""
-    return _find_row(model, TASKS, "it trains on clients' examples alone, see ./run.sh federated")
+    """Returns the task of a model that trains on examples; raises InputError with a reason for others."""
+    why_not = "it only trains on clients' examples, see ./run.sh federated"
+    return _find_row(model, TASKS, why_not)
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task of a model that trains on clients; raises InputError, with a reason, for any other."""
-    why_not = "only the images of a whole data set are dealt to clients"
+    """Returns the task of a model that trains on clients; raises InputError with a reason for others."""
+    why_not = "clients only get images of a whole data set"
     return _find_row(model, FEDERATED_TASKS, why_not)
 
 
@@ -63,15 +64,10 @@ def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function that makes a model, and imports the model's module only when it is called.
+    """Returns a function from the shape of an example to the model, made once for each shape.
 
-    Args:
-      name: "module:function" within `models`. The function takes the number of features, `n_features`, if an
-        example is a vector.
-      fixed: the function's other arguments.
-
-    Returns:
-      make(shape of an example) -> the model, made once for each shape.
+    It imports the model's module when it is first called. `name` is "module:function" within `models`. The
+    function takes `fixed`, and the number of features `n_features` if an example is a vector.
     """
     module_name, _, function_name = name.partition(":")
 
@@ -86,7 +82,7 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
 
 
 def _load_features(sources: Sources) -> Dataset:
-    """Loads the features of CIFAR-10's images by a frozen body, whose module starts JAX."""
+    """Loads the features of CIFAR-10's images by a frozen body. Its module starts JAX."""
     from models.mobilenet import load_features
 
     return load_features(sources)
@@ -95,8 +91,8 @@ def _load_features(sources: Sources) -> Dataset:
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
     """Loads images and deals the training images to `setting.clients` clients; the others are the test.
 
-    A class's images are divided by proportions from a Dirichlet(alpha) law: the smaller `setting.alpha`, the
-    fewer clients get most of a class. For 0 clients every example is a client of its own.
+    The smaller `setting.alpha`, the fewer clients get most of a class. For 0 clients every example is a
+    client.
     """
     images = load_images(recipe, sources)
     dataset = load_examples(recipe, sources)
@@ -107,14 +103,14 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
 
 
 def _load_roles(setting: Dealing, sources: Sources) -> Federation:
-    """Loads Shakespeare's roles as clients: the `setting.clients` roles that say most, or all if it is 0."""
+    """Loads Shakespeare's largest `setting.clients` roles as clients, or all roles if it is 0."""
     roles = load_shakespeare(sources)
     by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
 def _load_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
-    """Loads the first `setting.clients` clients of a file that the user names, or all if it is 0."""
+    """Loads the first `setting.clients` clients of the user's file, or all if it is 0."""
     return read_clients(form, sources.data_file, setting.clients)
 
 
@@ -144,7 +140,7 @@ _TWO_LAYER_CURVATURE = Curved(
 def _describe(
     recipe: Recipe, label: str, load: Callable[[Sources], Dataset], examples: DataShape
 ) -> Data:
-    """Returns the description, for tasks, of a data set that is used just as it is fetched."""
+    """Returns the description, for tasks, of a data set that is used as fetched."""
     return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
 
 
@@ -172,7 +168,7 @@ _SHIRTS = _FASHION_MNIST._replace(
     load=load_shirts,
     examples=DataShape(12_000, (784,), "f4"),
 )
-# Computed features differ in their last bits between machines: they have no checksum.
+# Computed features differ in their last bits between machines, so they have no checksum.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,

@@ -28,7 +28,7 @@ class ConvNet(nn.Module):
 
     Attributes:
       pool: the pooling after each convolution, which halves the image.
-      activate: the activation after each pooling, and after each dense layer but the last.
+      activate: the activation after each pooling, and after each dense layer except the last.
     """
 
     pool: Callable[[Array], Array] = max_pool
@@ -50,8 +50,8 @@ class ConvNet(nn.Module):
 def convnet() -> Model:
     """Makes the LeNet-style network for CIFAR-10, of 62,006 parameters.
 
-    It has two 5x5 convolutions with max-pooling and three dense layers (hidden-state paper, Table 2;
-    Errata H9).
+    It has two 5x5 convolutions with max-pooling and three dense layers (hidden-state paper, Table 2; Errata
+    H9).
     """
     image = jnp.zeros((32, 32, 3), jnp.uint8)
     return flat_model(ConvNet(), image, cross_entropy)
@@ -79,13 +79,10 @@ class EmnistCNN(nn.Module):
 
 
 def emnist_cnn() -> Model:
-    """Makes the network for EMNIST's characters (Reddi et al., 2020).
+    """Makes the network for EMNIST's characters (Reddi et al., 2020), of 1,206,590 parameters.
 
-    It has 3x3 convolutions to 32 and 64 channels, max-pooling, and dense layers of 128 and 62: 1,206,590
-    parameters.
-
-    The paper's dropout, before the dense layers and between them, is left out: an audited client's update is
-    a function of its data and of the weights that it starts from.
+    It has 3x3 convolutions to 32 and 64 channels, max-pooling, and dense layers of 128 and 62. We leave out
+    the paper's dropout, since an audited client's update is a function of its data and its initial weights.
     """
     image = jnp.zeros((28, 28), jnp.float32)
     return flat_model(EmnistCNN(), image, cross_entropy)
@@ -95,7 +92,7 @@ class Block(nn.Module):
     """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
 
     It is ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions, each with a norm. The
-    shortcut is x itself where the shape stays, else a 1x1 convolution with a norm.
+    shortcut is x if the shape stays, else a 1x1 convolution with a norm.
     """
 
     features: int
@@ -136,9 +133,8 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm, within a module's compact method.
 
-    At stride 1 the convolution keeps the image's size. It needs no bias: the norm has one. The norm has 32
-    groups of channels, or as many as channels if these are fewer, and normalises all pixels of a group
-    together. Its axes are given because Flax by default takes the first axis to be that of a batch.
+    The norm provides the bias. It has at most 32 groups of channels, and normalises all pixels of a group
+    together. Its axes are given, since Flax assumes by default that the first axis is a batch.
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)

@@ -1,7 +1,6 @@
-"""Dense networks.
+"""Dense networks of the hidden-state paper (Table 2, Remark 2 and Figure 13; Errata H9) and the LiDP paper.
 
-They are those of the hidden-state paper (its Table 2, Remark 2 and Figure 13; Errata H9) and of the LiDP
-paper (Section 6 and Appendix F.1).
+In the LiDP paper they are in Section 6 and Appendix F.1.
 """
 
 import math
@@ -17,9 +16,9 @@ from audit.tasks.model import Model, flat_model
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.layers import normalised
 
-_BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no features longer than the norm
+_BELOW_1 = 1 - 1e-6  # keeps features within the norm after rounding to float32
 TWO_LAYER_WIDTH = 64
-# The largest norm of features for which no softmax gradient is longer than 1.
+# The largest norm of features that limits softmax gradients to norm 1.
 SOFTMAX_NORM = 0.5**0.5
 Activation = Callable[[Array], Array]
 Criterion = Callable[[Array, Array], Array]
@@ -46,8 +45,8 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (outputs,) of features (n,)."""
-        # The order in which the two layers are made matters: Flax numbers them by it, and draws their initial
-        # weights by number. The scores in tests/system/golden belong to this order.
+        # The order of these two lines matters: Flax numbers the layers by it, and draws their initial weights
+        # by number. The scores in tests/system/golden belong to this order.
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
         return output_layer(self.activation(hidden_layer(x)))
@@ -62,12 +61,12 @@ def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
 
 
 def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Computes the loss and saves what its gradient needs."""
+    """Computes the loss and saves (logits, label) for the gradient."""
     return two_logit_cross_entropy(logits, label), (logits, label)
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Returns the logits' gradient (-r, r) with r = sigmoid(margin) - label; the label has none."""
+    """Returns the logits' gradient (-r, r) with r = sigmoid(margin) - label, and None for the label."""
     logits, label = saved
     residual = cotangent * (jax.nn.sigmoid(logits[1] - logits[0]) - label)
     return jnp.stack([-residual, residual]), None
@@ -82,29 +81,29 @@ def fcnn(n_features: int = 8) -> Model:
 
 
 def tanh_fcnn(n_features: int = 8) -> Model:
-    """Makes the smooth twin of `fcnn`, with tanh in place of ReLU."""
+    """Makes the smooth twin of `fcnn`, with tanh instead of ReLU."""
     return _make(FCNN(activation=nn.tanh), n_features, two_logit_cross_entropy)
 
 
 def gelu_fcnn(n_features: int = 8) -> Model:
-    """Makes another smooth twin of `fcnn`, with GELU in place of ReLU."""
+    """Makes another smooth twin of `fcnn`, with GELU instead of ReLU."""
     return _make(FCNN(activation=nn.gelu), n_features, two_logit_cross_entropy)
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) so that their norm is below `norm`.
+    """Scales features (n,) to a norm below `norm`.
 
-    Longer features are shortened to `norm`; then all are multiplied by 1 - 1e-6, against rounding.
+    Longer features are shortened to `norm`. Then all are multiplied by 1 - 1e-6, because of rounding.
     """
     length = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(length, norm))
 
 
 class TwoLayer(nn.Module):
-    """A smooth two-layer network whose second layer is fixed: features (n,) -> a logit (1,).
+    """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
 
-    f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1.
-    Only the w_j are trained, h n parameters. Features longer than 1 are shortened to length 1.
+    f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1. Only the
+    w_j are trained, h n parameters. Features longer than 1 are shortened to length 1.
 
     Attributes:
       width: h, the number of hidden units.
@@ -114,20 +113,15 @@ class TwoLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logit (1,) of a feature vector (n,), which is first shortened to norm 1 if longer."""
+        """Returns the logit (1,) of features (n,)."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(self.width, use_bias=False)(x))
-        # The second layer is fixed: weights 1 / sqrt(width) for the first half of the units, and
-        # -1 / sqrt(width) for the other half.
         signs = jnp.where(jnp.arange(self.width) < self.width // 2, 1.0, -1.0)
         return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(self.width)
 
 
 def two_layer_tanh(n_features: int) -> Model:
-    """Makes a network of 64 tanh units with the logistic loss, whose second layer is fixed.
-
-    It has 64 n_features parameters, those of the first layer. Features longer than 1 are shortened to 1.
-    """
+    """Makes the network `TwoLayer` of 64 units, 64 n_features parameters, with the logistic loss."""
     return _make(TwoLayer(), n_features, _one_logit_cross_entropy)
 
 
@@ -139,8 +133,7 @@ def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
 def wide_fcnn(n_features: int = 8) -> Model:
     """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
-    It has hidden layers of 64 and 32 units with ReLU, and a single logit. With the data set's 8 features it
-    has 2,689 parameters.
+    It has hidden layers of 64 and 32 units with ReLU, and a single logit: 2,689 parameters for 8 features.
     """
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
@@ -162,14 +155,14 @@ def logistic(n_features: int) -> Model:
 def least_squares(n_features: int) -> Model:
     """Makes a linear regression without an intercept, of n_features parameters.
 
-    With weights w, the loss of features x and target y is (w'x - y)^2 / 2. Its second derivative in w'x is
-    1. With weight decay it is a ridge regression.
+    With weights w, the loss of features x and target y is (w'x - y)^2 / 2. Its second derivative in w'x is 1.
+    With weight decay it is a ridge regression.
     """
     return _make(nn.Dense(1, use_bias=False), n_features, _half_square)
 
 
 def head(n_features: int) -> Model:
-    """Makes a new last layer for a pretrained network, to be trained alone on the network's features.
+    """Makes the last layer of a pretrained network, to train only on the network's features.
 
     It is a dense layer of 10 (n_features + 1) parameters, with softmax cross entropy.
     """
@@ -191,9 +184,9 @@ class SoftmaxHead(nn.Module):
 def softmax_head(n_features: int) -> Model:
     """Makes a last layer for a pretrained network's features, without a bias, with softmax cross entropy.
 
-    Features longer than `SOFTMAX_NORM`, 1 / sqrt(2), are shortened to it. So no example's gradient is longer
-    than 1: it is the outer product of the features and (probabilities - one-hot label), and the norm of the
-    latter is at most sqrt(2). The layer has 10 n_features parameters.
+    Features longer than `SOFTMAX_NORM`, 1 / sqrt(2), are shortened to it. An example's gradient is the outer
+    product of the features and (probabilities - one-hot label). The norm of the latter is at most sqrt(2), so
+    the gradient's norm is at most 1. The layer has 10 n_features parameters.
     """
     return _make(SoftmaxHead(), n_features, cross_entropy)
 
@@ -201,7 +194,7 @@ def softmax_head(n_features: int) -> Model:
 def _flatten_pixels(x: Array) -> Array:
     """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged.
 
-    Floats are taken to be normalised already: so a canary that is crafted in floats can be fed in too.
+    Floats are already normalised, such as canaries that are crafted in floats.
     """
     if x.dtype != jnp.uint8:
         return x
@@ -231,10 +224,9 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes the multi-layer perceptron with ReLU and softmax cross entropy.
+    """Makes the multi-layer perceptron `MLP` with softmax cross entropy.
 
-    It takes features that are floats (n,), or images (28, 28) of uint8, which are normalised and flattened
-    first. On Fashion-MNIST it has 269,322 parameters by default.
+    On Fashion-MNIST it has 269,322 parameters by default.
 
     Args:
       n_features: n, the number of features of an example.
@@ -242,7 +234,7 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
       classes: the number of classes.
     """
     example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
-    # `_flatten_pixels` tells adversaries that craft examples which floats the first layer sees.
+    # Adversaries that craft examples use `_flatten_pixels` to find the floats at the first layer.
     return flat_model(MLP(widths, classes), example, cross_entropy, _flatten_pixels)
 
 

@@ -1,7 +1,7 @@
 """Layers of networks for images.
 
-Convolutions and pooling are channels first: processors that add and multiply whole rows of pixels are then
-fast on narrow images, as patches times a matrix.
+Convolutions and pooling are channels first. Processors that add and multiply whole rows of pixels are then
+fast on narrow images.
 """
 
 import flax.linen as nn
@@ -27,11 +27,7 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images (..., C, H, W).
-
-        The kernel has w = `window` pixels a side, and there is no padding. The convolution is computed as the
-        product of the kernel, as a matrix, with all patches.
-        """
+        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images (..., C, H, W)."""
         shape = (self.window, self.window, x.shape[-3], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
@@ -42,21 +38,20 @@ class Convolution(nn.Module):
     def unfold(self, x: Array) -> Array:
         """Lists the patches of images: (..., C, H, W) -> (..., K, L), as im2col does.
 
-        A patch is the w x w pixels, in all channels, on which a pixel of the output depends. It has K = w w C
-        values, and there is a patch for each of the L pixels of the output.
+        Each of the L output pixels has a patch: the K = w w C values of w x w pixels that it depends on.
         """
         leading_axes = x.shape[:-3]
         input_height = x.shape[-2]
         _, height, width = self.output_shape(x)
 
-        # The image is shifted by 0 to w - 1 columns, and the shifted images, cut to the output's width, are
-        # joined: (..., w C, H * width). The barrier makes XLA store them instead of making them for each row.
+        # We shift the image by 0 to w - 1 columns, cut the results to the output's width and join them:
+        # (..., w C, H * width). The barrier makes XLA store them instead of making them for each row.
         columns = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(columns, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
         flat = jax.lax.optimization_barrier(flat)
 
-        # A shift by i rows is now a slice of consecutive memory: half the time of cutting patch after patch.
+        # A shift by i rows is now a slice of consecutive memory, twice as fast as cutting patches.
         rows = [flat[..., i * width : (i + height) * width] for i in range(self.window)]
         return jnp.concatenate(rows, axis=-2)
 
@@ -64,8 +59,8 @@ class Convolution(nn.Module):
         """Returns the gradient of a loss at the images x, from its gradient at kernel.T @ unfold(x).
 
         A matrix product sums over the output's channels and the window's rows, and gives a part of the
-        gradient for each of the w columns. The parts are then shifted and added. The array of the gradients
-        at all patches would be w (H - w + 1) / H times as large as the parts.
+        gradient for each of the w columns. The parts are then shifted and added. The gradients at all patches
+        would take w (H - w + 1) / H times the memory of the parts.
 
         Args:
           kernel: (K, O), the kernel as a matrix. K counts the window's rows, its columns and the channels,
@@ -78,9 +73,9 @@ class Convolution(nn.Module):
         channels, height, width = x.shape[-3:]
         output_width = width - window + 1
 
-        # A pixel of the output depends, by row i of the window, on the image's row that is i rows further
-        # down. There is a copy of the output's gradient for each i, moved down by i rows and filled up
-        # with zeros to the image's H rows. Pixels are flat: a row is `output_width` of them.
+        # By row i of the window, an output pixel depends on the image's row i rows further down. So for each
+        # i we move a copy of the output's gradient down by i rows, and fill it up with zeros to the image's
+        # H rows. Pixels are flat: a row is `output_width` of them.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
@@ -88,14 +83,14 @@ class Convolution(nn.Module):
         shifted = [padded[..., start : start + height * output_width] for start in starts]
         gradients = jnp.concatenate(shifted, axis=-2)  # (..., w O, H (W - w + 1))
 
-        # The product sums over the window's rows i and the O channels of the output. The kernel is repeated
-        # for each image: a product in batches, which transposes nothing.
+        # The product sums over the window's rows i and the O channels of the output. Repeating the kernel for
+        # each image makes it a batched product without transpositions.
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         kernels = jnp.concatenate(kernel_rows, axis=-1)  # (w C, w O)
         parts = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape)) @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # The part of the window's column j is moved right by j pixels and filled up to the image's width W.
+        # We move the part of the window's column j right by j pixels and fill it up to the image's width W.
         no_padding = ((0, 0),) * (len(leading_axes) + 2)  # of all axes but the last
         total = jnp.zeros(())
         for j in range(window):
@@ -111,8 +106,7 @@ class Convolution(nn.Module):
 def max_pool(x: Array) -> Array:
     """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    Its gradient is faster than that of flax.linen.max_pool, which XLA computes by scattering. Equal pixels
-    share it.
+    Its gradient is faster than that of flax.linen.max_pool, a scatter in XLA. Equal pixels share it.
     """
     rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
     return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
@@ -127,8 +121,8 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    The channels are taken apart and joined: XLA on a CPU stores the result of joining, and would otherwise
-    compute it anew for each use.
+    We split and join the channels, since XLA on a CPU stores the result of joining, but would compute a
+    transposition again for each use.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)
@@ -143,8 +137,7 @@ def normalised(
 
     Args:
       pixels: (..., C) uint8.
-      mean: the mean of the pixels, scaled to [0, 1]: a number for all channels, or a tuple with each
-        channel's.
+      mean: the mean of the pixels, scaled to [0, 1]: a number for all channels, or one per channel.
       deviation: their standard deviation, likewise.
     """
     scaled = pixels.astype(jnp.float32) / 255

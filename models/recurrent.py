@@ -1,7 +1,4 @@
-"""Recurrent models of text.
-
-They are of Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020).
-"""
+"""Recurrent models of text: Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020)."""
 
 from collections.abc import Callable
 
@@ -21,9 +18,9 @@ SENTENCE_LENGTH = 20
 class LSTM(nn.Module):
     """A layer of LSTM cells, from a zero state: inputs (T, d) -> outputs (T, units).
 
-    It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias; the
-    forget gate's starts at 1, the others at 0. The products of the inputs and their kernel are formed for all
-    positions at once, so that a step of the recurrence multiplies by the recurrent kernel alone.
+    It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias. It
+    starts at 1 for the forget gate and at 0 for the others. We multiply the inputs of all positions by their
+    kernel at once. A step of the recurrence then only multiplies by the recurrent kernel.
 
     Attributes:
       units: the number of cells.
@@ -42,15 +39,7 @@ class LSTM(nn.Module):
         bias = self.param("bias", lambda key: jnp.repeat(jnp.array([0.0, 1, 0, 0]), self.units))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
-            """Advances the state by a position, by the equations of an LSTM cell.
-
-            Args:
-              state: (hidden, cell), each (units,).
-              product: (4 units,), the position's input times the kernel, with the bias.
-
-            Returns:
-              The next state, and the output at this position, which is the next hidden (units,).
-            """
+            """Advances the state (hidden, cell), each (units,), by a position; `product` is (4 units,)."""
             hidden, cell = state
             gates = product + hidden @ recurrent_kernel
             input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4)
@@ -72,7 +61,7 @@ class LanguageModel(nn.Module):
       embedding: the width of a token's embedding.
       units: the width of an LSTM.
       layers: the number of LSTMs.
-      projection: the width of a dense layer between the last LSTM and the logits; None for none.
+      projection: the width of a dense layer between the last LSTM and the logits, or None.
     """
 
     vocabulary: int
@@ -95,8 +84,7 @@ class LanguageModel(nn.Module):
 def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
     """Returns the next-token loss: a sequence's mean cross entropy over the labels that are not `padding`.
 
-    It is a mean, so that all sequences weigh the same, however long they are. A sequence of padding alone has
-    loss 0.
+    The mean gives all sequences the same weight. A sequence of only padding has loss 0.
 
     Returns:
       criterion(logits (T, V), labels (T,)) -> scalar.

@@ -1,7 +1,7 @@
 """Gradients of norm C along a single coordinate: random (GC-R) and simulated (GC-S) biased dimension.
 
-Hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. The update subtracts the gradient, so
-the score is theta_0[d] - theta_T[d] (Errata H3).
+Hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. The update subtracts the gradient, so the
+score is theta_0[d] - theta_T[d] (Errata H3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from audit.adversaries.base import (
     Expect,
     Knowledge,
     NullLaw,
-    Rehearse,
     jax,
     jnp,
     mechanism,
@@ -36,12 +35,12 @@ Simulate = Callable[["Array", "Array"], "Trajectory"]
 # (key, theta_0) -> the distinct coordinates of K canaries, (K,).
 Choose = Callable[["Array", "Array"], "Array"]
 
-_NOISY_SIMULATIONS = 4  # training runs by which GC-S ranks coordinates, where they are noisy
-_MOST_RANKED = 2**24  # float32, in which ranks are counted, is exact up to here
+_NUM_NOISY_SIMULATIONS = 4  # the number of training runs of the noisy variants of GC-S
+_MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
 
 
-# How GC-S finds the coordinate that moves least: in simulations with the training run's noise and clipping or
-# with neither, by the movement of each step or by the final model.
+# GC-S finds the coordinate that moves least in simulations with the training run's noise and clipping or with
+# neither, by the movement of each step or by the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -51,12 +50,14 @@ GC_S_VARIANTS = (
 
 
 def _choose_expect(knowledge: Knowledge) -> Expect | None:
-    """Returns what several canaries expect, None for one; raises InputError for more than coordinates."""
+    """Returns `expect` for several canaries, None for one; raises InputError for more than coordinates."""
     canaries = knowledge.canaries
     most = knowledge.model.n_parameters
-    message = f"`canaries={canaries}`: the model has {most} coordinates; give fewer"
-    require(canaries <= most, message)
-    return knowledge.expect if canaries > 1 else None
+    allowed = f"at most {most}, the number of the model's coordinates"
+    require(canaries <= most, f"`canaries` must be {allowed}, got {canaries}")
+    if canaries == 1:
+        return None
+    return knowledge.expect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +80,14 @@ class GcS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         from audit.mechanism import dpsgd  # loads JAX
 
-        is_noisy = self.gc_s.startswith("noisy")
-        hyper = knowledge.hyper if is_noisy else dpsgd.without_privacy(knowledge.hyper)
+        hyper = knowledge.hyper
+        simulations = _NUM_NOISY_SIMULATIONS
+        if self.gc_s.startswith("noiseless"):
+            hyper = dpsgd.without_privacy(hyper)
+            simulations = 1  # without noise, all are the same
         return simulated_biased_dimension(
             partial(knowledge.simulate, hyper),
-            simulations=_NOISY_SIMULATIONS if is_noisy else 1,  # without noise, all are the same
+            simulations,
             per_step=self.gc_s.endswith("per_step"),
             canaries=knowledge.canaries,
             expect=_choose_expect(knowledge),
@@ -98,12 +102,12 @@ class GcR(AdversaryFields):
     canary: ClassVar[str] = "along a random coordinate"
     description: ClassVar[str] = (
         "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
-        "score is how far the final model moved along that coordinate; where every run draws its own, the "
-        "rank of that among all other coordinates."
+        "score is how far the final model moved along that coordinate. If every run draws its own, the "
+        "score is the rank of this movement among all other coordinates."
     )
     biased: ClassVar[bool] = True
     afresh: bool = described(
-        "gc_r: every run draws coordinates of its own, all in, and ranks them among all others.",
+        "gc_r: every run draws new coordinates, all in, and ranks them among all others.",
         default=False,
     )
 
@@ -121,27 +125,46 @@ class GcR(AdversaryFields):
         if not self.afresh:
             return random_biased_dimension(canaries, expect)
         parameters = knowledge.model.n_parameters
-        few = f"give at most {parameters // 2}, half the parameters, to be ranked among others"
-        require(2 * canaries <= parameters, f"`canaries={canaries}`: {few}")
+        allowed = f"at most {parameters // 2}, half the parameters"
+        message = f"`canaries` must be {allowed}, with `afresh`, got {canaries}"
+        require(2 * canaries <= parameters, message)
         others = parameters - canaries
         require(
-            others <= _MOST_RANKED,
-            f"`afresh` ranks among at most {_MOST_RANKED:,} other coordinates, not {others:,}: drop it",
+            others <= _MAX_RANKED,
+            f"`afresh` ranks among at most {_MAX_RANKED:,} other coordinates, not {others:,}: drop it",
         )
-        return fresh_coordinates(canaries, parameters, knowledge.rehearsal())
+        rehearse = knowledge.rehearsal()
+
+        def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
+            """Trains the expected model. In every run, `draw` replaces the coordinates."""
+            values = jnp.full(canaries, clipping_norm, theta_0.dtype)
+            placeholders = jnp.arange(canaries)  # `draw` reads only their number
+            return OwnCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
+
+        return Adversary(
+            init,
+            OwnCoordinates.craft,
+            OwnCoordinates.score,
+            canaries,
+            crafts_constant=True,
+            draw=OwnCoordinates.draw,
+            null=NullLaw(
+                all_in=True, draws=others
+            ),  # a canary's coordinate is ranked among the others
+        )
 
 
 def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
-    """Returns GC-R (hidden-state paper, Algorithm 2), whose canaries are gradients along random coordinates.
+    """Returns GC-R (hidden-state paper, Algorithm 2): gradients along random coordinates.
 
     Each canary is a gradient of norm C along a coordinate of the model. The coordinates are drawn uniformly,
-    and those of several canaries are distinct. A canary's score is how far below its initial value its
-    coordinate ends; for several canaries, how far below its expected value.
+    and those of several canaries are distinct. A canary's score is how far its coordinate ends below its
+    initial value, or for several canaries below its expected value.
 
     Args:
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
-        are measured; None for a single canary.
+      expect: (craft, state, theta_0) -> the expected final model, the reference of the scores of several
+        canaries; None for a single canary.
     """
 
     def choose(key: Array, theta_0: Array) -> Array:
@@ -162,9 +185,9 @@ def simulated_biased_dimension(
     """Returns GC-S (hidden-state paper, Algorithm 3): canaries at the coordinates that training moves least.
 
     Each canary is a gradient of norm C along a coordinate. A coordinate's movement is the sum of its
-    movements in several simulated training runs. A canary's score is how far below its initial value its
-    coordinate ends; for several canaries, how far below its expected value. Its `init` raises InputError if
-    the simulated training diverges: the first such coordinate would be taken, whatever it is.
+    movements in several simulated training runs. Scores are those of `random_biased_dimension`. Its `init`
+    raises InputError if the simulated training diverges, since the movements of diverged coordinates have no
+    order.
 
     Args:
       simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
@@ -173,8 +196,8 @@ def simulated_biased_dimension(
         over all runs (Errata H4), which ranks coordinates in the same order. If False, a run's movement is
         the distance of the final model from theta_0.
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
-        are measured; None for a single canary.
+      expect: (craft, state, theta_0) -> the expected final model, the reference of the scores of several
+        canaries; None for a single canary.
     """
 
     def choose(key: Array, theta_0: Array) -> Array:
@@ -185,7 +208,7 @@ def simulated_biased_dimension(
             moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
             movements.append(moved)
         total = jnp.sum(jnp.stack(movements), axis=0)
-        if not isinstance(total, jax.core.Tracer):  # else an audit only asks for shapes
+        if not isinstance(total, jax.core.Tracer):  # an audit may only ask for shapes
             infinite = int(jnp.sum(~jnp.isfinite(total)))
             # Noiseless simulations do not clip either, and diverge sooner than the training run.
             fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
@@ -197,12 +220,12 @@ def simulated_biased_dimension(
 
 
 class BiasedDimensions(NamedTuple):
-    """What the adversary of K coordinates decides before training.
+    """The state of the adversary of K coordinates.
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      crafted: the canaries, C e_d for each coordinate d; a single one as an array (1, p).
-      expected: (K,) the values at which these coordinates are expected to end.
+      crafted: the canaries, C e_d for each coordinate d; a single canary as an array (1, p).
+      expected: (K,) the expected final values of these coordinates.
     """
 
     dimensions: Array
@@ -220,11 +243,11 @@ def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | Coordi
 def at_coordinates(choose: Choose, canaries: int, expect: Expect | None = None) -> Adversary:
     """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
-    A canary's score is expected[d] - theta_T[d]: how far below its expected value the coordinate ends. A step
-    subtracts the canary, so that an inserted canary raises it. The expected model of several canaries is
-    trained without noise, and with half of every canary, since a fair coin decides whether a canary is in.
-    theta_0[d] - theta_T[d], the score of a single canary, would be worse: it also contains what training
-    itself moves the coordinate, which is many times the noise.
+    A canary's score is expected[d] - theta_T[d]: how far the coordinate ends below its expected value. A step
+    subtracts the canary, so an inserted canary raises the score. The expected model of several canaries is
+    trained without noise and with half of every canary, since a fair coin decides whether a canary is in. The
+    score of a single canary, theta_0[d] - theta_T[d], would be worse: it also contains the movement of the
+    coordinate by training, which is many times the noise.
 
     Args:
       choose: (key, theta_0) -> distinct coordinates (K,).
@@ -239,7 +262,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect | None = None) 
             return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         crafted = mechanism.Coordinates(dimensions, values)
-        # `_craft` does not read what is expected, so that this state is enough to train with.
+        # `_craft` does not read the expected values, so we can train with this state.
         state = BiasedDimensions(dimensions, crafted, theta_0[dimensions])
         return state._replace(expected=expect(_craft, state, theta_0)[dimensions])
 
@@ -252,7 +275,7 @@ class OwnCoordinates(NamedTuple):
     Attributes:
       dimensions: (K,) the distinct coordinates.
       values: (K,) the canaries' entries there: the clipping norm C.
-      ties: the key by which ties are broken.
+      ties: the key that breaks ties.
       expected: (p,) the final model of training without noise and canaries.
     """
 
@@ -274,37 +297,6 @@ class OwnCoordinates(NamedTuple):
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns for each canary how many of the p - K coordinates without a canary moved down less, (K,).
 
-        A coordinate's movement down is expected - theta_T there, which a canary raises. Ties are broken at
-        random.
+        A coordinate's movement down is expected - theta_T, which a canary raises. Ties are broken at random.
         """
         return count_below(self.expected - theta_t, self.dimensions, self.ties)
-
-
-def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adversary:
-    """Returns the GC-R in which every run draws K distinct coordinates, each ranked among the p - K others.
-
-    Coordinates are ranked by expected - theta_T, how far below its expected value each ends (hidden-state
-    paper, Algorithm 2). A score is the number of coordinates without a canary that rank lower.
-
-    Args:
-      canaries: K, the number of canaries of a run, all in.
-      parameters: p, the number of coordinates.
-      rehearse: theta_0 (p,) -> the expected final model (p,), trained without noise and canaries.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
-        """Trains the expected model; the coordinates drawn here are replaced in every run by `draw`."""
-        values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        placeholders = jnp.arange(canaries)  # `draw` reads only their number
-        return OwnCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
-
-    return Adversary(
-        init,
-        OwnCoordinates.craft,
-        OwnCoordinates.score,
-        canaries,
-        crafts_constant=True,
-        draw=OwnCoordinates.draw,
-        # A canary's coordinate is ranked among the others.
-        null=NullLaw(all_in=True, draws=parameters - canaries),
-    )

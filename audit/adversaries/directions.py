@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Craft, Directions, Tree
 
-_TINY = 1e-30  # divides in place of a length of 0
-# The entries (K, p) of directions that stay in memory, 1 GiB; more are drawn each time they are needed.
-_MOST_KEPT = 1 << 28
+_TINY = 1e-30  # the divisor instead of a length of 0
+# The maximum number of entries (K, p) of directions that stay in memory, 1 GiB.
+_MAX_KEPT = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class OneShotCanaries(AdversaryFields):
     canary: ClassVar[str] = "the one-shot paper's random directions"
     description: ClassVar[str] = (
         "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
-        "and the model's displacement, its weights, or the largest with any step's move, as chosen."
+        "and the model's displacement or its weights, or the largest cosine with any step's move."
     )
     observe: str = described(
         "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
@@ -88,9 +88,7 @@ class OneShotCanaries(AdversaryFields):
 
     def __post_init__(self) -> None:
         is_law_known = not self.all_in or self.observe != "all"
-        require(
-            is_law_known, "`all_in` needs cosines whose law is known: drop `all_in`, or `observe`"
-        )
+        require(is_law_known, "`all_in` needs cosines of a known law: drop `all_in`, or `observe`")
 
     @property
     def inserts_all(self) -> bool:
@@ -106,19 +104,18 @@ class OneShotCanaries(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         canaries = knowledge.canaries
-        several = "one_shot compares canaries of a run; give several"
-        require(canaries > 1, f"`canaries={canaries}`: {several}")
+        require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
-            # The law of a largest cosine is not known. So coins decide which canaries are in.
+            # The law of a largest cosine is not known, so coins decide which canaries are in.
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, _ORIGINS[self.observe])
-        # `final_cosines` calls the law known only for directions that every run draws afresh. An audit of a
-        # single run knows it for directions that runs share, too. An audit of several runs does not use it.
+        # In an audit of a single run the law is known for shared directions too. An audit of several runs
+        # does not use it.
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
 
 
 class RandomDirection(NamedTuple):
-    """The canary C * u (1, p), and the model (p,) from which the final model's displacement is measured."""
+    """The canary C * u (1, p), and the origin (p,) of the final model's displacement."""
 
     gradient: Array
     origin: Array
@@ -127,28 +124,25 @@ class RandomDirection(NamedTuple):
         return self.gradient
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (1,) of the canary's direction and origin - theta_T.
-
-        The cosine is 0 if the final model theta_T is the origin.
-        """
+        """Returns the cosine (1,) of the canary's direction and origin - theta_T; 0 if these are equal."""
         direction = self.gradient[0]  # the only canary, C * u
         displacement = self.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
-        # _TINY divides in place of 0.
-        return (jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY))[None]
+        cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
+        return cosine[None]
 
 
 def initial_model(theta_0: Array) -> Array:
-    """Returns theta_0 (p,) as the origin: the displacement from it is what training changed."""
+    """Returns theta_0 (p,) as the origin: the displacement is the change by training."""
     return theta_0
 
 
 def zero_model(theta_0: Array) -> Array:
-    """Returns zeros (p,) as the origin: the displacement from them is the final weights."""
+    """Returns zeros (p,) as the origin: the displacement is minus the final weights."""
     return jnp.zeros_like(theta_0)
 
 
-# The model from which the displacement of a cosine is measured, by the vector's name.
+# The origin of the displacement, by the name of the vector.
 _ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
@@ -168,18 +162,18 @@ def random_direction(origin: Rehearse = initial_model) -> Adversary:
 
 
 class RandomDirections(NamedTuple):
-    """What an adversary of K random directions decides before training.
+    """The state of an adversary of K random directions.
 
     Attributes:
-      keys: (K,) typed keys, from each of which a direction is drawn.
-      origin: (p,) the model from which the final model's displacement is measured.
+      keys: (K,) typed keys, one per direction.
+      origin: (p,) the origin of the final model's displacement.
     """
 
     keys: Array
     origin: Array
 
     def draw(self, key: Array) -> RandomDirections:
-        """Returns the state in a run with directions of its own, drawn from the run's key."""
+        """Returns the state in a run with new directions, drawn from the run's key."""
         return self._replace(keys=jax.random.split(key, len(self.keys)))
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
@@ -190,8 +184,8 @@ class RandomDirections(NamedTuple):
 def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns CotS with K canaries: C * u_k for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine of u_k and expected - theta_T. Only the directions' keys are kept;
-    a direction is drawn from its key whenever it is needed.
+    The score of canary k is the cosine of u_k and expected - theta_T. The state has only the directions'
+    keys. Each use draws the direction again.
 
     Args:
       canaries: K.
@@ -199,7 +193,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        # Canaries do not depend on the origin, so that this state is enough to train with.
+        # Canaries do not depend on the origin, so we can train with this state.
         blank = RandomDirections(jax.random.split(key, canaries), jnp.zeros_like(theta_0))
         return blank._replace(origin=expect(craft_unclipped, blank, theta_0))
 
@@ -213,7 +207,7 @@ class OneShot(NamedTuple):
 
     Attributes:
       keys: K directions as typed keys (K,).
-      units: the drawn directions (K, p) if they are kept in memory, else (0, p).
+      units: the drawn directions (K, p) if they stay in memory, else (0, p).
       momentum: the momentum of the server's SGD, ().
     """
 
@@ -222,7 +216,7 @@ class OneShot(NamedTuple):
     momentum: Array
 
     def begin(self, theta_0: Array) -> Seen:
-        """Returns what is remembered before the first step: no move, and -1, the least possible cosine."""
+        """Returns the memory before the first step: no move, and -1, the smallest possible cosine."""
         return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(len(self.keys), -1.0))
 
     def score(self, seen: Seen, theta_t: Array, theta_0: Array) -> Array:
@@ -230,7 +224,7 @@ class OneShot(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was seen: the last iterate (p,), the move to it (p,), each canary's largest cosine so far (K,)."""
+    """The last iterate (p,), the move to it (p,), and each canary's largest cosine so far (K,)."""
 
     theta: Array
     moved: Array
@@ -246,12 +240,11 @@ def final_cosines(
 
     Args:
       canaries: K.
-      origin: theta_0 (p,) -> the model (p,) from which the displacement of the final model is measured.
-        With `initial_model`, cosines are taken with what training changed. With `zero_model`, they are taken
-        with the final weights, as in the paper; the initial weights make them smaller.
-      fresh: whether every run draws its own directions, as bounds over several runs need. Only then are the
-        cosines of canaries that are out independent between runs, each of the law of a uniform direction's
-        cosine. The adversary's null law says so.
+      origin: theta_0 (p,) -> the origin (p,) of the displacement. With `initial_model`, cosines are with the
+        change by training. With `zero_model`, they are with the final weights, as in the paper; the initial
+        weights make them smaller.
+      fresh: whether every run draws its own directions, as bounds over several runs require. Only then are
+        the cosines of canaries that are out independent between runs and of a known law.
     """
 
     def expect(craft: Craft, state: Tree, theta_0: Array) -> Array:
@@ -262,29 +255,29 @@ def final_cosines(
     )
 
 
-def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:
+def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MAX_KEPT) -> Adversary:
     """Returns one-shot canaries, each scored by the largest cosine of its direction with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
     that paper takes the step's noisy mean instead. For Optax's SGD with momentum, the noisy mean points along
-    the move less `momentum` times the previous move, so that a `momentum` above 0 gives Algorithm 3.
+    the move minus `momentum` times the previous move. So a `momentum` above 0 gives Algorithm 3.
 
     Args:
       canaries: K.
       momentum: the momentum of the server's SGD, or 0 for cosines with the moves themselves.
-      most_kept: the largest number K * p of entries for which the directions stay in memory. If there are
-        more, the directions are drawn anew at each step.
+      most_kept: the maximum number K * p of entries of directions that stay in memory. Above it, each step
+        draws the directions again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
         """Draws the keys of K directions, and the directions if all K * p entries may stay in memory."""
         keys = jax.random.split(key, canaries)
-        stored = canaries if canaries * theta_0.size <= most_kept else 0  # all directions, or none
+        stored = canaries if canaries * theta_0.size <= most_kept else 0
 
         def draw(direction_key: Array) -> Array:
             return mechanism.draw_unit_direction(direction_key, theta_0)
 
-        # One after the other, so that only the result is in memory.
+        # One after the other, to keep only the result in memory.
         units = jax.lax.map(draw, keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
 
@@ -304,16 +297,10 @@ def craft_unclipped(state: Any, step: Array, theta: Array) -> Directions:
 
 
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
-    """Returns what is remembered after another iterate, with each canary's largest cosine updated.
+    """Returns the memory after another iterate, with each canary's largest cosine updated.
 
-    A canary's cosine at this iterate is that of its direction with the move to the iterate,
-    theta_{t-1} - theta_t, less `momentum` times the previous move.
-
-    Args:
-      state: the directions' keys, the directions if they stay in memory, and the momentum.
-      seen: the previous iterate, the move to it, and the largest cosines so far.
-      step: the number of the step, which is not read.
-      released: the iterate (p,) after the step.
+    The cosine at this iterate is with the move to it, theta_{t-1} - theta_t, minus `momentum` times the
+    previous move.
     """
     moved = seen.theta - released
     unit = _scale_to_unit(moved - state.momentum * seen.moved)
@@ -323,15 +310,12 @@ def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
 
 
 def _scale_to_unit(displacement: Array) -> Array:
-    """Returns the displacement at length 1; 0 where there is none."""
+    """Returns the displacement at length 1; 0 for a displacement of 0."""
     return displacement / jnp.maximum(jnp.linalg.norm(displacement), _TINY)
 
 
 def _draw_cosines(keys: Array, unit: Array) -> Array:
-    """Returns the cosines (K,) of the directions of K keys with a unit vector (p,).
-
-    One direction is drawn at a time, so that (K, p) is never in memory.
-    """
+    """Returns the cosines (K,) of the directions of K keys with a unit vector (p,), one at a time."""
 
     def draw_cosine(key: Array) -> Array:
         return jnp.vdot(mechanism.draw_unit_direction(key, unit), unit)

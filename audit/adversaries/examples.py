@@ -1,11 +1,11 @@
 """Canaries that are examples: their own gradients are inserted, and their losses give the scores.
 
 The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
-Data poisoning (LiDP paper, Section 6 and Appendix F) takes examples along directions in which the data hardly
-vary, so that nothing else in training moves the model there. The directions are right singular vectors of the
-centred data with the smallest singular values; an example is scale * direction + mean, or only scale *
-direction, as the LiDP paper's text has it (Errata L10). ClipBKD (Jagielski et al., 2020) has a single
-canary, along the last direction; lifted to many canaries, it draws directions.
+Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance, since
+other examples hardly move the model there. The directions are right singular vectors of the centred data with
+the smallest singular values. An example is scale * direction + mean, or only scale * direction as in the LiDP
+paper's text (Errata L10). ClipBKD (Jagielski et al., 2020) has a single canary, along the last direction; to
+get many canaries, we draw directions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Example = tuple["Array", "Array"]
 ExampleLoss = Callable[["Array", Example], "Array"]
 FindPrincipal = Callable[[], "Principal"]  # () -> the principal directions of the data
-_BLOCK = 4096  # the number of examples that are turned into float64 at once
+_BLOCK = 4096  # the number of examples converted to float64 at once
 _POISON_LABEL = 5  # the label of poisoned examples, as in the LiDP paper's code (Errata L10)
 
 
@@ -58,30 +58,49 @@ class Loss(AdversaryFields):
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         canaries = knowledge.canaries
+        allowed = f"at most {len(labels)}, the number of examples"
+        require(canaries <= len(labels), f"`canaries` must be {allowed}, got {canaries}")
+
+        def mislabel(key: Array, indices: Array) -> Example:
+            """Returns examples, each with a uniformly drawn wrong label."""
+            # Adding 1 to classes - 1, modulo classes, never gives the true label.
+            shift_key = jax.random.fold_in(key, 1)
+            shifts = jax.random.randint(shift_key, indices.shape, 1, classes)
+            return features[indices], (labels[indices] + shifts) % classes
+
+        def draw_one(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+            index_key = jax.random.fold_in(key, 0)
+            index = jax.random.randint(index_key, (), 0, len(labels))
+            return mislabel(key, index)
+
+        def draw_several(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+            index_key = jax.random.fold_in(key, 0)
+            indices = jax.random.choice(index_key, len(labels), (canaries,), replace=False)
+            return mechanism.Examples(*mislabel(key, indices))
+
         if canaries == 1:
-            return flipped_label(loss, features, labels, classes)
-        fewer = f"there are {len(labels)} examples; give fewer"
-        require(canaries <= len(labels), f"`canaries={canaries}`: {fewer}")
-        return flipped_labels(loss, features, labels, classes, canaries)
+            craft = _CraftGradient(loss)
+            return Adversary(draw_one, craft, _ScoreByLoss(loss), reads_theta=True)
+        return inserted_examples(loss, draw_several, canaries)
 
 
 @dataclasses.dataclass(frozen=True)
 class Poisoned(AdversaryFields):
-    """Data poisoning: examples along directions in which the data hardly vary, as in ClipBKD.
+    """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    By default the fields are those of the LiDP paper's code, for 784 pixels (Errata L10). They have no flags:
-    the LiDP paper's sweep sets them. The principal directions first_direction, ..., end_direction - 1 are
-    counted from 0 by falling singular value.
+    The defaults are those of the LiDP paper's code, for 784 pixels (Errata L10). Only the LiDP paper's sweep
+    sets these fields, so they have no flags. The principal directions first_direction, ..., end_direction - 1
+    are counted from 0 by falling singular value.
     """
 
     name: ClassVar[str] = "poisoned"
-    canary: ClassVar[str] = "examples along directions in which the data hardly vary"
+    canary: ClassVar[str] = "examples along directions of small variance"
     description: ClassVar[str] = (
-        "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
-        "vary, all of one label. A score is minus the final model's loss on such an example."
+        "Poisoned data: inserts the gradients of examples along directions of small variance in the data, "
+        "all with the same label. A score is minus the final model's loss on such an example."
     )
     loss_score: str = described(
-        "Minus the loss, or its excess over what is expected.",
+        "Minus the loss, or minus its excess over the expected loss.",
         default="loss",
         choices=("loss", "excess"),
         has_flag=False,
@@ -99,14 +118,15 @@ class Poisoned(AdversaryFields):
 
     def __post_init__(self) -> None:
         require_fields(self)
-        ends = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
+        ends = f"got {self.first_direction} and {self.end_direction}"
         is_range = self.first_direction < self.end_direction
-        require(is_range, f"{ends}: give a range of directions, counted from 0")
+        require(is_range, f"`first_direction` must be less than `end_direction`, {ends}")
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        most = knowledge.count_inputs()  # as many directions as an example has entries
-        data_have = f"`end_direction={self.end_direction}`: the data have {most} directions"
-        require(self.end_direction <= most, f"{data_have}; give at most {most}")
+        most = knowledge.count_inputs()  # a direction per entry of an example
+        allowed = f"at most {most}, the number of directions of the data"
+        message = f"`end_direction` must be {allowed}, got {self.end_direction}"
+        require(self.end_direction <= most, message)
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)
         expect = knowledge.expect if self.loss_score == "excess" else None
         return poisoned_examples(
@@ -116,14 +136,14 @@ class Poisoned(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class ClipBkd(AdversaryFields):
-    """ClipBKD: a single example along the direction in which the data vary least."""
+    """ClipBKD: a single example along the direction of the smallest variance."""
 
     name: ClassVar[str] = "clip_bkd"
-    canary: ClassVar[str] = "an example along the least of these"
+    canary: ClassVar[str] = "an example along the direction of smallest variance"
     description: ClassVar[str] = (
-        "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
-        "the label that a model trained without it finds least likely. Its score is minus the final model's "
-        "loss on that example."
+        "ClipBKD: inserts the gradient of an example along the direction of the smallest variance in the "
+        "data, with the least likely label for a model trained without it. Its score is minus the final "
+        "model's loss on that example."
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -141,7 +161,7 @@ class ClipBkd(AdversaryFields):
 
 
 class ScoredExamples(NamedTuple):
-    """K canaries, and the losses (K,) from which their losses on the final model are subtracted."""
+    """K canaries, and their losses (K,) on the expected final model."""
 
     examples: Examples
     expected: Array
@@ -149,7 +169,7 @@ class ScoredExamples(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _ScoreByLosses:
-    """The score of several examples: by how much their losses are below what is expected."""
+    """The scores of several examples: expected loss minus loss."""
 
     loss: ExampleLoss
 
@@ -167,22 +187,21 @@ def inserted_examples(
 ) -> Adversary:
     """Returns the adversary of K examples, each scored by its loss.
 
-    An example's clipped gradient at the current model is inserted, as if training took the example. A score
-    is the example's loss on the expected model minus its loss on the final model, which training on the
-    example lowers.
+    An example's clipped gradient at the current model is inserted, as in training. A score is the example's
+    loss on the expected model minus its loss on the final model. Training on the example lowers the latter.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: (craft, state, theta_0) -> the final model that is expected without noise. With None, scores are
-        minus the final losses (LiDP paper, Section 6).
+      expect: (craft, state, theta_0) -> the final model expected without noise. If None, scores are minus the
+        final losses (LiDP paper, Section 6).
     """
     score = _ScoreByLosses(loss)
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples, and computes their losses on the expected final model, 0 without one."""
-        # `_craft` does not read the losses, so that this state is enough to train with.
+        """Makes the examples and their losses on the expected final model, 0 without one."""
+        # `_craft` does not read the losses, so we can train with this state.
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is None:
             return blank
@@ -193,48 +212,8 @@ def inserted_examples(
 
 
 def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
-    """Returns the examples, the same at every step: the mechanism takes their gradients at theta."""
+    """Returns the same examples at every step. The mechanism takes their gradients at theta."""
     return state.examples
-
-
-def flipped_labels(
-    loss: ExampleLoss, features: Array, labels: Array, classes: int, canaries: int
-) -> Adversary:
-    """Returns the adversary of K distinct examples, each with a uniformly drawn wrong label.
-
-    Args:
-      loss: (theta, (features, label)) -> the loss of a single example.
-      features: (N, ...) the training examples' features.
-      labels: (N,) their labels, from 0 to classes - 1.
-      classes: the number of classes.
-      canaries: K.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Draws examples, and adds 1 to classes - 1 to each label, modulo classes: never the true label."""
-        shape = (canaries,)
-        index_key = jax.random.fold_in(key, 0)
-        indices = jax.random.choice(index_key, len(labels), shape, replace=False)
-        shifts = jax.random.randint(jax.random.fold_in(key, 1), shape, 1, classes)
-        return mechanism.Examples(features[indices], (labels[indices] + shifts) % classes)
-
-    return inserted_examples(loss, init, canaries)
-
-
-def flipped_label(loss: ExampleLoss, features: Array, labels: Array, classes: int) -> Adversary:
-    """Returns the adversary of a single random training example with a uniformly drawn wrong label.
-
-    Its gradient at the current model is inserted and clipped as in training. The score is minus its loss on
-    the final model, which training on it lowers. The arguments are those of `flipped_labels`.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
-        """Draws an example, and adds 1 to classes - 1 to its label, modulo classes: never the true label."""
-        index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))
-        shift = jax.random.randint(jax.random.fold_in(key, 1), (), 1, classes)
-        return features[index], (labels[index] + shift) % classes
-
-    return Adversary(init, _CraftGradient(loss), _ScoreByLoss(loss), reads_theta=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,8 +242,8 @@ class Principal(NamedTuple):
 
     Attributes:
       mean: the mean of the examples, (...).
-      directions: the right singular vectors of the centred data (d, ...), that of the largest singular value
-        first. Signs are such that each vector's entry of the largest size is positive.
+      directions: the right singular vectors of the centred data (d, ...), largest singular value first. The
+        entry of the largest size of each vector is positive.
     """
 
     mean: NDArray[np.float64]
@@ -274,12 +253,12 @@ class Principal(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of examples (N, ...), computed in float64.
 
-    The directions are the eigenvectors of the scatter matrix sum_i (x_i - mean)(x_i - mean)', those of the
-    largest variance first. Directions in which the data do not vary come last, and are an arbitrary basis.
+    The directions are the eigenvectors of the scatter matrix sum_i (x_i - mean)(x_i - mean)', largest
+    variance first. Directions without variance come last and are an arbitrary basis.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
-    # Only a block of rows at a time is in memory as float64.
+    # Only one block of rows is in memory as float64.
     blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
 
     block_sums = [block.sum(0, np.float64) for block in blocks]
@@ -289,16 +268,16 @@ def principal(examples: NDArray[np.float32]) -> Principal:
         centred = block - mean
         scatter += centred.T @ centred
 
-    # eigh returns eigenvectors as columns, that of the largest eigenvalue last.
+    # eigh returns eigenvectors as columns, largest eigenvalue last.
     directions = np.linalg.eigh(scatter)[1].T[::-1]
-    # The sign of an eigenvector is arbitrary: the entry of the largest size is made positive.
+    # The sign of an eigenvector is arbitrary. We make the entry of the largest size positive.
     largest_entry = np.abs(directions).argmax(1)[:, None]
     signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
 
 
 def principal_of(knowledge: Knowledge) -> FindPrincipal:
-    """Returns the function that finds the principal directions of the data as the first layer sees them."""
+    """Returns the function that finds the principal directions of the data at the first layer."""
     return lambda: principal(np.asarray(jax.vmap(knowledge.model.inputs)(knowledge.data[0])))
 
 
@@ -317,11 +296,11 @@ def poisoned_examples(
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
       data: () -> the principal directions of the data.
-      fields: the range of directions, and how canaries are made of them.
+      fields: the range of directions, and the scale and mean of canaries.
       label: the label of every canary.
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model. A score compares an example's loss on it
-        with the loss on the real final model. None: no model is expected.
+      expect: (craft, state, theta_0) -> the expected final model. A score compares an example's losses on the
+        expected and the real final model. None: a score is minus the loss on the final model.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
@@ -344,19 +323,19 @@ def least_direction(
 ) -> Adversary:
     """Returns ClipBKD: a single example, the mean plus the direction of the smallest singular value.
 
-    The singular vectors are those of the centred data. The example's label is that with the highest loss on a
-    model trained without the canary. The LiDP paper averages the losses of 100 such models; here a single
-    model is trained.
+    The singular vectors are those of the centred data. The example's label is the one with the highest loss
+    on a model trained without the canary. The LiDP paper averages the losses of 100 such models; we train a
+    single model.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
       data: () -> the principal directions of the data.
       train: (key, theta_0) -> the model (p,) trained without the canary.
-      classes: how many labels there are, from 0.
+      classes: the number of labels, from 0.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Makes the example, whose label is that with the highest loss on a model trained without it."""
+        """Makes the example, with the label that has the highest loss on a model trained without it."""
         mean, directions = data()
         theta = train(key, theta_0)
         features = jnp.asarray(mean + directions[-1], jnp.float32)

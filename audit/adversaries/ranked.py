@@ -1,11 +1,11 @@
 """Canaries that every run draws afresh, ranked among further draws from the same generator.
 
-Without canary k, it and M fresh draws are exchangeable given the model, whatever the model and the scores
-are. So the rank of canary k among itself and the fresh draws is uniform on 1 to M + 1 where it is out, with
-ties broken at random, and its law is known exactly (`audit.methods.exact_null`). An audit needs no world
-without canaries, no coins and no access to gradients.
+Without canary k, it and M fresh draws are exchangeable given the model, for any model and any scores. So if
+canary k is out, its rank among itself and the fresh draws is uniform on 1 to M + 1, with ties broken at
+random. Its law is known exactly (`audit.methods.exact_null`). An audit does not need a world without
+canaries, coins, or access to gradients.
 
-A score here is the number of fresh draws below the canary, from 0 to M; the rank is M + 1 less the score.
+A score is the number of fresh draws below the canary, from 0 to M; the rank is M + 1 minus the score.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Examples, Tree
 
-# The number of examples that are drawn and scored at once. With more fresh examples, memory grows by their
-# scores alone.
+# The number of examples that are drawn and scored at once. More examples only need memory for their scores.
 _BLOCK = 512
-MOST_DRAWS = 10_000_000  # float32 counts them exactly
+MAX_DRAWS = 10_000_000  # float32 counts them exactly
 
 Loss = Callable[["Array", "tuple[Array, Array]"], "Array"]
 # (key, number) -> random examples (number, ...) with labels (number, ...).
@@ -45,23 +44,22 @@ ScoreExamples = Callable[["Examples", "Array", "Array"], "Array"]
 
 @dataclasses.dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
-    """Random examples that every run draws afresh, each ranked among further ones of the same generator."""
+    """Random examples that every run draws afresh, each ranked among more examples of the same generator."""
 
     name: ClassVar[str] = "examples"
     canary: ClassVar[str] = "random examples that every run draws anew"
     description: ClassVar[str] = (
-        "Random examples: every run draws examples of random features and labels of its own, and inserts "
+        "Random examples: every run draws new examples with random features and labels, and inserts "
         "their gradients. After the run it draws many more from the same generator. A score is an example's "
         "rank among these, by how far training lowered its loss."
     )
-    # Version 1 scored canaries in a batch of their own, which a compiled program may round otherwise than
-    # fresh examples.
+    # Version 1 scored canaries in a separate batch, which a compiled program may round differently.
     version: ClassVar[int] = 2
     fresh: int = described(
-        "examples: fresh ones, among which every run's canaries are ranked.",
+        "examples: number of fresh examples that rank a run's canaries.",
         default=50_000,
         least=1,
-        most=MOST_DRAWS,
+        most=MAX_DRAWS,
         has_flag=False,
     )
 
@@ -90,8 +88,8 @@ class Draws(NamedTuple):
     Attributes:
       examples: the K canaries.
       fresh: the key of the M fresh examples, and of the canaries' places among them.
-      ties: the key by which ties are broken.
-      reference: the model (p,) with which all runs' final models are compared.
+      ties: the key that breaks ties.
+      reference: the model (p,) to compare all runs' final models with.
     """
 
     examples: Examples
@@ -112,13 +110,14 @@ def fresh_examples(
 ) -> Adversary:
     """Returns the adversary of K random examples, each ranked among M fresh examples.
 
-    An example's clipped gradient at the current model is inserted, as if training took the example. The score
-    of a canary is the number of fresh examples that score below it, with ties broken at random.
+    An example's clipped gradient at the current model is inserted, as in training. A canary's score is the
+    number of fresh examples that score below it, with ties broken at random.
 
     Args:
-      generate: (key, number) -> random examples, canaries and fresh ones alike.
-      score_examples: the score of any examples. It may depend on the models, not on which examples are in.
-      refer: theta_0 (p,) -> the model (p,) with which the final model is compared.
+      generate: (key, number) -> random examples, both canaries and fresh ones.
+      score_examples: the score of any examples. It may depend on the models, but not on the inserted
+        examples.
+      refer: theta_0 (p,) -> the model (p,) to compare the final model with.
       canaries: K, the number of canaries of a run, all in.
       fresh: M, the number of fresh examples.
     """
@@ -170,10 +169,7 @@ class _RankExamples:
     fresh: int
 
     def __call__(self, state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the counts (K,).
-
-        Canaries lie at random places among the fresh examples, and all are scored alike, block by block.
-        """
+        """Returns the counts (K,). Canaries are at random places among the fresh examples."""
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh, self.canaries, total)
         block = min(_BLOCK, total)
@@ -181,7 +177,7 @@ class _RankExamples:
         def score_block(start: Array) -> Array:
             """Returns the scores of the block of examples that begins with place `start`."""
             drawn = self.generate(jax.random.fold_in(state.fresh, start), block)
-            # A canary of another block gets a place past the block's end, which `set` drops.
+            # `set` drops the canaries of other blocks, at a place past the block's end.
             is_here = (start <= places) & (places < start + block)
             rows = jnp.where(is_here, places - start, block)
 
@@ -198,35 +194,34 @@ class _RankExamples:
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
-    """Draws the distinct places (K,) of a run's canaries among all `total` examples that are scored.
+    """Draws the distinct places (K,) of a run's canaries among all `total` scored examples.
 
-    A compiled program may round an example's score by its place in a block. If canaries had places of their
-    own, such a difference could break a tie, and canaries would not be exchangeable with fresh examples. At
-    random places they are, whatever the rounding.
+    A compiled program may round an example's score by its place in a block, which could break a tie. At
+    random places, canaries and fresh examples are exchangeable despite rounding.
     """
-    # Fresh examples use `fold_in` with the place at which a block begins, which is less than `total`.
+    # Fresh examples use `fold_in` with the first place of a block, which is less than `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
 
 def count_below(scores: Array, places: Array, ties: Array) -> Array:
-    """Returns for each canary how many fresh draws score below it, (K,), with ties broken at random.
+    """Returns the number of fresh draws that score below each canary, (K,), with ties broken at random.
 
-    It is NaN for all canaries if any score is not finite, as those of a diverged model: such scores have no
+    It is NaN for all canaries if any score is not finite, as for a diverged model, since such scores have no
     order.
 
     Args:
       scores: (K + M,) the scores of canaries and fresh draws.
-      places: (K,) the places of the canaries among them; all others are fresh draws.
-      ties: the key by which ties are broken.
+      places: (K,) the places of the canaries. All others are fresh draws.
+      ties: the key that breaks ties.
     """
     canary_scores = scores[places]
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
     # (K, K + M): each canary is compared with each draw.
     below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
     tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
-    # If t draws tie with a canary, a uniformly drawn number of them, 0 to t, is taken to be below it, so that
-    # the canary's rank among them is uniform.
+    # If t draws tie with a canary, a uniformly drawn number of them, 0 to t, counts as below it. This makes
+    # the canary's rank among them uniform.
     ties_below = jax.random.randint(ties, below.shape, 0, tied + 1)
     counts = (below + ties_below).astype(jnp.float32)
     return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
@@ -234,7 +229,7 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class LossDrops:
-    """The black-box score: by how much an example's loss fell from the reference model to the final.
+    """The black-box score: the drop of an example's loss from the reference model to the final model.
 
     It needs the losses on both models, but no gradients.
     """
@@ -252,8 +247,8 @@ def random_examples(features: Array, labels: Array, classes: int) -> Generator:
     """Returns the generator of random examples of the shape and scale of data.
 
     Every entry of the features is drawn independently. Its law is normal, with the mean and the standard
-    deviation of all entries in the data. If these are whole numbers, it is uniform from 0 to the largest of
-    them. Labels are drawn likewise, but classes uniformly from 0 to classes - 1.
+    deviation of all entries in the data; for whole numbers it is uniform from 0 to the largest entry. Labels
+    are drawn in the same way, but classes uniformly from 0 to classes - 1.
 
     Args:
       features: (N, ...) the data's features.
@@ -272,10 +267,10 @@ class _Law:
 
     Attributes:
       shape: the shape of a single example's array.
-      dtype: the entries' type: if it is of whole numbers, they are uniform, else normal.
+      dtype: the entries' type. Whole numbers are uniform, others normal.
       mean: the mean of normal entries.
       deviation: the standard deviation of normal entries.
-      largest: the largest of uniform entries; the least is 0.
+      largest: the largest of uniform entries; the smallest is 0.
     """
 
     shape: tuple[int, ...]
@@ -310,11 +305,7 @@ class _Generate:
 
 
 def _fit_law(values: Array) -> _Law:
-    """Returns the law of a single entry, fitted to all entries of an array (N, ...).
-
-    For whole numbers it is uniform from 0 to the largest entry; else normal with the entries' mean and
-    standard deviation.
-    """
+    """Returns the law of a single entry, fitted to all entries of an array (N, ...)."""
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
         return _Law(shape, str(values.dtype), largest=max(0, int(values.max())))

@@ -1,13 +1,13 @@
-"""Gradients of norm C along uniform directions that every run draws afresh, so that the law of a score is
-known exactly where its canary is out (`audit.methods.exact_null`).
+"""Gradients of norm C along uniform directions that every run draws afresh.
 
-A score is the cosine of a canary's direction and u, how far below its expected place the model ended: that of
-a training run without noise and without canaries. Where canaries are many for the dimension, they blur each
-other: u moves along all of them. Leave-one-out takes from u what lies along the other canaries' directions.
-The adversary has them all, and they say nothing about the direction that is scored, so that its law stays
-what it was.
+If a canary is out, the law of its score is known exactly (`audit.methods.exact_null`).
 
-Directions come from a run's own key, in blocks of coordinates: K x p numbers are never in memory.
+A score is the cosine of a canary's direction and u = expected - theta_T. The expected model comes from a
+training run without noise and canaries. Many canaries blur each other, since u moves along all of them.
+Leave-one-out removes the part of u along the other canaries' directions. The adversary knows them all, and
+they are independent of the scored direction, so the law does not change.
+
+Directions come from a run's key, in blocks of coordinates, so memory never contains K x p numbers.
 """
 
 from __future__ import annotations
@@ -36,29 +36,28 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Tree
 
-_TINY = 1e-30  # divides in place of a length of 0
-_INVERSION_ERROR = 1e-8  # the error at which Newton's iteration ends
-_LEAST_EDGE = (
-    0.2  # the lower limit of eigenvalues, as a share of that for large p, is at least this
-)
-# Random directions are only nearly orthogonal: where the other canaries add more than this share to a score's
-# variance, they are left out of the score.
-_MOST_INTERFERENCE = 0.01
+_TINY = 1e-30  # the divisor instead of a length of 0
+_INVERSION_ERROR = 1e-8  # Newton's iteration ends at this error
+_MIN_EDGE = 0.2  # the minimum of the lower limit of eigenvalues, as a share of that for large p
+# Random directions are only nearly orthogonal. If the other canaries add more than this share to a score's
+# variance, the score leaves them out.
+_MAX_INTERFERENCE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class SphereFields(AdversaryFields):
-    """Fresh directions: gradients of norm C along random directions, which every run draws for itself.
+    """Fresh directions: gradients of norm C along random directions that every run draws for itself.
 
-    A score leaves out the other canaries' directions where these would add noticeably to its variance.
+    A score leaves out the other canaries' directions if these would add noticeably to its variance.
     """
 
     name: ClassVar[str] = "sphere"
     canary: ClassVar[str] = "directions that every run draws anew"
     description: ClassVar[str] = (
-        "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
-        "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
-        "training run without noise and canaries ends, off the other directions where canaries are many."
+        "Fresh directions: every run draws new directions on the sphere and inserts a gradient of norm C "
+        "along each. A score is the cosine of a direction and the final model's distance from that of a "
+        "training run without noise and canaries. If there are many canaries, it leaves out the other "
+        "directions."
     )
     coins: bool = described(
         "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
@@ -81,20 +80,20 @@ class SphereFields(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         canaries = knowledge.canaries
         parameters = knowledge.model.n_parameters
-        # Fewer dimensions would be left without the other canaries' directions.
-        most = f"give at most {parameters // 2}, half the parameters"
-        require(2 * canaries <= parameters, f"`canaries={canaries}`: {most}")
+        # `fresh_directions` needs this to leave out the other canaries' directions.
+        allowed = f"at most {parameters // 2}, half the parameters"
+        require(2 * canaries <= parameters, f"`canaries` must be {allowed}, got {canaries}")
         is_several = canaries > 1
         raise_them = "`coins` are for several canaries: raise `canaries`"
         require(is_several or not self.coins, raise_them)
 
         # Along a direction, in units of the learning rate times C, the noise has the variance steps *
-        # sigma^2. The other canaries are only nearly orthogonal to it, and add canaries * insertions^2 /
-        # parameters. They interfere if that is more than a share of the noise; both sides below are
-        # multiplied by `parameters`.
+        # sigma^2. The other canaries are only nearly orthogonal to it and add the variance canaries *
+        # insertions^2 / parameters. Both are multiplied by `parameters` here.
         sigma = float(knowledge.hyper.noise_multiplier)
+        noise = parameters * knowledge.steps * sigma**2
         added = canaries * knowledge.insertions**2
-        interferes = added > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
+        interferes = added > _MAX_INTERFERENCE * noise
         return fresh_directions(
             canaries,
             knowledge.rehearsal(),
@@ -104,10 +103,10 @@ class SphereFields(AdversaryFields):
 
 
 class Sphere(NamedTuple):
-    """What an adversary of K fresh directions knows in a run.
+    """The state of an adversary of K fresh directions in a run.
 
     Attributes:
-      keys: (K, blocks) typed keys, from each row of which a direction is drawn, block by block.
+      keys: (K, blocks) typed keys, one row per direction and one key per block of coordinates.
       expected: (p,) the final model of training without noise and canaries.
     """
 
@@ -142,19 +141,19 @@ def fresh_directions(
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
-    The score of canary k is the cosine of v_k with u = expected - theta_T, where the expected model is
-    trained without noise and canaries.
+    The score of canary k is the cosine of v_k with u = expected - theta_T. The expected model is trained
+    without noise and canaries.
 
     Args:
       canaries: K.
       rehearse: theta_0 (p,) -> the final model (p,) without noise and canaries.
-      leave_one_out: whether the other canaries' directions are projected out of u before each cosine. This
-        needs K of at most half the parameters, so that the Gram matrix is well conditioned in float32.
+      leave_one_out: whether to project the other canaries' directions out of u before each cosine. This needs
+        K of at most half the parameters, for a Gram matrix that is well conditioned in float32.
       all_in: whether all canaries are in, without coins.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Trains the expected model. Every run replaces the keys, of which its `draw` reads the number."""
+        """Trains the expected model. In every run, `draw` replaces the keys."""
         return Sphere(_split_keys(key, canaries, theta_0.size), rehearse(theta_0))
 
     return Adversary(
@@ -177,17 +176,11 @@ def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
 def _fold_blocks(
     keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]
 ) -> Tree:
-    """Adds up a function over blocks of coordinates of K directions and of u, drawing each block in turn.
+    """Returns the total of a function over blocks of coordinates of K directions and of u.
 
-    Args:
-      keys: the keys of the directions' blocks, (K, blocks).
-      u: a vector (p,).
-      start: the total before the first block.
-      add: (total, a block of the directions (K, B), a block of u (B,)) -> the next total. The directions are
-        normal vectors, not yet scaled to length 1; entries beyond p are 0.
-
-    Returns:
-      The total after the last block.
+    It draws each block in turn from keys (K, blocks). `add` maps (total, a block of the directions (K, B), a
+    block of u (B,)) to the next total. The directions are normal vectors, not yet scaled to length 1. Entries
+    beyond p are 0.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -198,11 +191,11 @@ def _fold_blocks(
     def add_block(total: Tree, block: tuple[Array, Array, Array]) -> tuple[Tree, None]:
         """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
         block_keys, u_block, is_inside = block
-        # Of u, `draw_block` reads only size and dtype.
+        # `draw_block` reads only the size and dtype of u.
         directions = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
 
-    # scan runs over the first axis, which is that of blocks.
+    # scan iterates over the first axis, the blocks.
     total, _ = jax.lax.scan(add_block, start, (keys.T, u_blocks, is_coordinate))
     return total
 
@@ -210,14 +203,15 @@ def _fold_blocks(
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    Newton's iteration X <- X (2 I - G X) takes only products: on a CPU, LAPACK hangs if several devices of a
-    process call it. It begins at the multiple of I with the least error |I - G X| for any G whose eigenvalues
-    lie within `_eigenvalue_limits`, and ends at an error of _INVERSION_ERROR.
+    Newton's iteration X <- X (2 I - G X) only needs products, since LAPACK hangs on a CPU if several devices
+    of a process call it. The first X is the multiple of I with the smallest error |I - G X| for all
+    eigenvalues within `_eigenvalue_limits`.
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
     # Each iteration squares the error.
-    steps = math.ceil(math.log2(math.log(_INVERSION_ERROR) / math.log(first_error)))
+    power = math.log(_INVERSION_ERROR) / math.log(first_error)
+    steps = math.ceil(math.log2(power))
     identity = jnp.eye(len(gram))
 
     def improve(inverse: Array, _: None) -> tuple[Array, None]:
@@ -229,18 +223,18 @@ def _inverse(gram: Array, parameters: int) -> Array:
 
 
 def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
-    """Returns (low, high), between which the eigenvalues of the Gram matrix of K directions of R^p lie.
+    """Returns (low, high), limits of the eigenvalues of the Gram matrix of K uniform unit vectors of R^p.
 
-    The directions are uniformly random unit vectors. In the limit of large p, eigenvalues lie between
-    (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur). The limits here are wider by six times
-    the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1). But the lower one is at least
-    _LEAST_EDGE * (1 - s)^2, since in small dimensions the fluctuations may exceed it.
+    For large p, eigenvalues are between (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur).
+    These limits are wider by six times the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1).
+    The lower limit is at least _MIN_EDGE * (1 - s)^2, since in small dimensions the fluctuations may exceed
+    it.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)
     # The fluctuations of an edge root^2 / p, relative to the edge, have the scale (K p)^(-1/6) root^(-2/3).
     scale = 6 * (canaries * parameters) ** (-1 / 6)
-    lower_factor = max(1 - scale * lower_root ** (-2 / 3), _LEAST_EDGE)
+    lower_factor = max(1 - scale * lower_root ** (-2 / 3), _MIN_EDGE)
     upper_factor = 1 + scale * upper_root ** (-2 / 3)
     low = lower_root**2 * lower_factor / parameters
     high = upper_root**2 * upper_factor / parameters
@@ -256,10 +250,7 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
 
     The projection of u onto all directions is V' w, of squared length (V u)' w. The part of direction k
     orthogonal to the others has the squared length 1 / H_kk, and the dot product w_k / H_kk with u. So u's
-    component along that part has the squared length w_k^2 / H_kk.
-
-    The cosine is 0 where the part of u orthogonal to the others is 0. The directions are drawn block by block
-    from keys (K, blocks).
+    component along that part has the squared length w_k^2 / H_kk. The cosine is 0 if the part of u is 0.
     """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
@@ -271,14 +262,14 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     start = (jnp.zeros(size), jnp.zeros((size, size)))
     products, gram = _fold_blocks(keys, u, start, add)
 
-    # The directions above are not of length 1 yet.
+    # The directions above do not have length 1 yet.
     lengths = jnp.sqrt(jnp.diagonal(gram))
     products = products / lengths
     inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
 
     weights = inverse @ products
     diagonal = jnp.diagonal(inverse)
-    # The squared length of u's part orthogonal to all directions, which rounding may make less than 0.
+    # The squared length of u's part orthogonal to all directions. Rounding may make it negative.
     off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
     # For each direction: its dot product with u's part orthogonal to the others, and the length of that part.
     # The squared length is off_all, plus w_k^2 / H_kk as derived above.

@@ -3,10 +3,10 @@
     m_t = (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B
     theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
 
-with Z_t ~ N(0, (sigma C)^2 I) (hidden-state paper, Equation 2 and Algorithm 4), b_k the presence of canary k,
-or whether it joins step t where canaries are sampled, and weight decay lambda outside the clipping, as by
-`optax.add_decayed_weights` before any optimizer. Learning rate, C, sigma, lambda, mask, presence and canaries
-are traced.
+Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). b_k is the presence
+of canary k, or if canaries are sampled, whether it joins step t. The weight decay lambda is outside the
+clipping, as with `optax.add_decayed_weights` before any optimizer. Learning rate, C, sigma, lambda, mask,
+presence and canaries are traced.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from audit.mechanism import base
 from audit.mechanism.base import StepMemory, step_memory
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-_THETAS_IN_MEMORY = 4  # vectors of theta's size that a run's state and updates take
+_THETAS_IN_MEMORY = 4  # vectors of theta's size in a run's state and updates
 
 
 class DPSGD(NamedTuple):
@@ -38,14 +38,10 @@ class DPSGD(NamedTuple):
 
 
 def mechanism(choices: DPSGD) -> base.Mechanism:
-    """Returns DP-SGD under the contract of `audit.mechanism.base`.
-
-    Args:
-      choices: the clipping strategy and the optimizer.
-    """
+    """Returns DP-SGD under the contract of `audit.mechanism.base`."""
 
     def start(theta_0: Array) -> base.State:
-        # Any learning rate will do: the optimizer's first state does not depend on it.
+        # The optimizer's first state does not depend on the learning rate.
         optimizer = choices.optimizer(jnp.float32(0))
         return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0))
 
@@ -57,43 +53,33 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        """Takes the steps of a schedule from `state`, in order, and returns the state after the last.
-
-        Each step reads a mini-batch (B,) of indices and a mask, () or (K,), that is 1 where the step inserts
-        canaries and 0 where it does not. The draws of step t come from fold_in(run_key, t). Every mini-batch
-        has B examples, without padding.
-        """
+        """Takes the steps of a schedule; every mini-batch has B examples, without padding."""
         norm = jnp.asarray(hyper.clipping_norm)
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
-        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
-            """Takes a single step: `now` holds its mini-batch (B,) of indices and its mask, () or (K,)."""
+        def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
+            """Takes a single step: `now` is its mini-batch (B,) of indices and its mask, () or (K,)."""
             indices, mask = now
             extra = insert(state.step, state.theta, mask)  # the canaries' clipped sum (p,)
             batch = (data[0][indices], data[1][indices])
             noise_key = jax.random.fold_in(run_key, state.step)
             after = step(choices, hyper, state, batch, extra, noise_key)
-            if canaries.observe is not None:
-                after = after._replace(seen=canaries.observe(after.seen, state.step, after.theta))
-            return after, None
+            return canaries.remember(state.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Estimates the memory of a single run's step: the clipped sum's results, and a few vectors (p,)."""
+        """Estimates the memory of a single run's step: the clipped sum's results and a few vectors (p,)."""
         # Only the types of a mini-batch matter.
         batch = []
         for part in data:
             shape = (batch_size, *part.shape[1:])
             batch.append(jax.ShapeDtypeStruct(shape, part.dtype))
         clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
-        written, held = step_memory(
-            choices.clipped_sum, jax.typeof(theta_0), tuple(batch), clipping_norm
-        )
-        # Next to a single clipped sum, the bytes of the vectors (p,) of the run's state and updates.
-        vectors = _THETAS_IN_MEMORY * theta_0.nbytes
-        return StepMemory(written + vectors, held + vectors)
+        theta = jax.typeof(theta_0)
+        clipped_sum = step_memory(choices.clipped_sum, theta, tuple(batch), clipping_norm)
+        return clipped_sum.times(1, _THETAS_IN_MEMORY * theta_0.nbytes)
 
     return base.Mechanism(start, segment, memory)
 
@@ -116,12 +102,13 @@ def step(
       hyper: the hyperparameters.
       state: the run before the step.
       batch: the mini-batch, features (B, ...) and labels (B, ...).
-      extra: the inserted canaries' sum (p,), clipped and multiplied by mask and presence already.
+      extra: the sum (p,) of the canaries, already clipped and multiplied by mask and presence.
       noise_key: the key of this step's noise.
     """
-    clipped_gradients = choices.clipped_sum(state.theta, batch, jnp.asarray(hyper.clipping_norm))
+    norm = jnp.asarray(hyper.clipping_norm)
+    clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
-    # Without noise C may be infinite, and 0 times infinity is no number.
+    # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
     total = clipped_gradients + extra + _draw_noise(noise_key, deviation, state.theta)
 
@@ -137,16 +124,13 @@ def step(
 
 
 def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """Draws a vector (p,) from N(0, deviation^2 I), in the shape and dtype of theta.
-
-    If the deviation is 0, a CPU returns zeros and saves the time to draw.
-    """
+    """Draws a vector (p,) from N(0, deviation^2 I); a CPU saves the draw if the deviation is 0."""
 
     def draw() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)
 
     def draw_in_branch() -> Array:
-        """Draws only if the deviation is above 0. Inside a branch, XLA on a CPU also vectorises the draw."""
+        """Draws in a branch, which XLA vectorises on a CPU."""
         noise: Array = jax.lax.cond(deviation > 0, draw, partial(jnp.zeros_like, theta))
         return noise
 

@@ -1,8 +1,8 @@
-"""Many runs at once: chunks that fit memory and cache, trained in segments, on all local devices.
+"""Trains many runs at once, in chunks that fit memory and cache, on all local devices.
 
-A chunk is one call of the mapped and compiled segment a segment. Runs of a chunk share the data and the
-mini-batches, so that the first layer of all models is one matrix product. Runs are spread over the
-local devices and never talk to each other; what they share is copied to each device.
+Each segment of a chunk is one call of a mapped and compiled program. Runs of a chunk share the data and the
+mini-batches, so the first layer of all models is a single matrix product. Runs are spread over the local
+devices and do not communicate. Shared arrays are copied to each device.
 """
 
 import functools
@@ -25,39 +25,38 @@ T = TypeVar("T")
 
 SEGMENT_STEPS = 250
 
-# What a chunk's step may write on a CPU's core; larger chunks fall out of cache.
+# The maximum that a chunk's step writes on a CPU's core. Larger chunks do not fit the cache.
 _CACHE_BYTES = 32 << 20
-_MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
-# The least chunk, where memory allows: models of a chunk share what depends on the data alone.
-_LEAST_CHUNK = 4
-_LARGEST_CHUNK = 8192
+_MEMORY_SHARE = 0.25  # the maximum share of the memory for a chunk's step
+# The smallest chunk if memory allows: models of a chunk share computations that depend only on the data.
+_MIN_CHUNK = 4
+_MAX_CHUNK = 8192
 
 _BY_RUN = PartitionSpec("runs")
 _EVERYWHERE = PartitionSpec()
 
 
-# How many compiled programs of a kind stay in memory. A function that makes programs is cached by its
-# arguments: they are all that is compiled in, and `==` decides whether a program is used again.
-MOST_PROGRAMS = 64
+# The number of compiled programs of a kind that stay in memory. Functions that make programs are cached by
+# their arguments, compared by `==`.
+MAX_PROGRAMS = 64
 
 
 class Placement(NamedTuple):
-    """Where arrays live on a mesh of devices: split by run over its first axis, or copied to each device.
+    """A placement of arrays on a mesh of devices: split by run over its first axis, or copied to each device.
 
-    The mesh has a second axis, over whose devices each run's step may be divided.
+    The mesh has a second axis of devices that may share each run's step.
     """
 
     mesh: Mesh
 
     @classmethod
     def local(cls, runs: int | None = None) -> "Placement":
-        """Returns a placement on all devices of this process, over which runs are divided.
+        """Returns a placement that divides runs over all devices of this process.
 
         Args:
-          runs: the number of runs that are trained at once by a mechanism that `spreads`: if they are fewer
-            than the devices, several devices share a run. The mesh has as many rows as runs are trained at
-            once, the largest divisor of the number of devices that is at most `runs`, and the devices of a
-            row share a run. None: no devices share a run.
+          runs: the number of runs that train at once, for a mechanism that `spreads`. If there are fewer runs
+            than devices, several devices share a run: the mesh has one row per run that trains at once, the
+            largest divisor of the number of devices that is at most `runs`. None: devices do not share runs.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
@@ -66,10 +65,12 @@ class Placement(NamedTuple):
             rows -= 1
         # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
         axes = ("runs", base.PARTS)
-        return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
+        types = (AxisType.Auto, AxisType.Auto)
+        mesh = Mesh(devices.reshape(rows, -1), axes, axis_types=types)
+        return cls(mesh)
 
     def by_run(self, tree: T) -> T:
-        """Spreads arrays by their leading axis of runs, whose length the mesh's "runs" axis must divide."""
+        """Spreads arrays by their leading axis of runs. The mesh's "runs" axis must divide its length."""
         spread: T = jax.device_put(tree, NamedSharding(self.mesh, _BY_RUN))
         return spread
 
@@ -84,22 +85,22 @@ class Placement(NamedTuple):
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
-        """Returns a function of a single run, mapped over runs; it is compiled when it is first called.
+        """Returns a function of a single run, mapped over runs. It is compiled at its first call.
 
-        Every device maps the function over its own runs. Each call makes another program: keep the result.
+        Every device maps the function over its own runs. Each call makes another program, so keep the result.
 
         Args:
           function: a function of a single run.
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
-          donated: the positions of the arguments whose buffers the results may reuse.
+          donated: the positions of arguments with buffers that the results may reuse.
         """
-        specs = tuple(map({None: _EVERYWHERE, 0: _BY_RUN}.__getitem__, axes))
+        specs = tuple(_EVERYWHERE if axis is None else _BY_RUN for axis in axes)
         mapped = jax.shard_map(
             jax.vmap(function, axes),
             mesh=self.mesh,
             in_specs=specs,
             out_specs=_BY_RUN,
-            check_vma=False,  # no static check that devices which share a run agree on its results
+            check_vma=False,  # devices that share a run agree on its results
         )
         return jax.jit(mapped, donate_argnums=donated)
 
@@ -109,16 +110,16 @@ Bind = Callable[[base.Tree, Array, Array], base.Canaries]
 
 
 def map_segment(mechanism: base.Mechanism, bind: Bind, placement: Placement) -> jax.stages.Wrapped:
-    """Returns the program that trains a chunk of R runs through a segment, compiled when it is first called.
+    """Returns the program that trains a chunk of R runs through a segment, compiled at its first call.
 
     It is called as
 
         program(hyper, states, data, schedule, adversary_state, (presence (R, K), noise_keys, own_keys))
 
-    and returns states, a State with a leading axis of runs. The buffers of the states passed in are reused.
+    and returns states, a State with a leading axis of runs. It reuses the buffers of the given states.
 
     Args:
-      mechanism: what trains.
+      mechanism: the training algorithm.
       bind: makes the canaries of a run from the adversary's state, the same for all runs.
       placement: the devices over which the runs are spread.
     """
@@ -136,15 +137,16 @@ def map_segment(mechanism: base.Mechanism, bind: Bind, placement: Placement) -> 
         canaries = bind(adversary_state, presence, own_key)
         return mechanism.segment(hyper, state, data, schedule, canaries, noise_key)
 
-    # Runs differ in their states and draws, and share all else.
-    return placement.over_runs(segment_of_run, (None, 0, None, None, None, 0), donated=(1,))
+    # Runs differ only in their states and draws.
+    axes = (None, 0, None, None, None, 0)
+    return placement.over_runs(segment_of_run, axes, donated=(1,))
 
 
 def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
-    """Returns a program compiled for arguments of these shapes, dtypes and places on devices, once for all.
+    """Returns a program compiled for arguments of these shapes, dtypes and devices, from a cache.
 
     Args:
-      arguments: a sequence of arguments, pytrees of arrays; only shapes, dtypes and places are read.
+      arguments: a sequence of arguments, pytrees of arrays. Their values do not matter.
       program: the program to compile.
     """
 
@@ -152,17 +154,18 @@ def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
     shapes = []
     for leaf in leaves:
         weak = jax.typeof(leaf).weak_type
-        properties = {"sharding": leaf.sharding, "weak_type": weak}
-        shapes.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, **properties))
+        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
+        shapes.append(shape)
     return _compile(program, structure, tuple(shapes))  # type: ignore[arg-type]
 
 
-@functools.lru_cache(MOST_PROGRAMS)
+@functools.lru_cache(MAX_PROGRAMS)
 def _compile(
     program: jax.stages.Wrapped, structure: PyTreeDef, shapes: tuple[jax.ShapeDtypeStruct, ...]
 ) -> Compiled:
-    """Returns a program compiled for arguments of this structure, whose leaves have these shapes."""
-    return program.lower(*jax.tree.unflatten(structure, shapes)).compile()
+    """Returns a program compiled for arguments of this structure and of leaves with these shapes."""
+    arguments = jax.tree.unflatten(structure, shapes)
+    return program.lower(*arguments).compile()
 
 
 def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
@@ -173,21 +176,23 @@ def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base
     cut = []
     for start in range(0, steps, length):
         part = slice(start, start + length)
-        cut.append(base.Schedule(schedule.batches[part], schedule.mask[part]))
+        batches = schedule.batches[part]
+        cut.append(base.Schedule(batches, schedule.mask[part]))
     return cut
 
 
 def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:
-    """Returns how many runs to train at once, so that all chunks have about the same size.
+    """Returns the number of runs to train at once. All chunks then have about the same size.
 
-    Every device takes as many runs as its budget of bytes allows, at least 1 and at most _LARGEST_CHUNK:
+    Every device takes at least 1 and at most _MAX_CHUNK runs, up to a budget of bytes:
 
-    - On a CPU the budget is for what a step of these runs writes. It is _CACHE_BYTES, or what _LEAST_CHUNK
-      runs write if that is more; but never more than _MEMORY_SHARE of the memory.
-    - Elsewhere the budget is for what a step of these runs holds at once. It is _MEMORY_SHARE of the memory.
+    - On a CPU, the bytes that a step of these runs writes are at most _CACHE_BYTES, or those of _MIN_CHUNK
+      runs if that is more, but at most _MEMORY_SHARE of the memory.
+    - On other devices, the bytes that a step of these runs has in use at once are at most _MEMORY_SHARE of
+      the memory.
 
     Args:
-      runs: the number of runs in all.
+      runs: the total number of runs.
       step: the memory of a single run's step.
       hardware: the devices; by default those of this process.
     """
@@ -196,15 +201,16 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
     budget = _MEMORY_SHARE * devices.memory
     if devices.is_cpu:
         bytes_per_run = step.written
-        budget = min(max(_CACHE_BYTES, _LEAST_CHUNK * bytes_per_run), budget)
-    # A step that takes no bytes counts as 1, since the budget is divided by it.
-    per_device = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))
+        smallest_chunk = _MIN_CHUNK * bytes_per_run
+        budget = min(max(_CACHE_BYTES, smallest_chunk), budget)
+    affordable = budget // max(bytes_per_run, 1)
+    per_device = int(min(max(affordable, 1), _MAX_CHUNK))
     chunks = math.ceil(runs / (per_device * devices.number))
     return math.ceil(runs / chunks)
 
 
 def peak_memory() -> int:
-    """Returns the peak memory in bytes: of the first device, or, if that is a CPU, of this process."""
+    """Returns the peak memory in bytes of the first device, or on a CPU of this process."""
     stats = jax.local_devices()[0].memory_stats() or {}
     in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return stats.get("peak_bytes_in_use") or in_kib * 1024

@@ -1,21 +1,21 @@
-"""How much a step of DP-SGD moves two models away from each other, measured along a training run.
+"""Measures how much a step of DP-SGD moves two models away from each other, along a training run.
 
-A step without canaries and noise is phi(theta) = theta - eta d(theta), where
+A step without canaries and noise is phi(theta) = theta - eta d(theta) with
 
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
-To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
-where H is that of d. The square of it is 1 + eta m, with m the largest eigenvalue of
+To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H.
+Here H is the Jacobian of d. The square of this singular value is 1 + eta m, with m the largest eigenvalue of
 
-    (J'J - I) / eta = -(H + H') + eta H'H,
+    (J'J - I) / eta = -(H + H') + eta H'H.
 
-which `largest_expansion` finds by Lanczos iterations, since the spectrum of J'J itself crowds at 1. They go
-on until no eigenvalue can be far above the largest that they have found. Products with H' pull a vector back
-through the clipped sum; those with H transpose that, since layers with a backward pass
-of their own cannot be differentiated forwards.
+`largest_expansion` finds m by Lanczos iterations, since the spectrum of J'J itself crowds at 1. They continue
+until no eigenvalue can be far above the largest one found. Products with H' pull a vector back through the
+clipped sum. Products with H transpose that function, since layers with a custom backward pass do not support
+forward differentiation.
 
-A derivative at a point misses what jumps beside it. `worst_on_lines` takes secants of a given length end to
-end along lines through theta: no jump between their ends is passed over.
+A derivative at a point does not see jumps nearby. `worst_on_lines` takes secants of a given length end to end
+along lines through theta, which detect every jump between their ends.
 """
 
 import math
@@ -35,35 +35,34 @@ from scipy.stats import norm
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-# How far the measured constant c may lie below the true one: this share of |c - 1|, plus the rounding of
-# products in float32.
+# The measured constant c is below the true one by at most this share of |c - 1|, plus rounding in float32.
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
-_MISSED = 0.003  # the probability with which a random start hides a larger constant
-# Up to this many parameters we compute the whole Jacobian, a product for each parameter, in a single call.
-# Lanczos iterations take fewer products, but one call each, which costs more than a small product.
+_MISSED = 0.003  # the probability that a random start hides a larger constant
+# Up to this number of parameters we compute the whole Jacobian in a single call. Lanczos iterations take
+# fewer products, but one call each, which costs more than a small product.
 MAX_WHOLE = 128
-# If these iterations do not settle the constant, we compute the whole Jacobian of up to
-# `_MAX_WHOLE_AFTERWARDS` parameters. For more parameters, the constant is an upper limit.
+# If these iterations are not enough, we compute the whole Jacobian of up to `_MAX_WHOLE_AFTERWARDS`
+# parameters. For more parameters, the constant is an upper limit.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
-_STARTS_AT_ONCE = 16
-_LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
-# A secant may exceed the derivative's stretch by this share of its excess over 1, plus this much: room for
-# rounding to float32, and for third derivatives.
+_LINES_AT_ONCE = 16
+_LARGE = 10_000  # the number of parameters of a large model
+# A secant may exceed the derivative's stretch by this share of its excess over 1 plus this constant, because
+# of rounding to float32 and third derivatives.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
-# Derivatives at other places than the models count up to this many times the excess over 1 at the models,
-# which is a bound's largest margin.
+# Derivatives away from the models count up to this multiple of the excess over 1 at the models, the largest
+# margin of a bound.
 MAX_MARGIN = 10
-_SLOPES_A_SECANT = 4  # places along a secant, without its end, at which we compute derivatives
+_SLOPES_PER_SECANT = 4  # derivatives along a secant, without the one at its end
 
 Vector = NDArray[np.float64]
 
 
 class Expansion(NamedTuple):
-    """The most that a step stretches distances at a model, and in which direction.
+    """The largest stretch of distances by a step at a model, and its direction.
 
     Attributes:
       constant: The largest singular value of the step's Jacobian.
@@ -79,7 +78,7 @@ class Line(NamedTuple):
 
     Attributes:
       length: The length of each secant.
-      reach: The number of secants to either side of the model.
+      reach: The number of secants on either side of the model.
       derivative: The largest stretch by the step's derivative at models.
       most: The largest stretch by derivatives at models over all measured steps. The stretch by derivatives
         at other places counts only up to 1 + MAX_MARGIN * (most - 1).
@@ -92,11 +91,11 @@ class Line(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """How much a step phi stretches a displacement u from x.
+    """The stretch of a displacement u from x by a step phi.
 
     Attributes:
       secant: |phi(x + u) - phi(x)| / |u|.
-      derivative: The most that derivatives along the displacement account for.
+      derivative: The largest stretch that derivatives along the displacement explain.
     """
 
     secant: float
@@ -114,8 +113,7 @@ _AlongLine = Callable[["StepMap", Array, Batch, Array, Array], Array]
 class StepMap:
     """A step without canaries and noise, phi(theta) = theta - eta d(theta).
 
-    H is the Jacobian of d at theta, and J = I - eta H that of phi. Steps with equal clipping strategies share
-    compiled programs.
+    Steps with equal clipping strategies share compiled programs.
 
     Attributes:
       clipped_sum: The clipping strategy.
@@ -139,24 +137,26 @@ class StepMap:
 def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
     """Returns a step of plain SGD with a clipping strategy and these hyperparameters."""
     rate = float(hyper.learning_rate)
-    return StepMap(clipped_sum, rate, float(hyper.weight_decay or 0.0), float(hyper.clipping_norm))
+    decay = float(hyper.weight_decay or 0.0)
+    return StepMap(clipped_sum, rate, decay, float(hyper.clipping_norm))
 
 
 @jax.jit
 def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,). What products with H have in common is computed once."""
+    """Returns w -> (H'w,), with the work that all products share done once."""
     pull_back: _PullBack
     _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
     return pull_back
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, (p,): H'w is linear in w, and its own vector-Jacobian product is H v.
+    """Returns H v, (p,), the vector-Jacobian product of w -> H'w.
 
-    (`jax.jvp` would be simpler, but layers with a backward pass of their own have no forward derivative.)
+    `jax.jvp` does not work for layers with a custom backward pass.
     """
-    # A linear function has the same derivative everywhere: at 0 will do.
-    _, transpose = jax.vjp(lambda w: pull_back(w)[0], jnp.zeros_like(v))
+    # A linear function has the same derivative everywhere, here at 0.
+    zeros = jnp.zeros_like(v)
+    _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
     pushed: Array = transpose(v)[0]
     return pushed
 
@@ -170,9 +170,11 @@ def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
 
 @jax.jit
 def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
-    """Returns H, (p, p): the product of H' with unit vector i is row i of H."""
+    """Returns H, (p, p): row i of H is the product of H' with unit vector i."""
     pull_back = _linearise(step, theta, batch)
-    return jnp.asarray(jax.lax.map(lambda unit: pull_back(unit)[0], jnp.eye(theta.size)))
+    units = jnp.eye(theta.size)
+    jacobian: Array = jax.lax.map(lambda unit: pull_back(unit)[0], units)
+    return jacobian
 
 
 @partial(jax.jit, static_argnums=0)
@@ -184,22 +186,26 @@ def _on_lines(
     directions: Array,
     positions: Array,
 ) -> Array:
-    """Measures along the lines of directions (n, p) of any length; 0 along a direction of length 0."""
+    """Measures along the lines of directions (n, p) of any length; returns 0 for a direction of length 0."""
 
     def measure(direction: Array) -> Array:
         length = jnp.linalg.norm(direction)
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    gains: Array = jax.lax.map(measure, directions, batch_size=_count_at_once(theta))
+    # Programs that take several lines at once compile slowly for large models.
+    at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
+    gains: Array = jax.lax.map(measure, directions, batch_size=at_once)
     return gains
 
 
 def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array) -> Array:
-    """Returns the stretch less 1, (m - 1,), between neighbours among the models theta + positions * unit."""
+    """Returns the stretch minus 1, (m - 1,), between neighbours among the models theta + positions * unit."""
 
-    def go_on(carry: tuple[Array, Array], position: Array) -> tuple[tuple[Array, Array], Array]:
-        """Goes on to the next position; `carry` is (the model at the position before, d there)."""
+    Carry = tuple[Array, Array]
+
+    def go_on(carry: Carry, position: Array) -> tuple[Carry, Array]:
+        """Moves to the next position; `carry` is (the model at the position before, d there)."""
         place, descent = carry
         there = theta + position * unit
         descent_there = step.descend(there, batch)
@@ -207,7 +213,8 @@ def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Arr
         return (there, descent_there), _measure_stretch(there - place, change)
 
     first = theta + positions[0] * unit
-    _, gains = jax.lax.scan(go_on, (first, step.descend(first, batch)), positions[1:])
+    carry = (first, step.descend(first, batch))
+    _, gains = jax.lax.scan(go_on, carry, positions[1:])
     return gains
 
 
@@ -219,26 +226,23 @@ def _measure_slopes(
     def measure(position: Array) -> Array:
         """Returns |J unit| - 1 at a position, from J unit = unit - eta H unit."""
         pull_back = _linearise(step, theta + position * unit, batch)
-        return _measure_stretch(unit, -step.learning_rate * _push_forward(pull_back, unit))
+        pushed = _push_forward(pull_back, unit)
+        return _measure_stretch(unit, -step.learning_rate * pushed)
 
     gains: Array = jax.lax.map(measure, positions)
     return gains
 
 
-def _count_at_once(theta: Array) -> int | None:
-    """Returns how many starts or lines a program takes at once; None for large models: one at a time."""
-    return _STARTS_AT_ONCE if theta.size < _LARGE else None
-
-
 def _measure_stretch(displacement: Array, change: Array) -> Array:
-    """Returns |u + change| / |u| - 1 of a displacement u (p,); 0 where u is 0.
+    """Returns |u + change| / |u| - 1 of a displacement u (p,); 0 if u is 0.
 
-    Computed without cancellation, from gain = |u + change|^2 / |u|^2 - 1, as gain / (sqrt(1 + gain) + 1).
+    To avoid cancellation, it is gain / (sqrt(1 + gain) + 1) with gain = |u + change|^2 / |u|^2 - 1.
     """
     squared = displacement @ displacement
     is_apart = squared > 0
     gained = 2 * displacement @ change + change @ change
-    gain = jnp.where(is_apart, gained / jnp.where(is_apart, squared, 1.0), 0.0)
+    divisor = jnp.where(is_apart, squared, 1.0)
+    gain = jnp.where(is_apart, gained / divisor, 0.0)
     gain = jnp.maximum(gain, -1.0)  # rounding may leave it below
     return gain / (jnp.sqrt(1 + gain) + 1)
 
@@ -252,17 +256,17 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
-    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). Beyond MAX_WHOLE
-    parameters Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| and rounding, with
-    probability 99.7% (`_find_largest_eigenvalue`). If they do not get as near, the whole Jacobian gives c, or
-    with more than 2,000 parameters their upper limit counts as c.
+    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). For more than
+    MAX_WHOLE parameters, Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| and
+    rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close, c comes from
+    the whole Jacobian, or for more than 2,000 parameters is an upper limit.
 
     Args:
       step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      start: (p,) a direction near which the most stretched one may lie, such as that of the step before. It
-        saves iterations, and need not be right: half of the vector where they start is random.
+      start: (p,) a guess of the most stretched direction, such as that of the step before. It saves
+        iterations. It may be wrong, since half of the starting vector is random.
       seed: The seed of the random half, such as the step's number and the run's.
     """
     p = theta.size
@@ -272,17 +276,18 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        return np.asarray(_multiply(step, pull_back, jnp.asarray(np.float32(v))), np.float64)
+        single = jnp.asarray(np.float32(v))
+        return np.asarray(_multiply(step, pull_back, single), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
-        """Returns the eigenvalue of the largest constant that is near enough to that of `eigenvalue`."""
+        """Returns the eigenvalue of the largest constant that is close enough to that of `eigenvalue`."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate
 
     begin = np.random.default_rng(seed).normal(size=p)
     if start is not None:
-        # As long as the random half, on average.
+        # The expected length of the random half.
         begin += math.sqrt(p) / np.linalg.norm(start) * start
     most = min(p, _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE)
     eigenvalue, vector, is_settled = _find_largest_eigenvalue(multiply, begin, most, find_limit)
@@ -297,12 +302,14 @@ def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
     last = theta.size - 1  # eigenvalues come in rising order
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
-    return Expansion(_find_constant(step, eigenvalues[0]), eigenvectors[:, 0])
+    constant = _find_constant(step, eigenvalues[0])
+    return Expansion(constant, eigenvectors[:, 0])
 
 
 def _find_constant(step: StepMap, eigenvalue: float) -> float:
     """Returns the singular value sqrt(1 + eta m) of J for an eigenvalue m of (J'J - I) / eta."""
-    return math.sqrt(max(1 + step.learning_rate * float(eigenvalue), 0.0))
+    square = 1 + step.learning_rate * float(eigenvalue)
+    return math.sqrt(max(square, 0.0))
 
 
 def _find_largest_eigenvalue(
@@ -313,71 +320,65 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix by Lanczos iterations, or an upper limit on it.
 
-    The iterations are for a random start: independent normal numbers of variance 1, plus any fixed vector.
-    After k of them the matrix is known on k + 1 polynomials p_j of it that are applied to the start, and are
-    orthonormal. Let w be the share of the start's square that lies along the eigenvectors of an eigenvalue
-    lambda. Then w sum_j p_j(lambda)^2 <= 1. But w is at least (q / |start|)^2 with probability 99.7%, since
-    a normal number is smaller than q = 0.0038 in size with probability 0.3% at most. So lambda is no
-    eigenvalue if the sum exceeds (|start| / q)^2. Above the largest eigenvalue that was found, the sum rises
-    with lambda: neither is any number above it.
-
-    Such limits follow from the matrix at hand: an eigenvalue far from the others takes few iterations, and a
-    crowd of eigenvalues at the upper end takes many.
+    The start must be random: independent normal numbers of variance 1, plus any fixed vector. Iteration k
+    yields k + 1 orthonormal polynomials p_j of the matrix, applied to the start. Let w be the share of the
+    start's square along the eigenvectors of an eigenvalue lambda. Then w sum_j p_j(lambda)^2 <= 1. But w is
+    at least (q / |start|)^2 with probability 99.7%, since a normal number is smaller than q = 0.0038 in size
+    with probability at most 0.3%. So lambda is not an eigenvalue if the sum exceeds (|start| / q)^2. Above
+    the largest eigenvalue found, the sum increases with lambda, so this excludes all larger numbers too.
 
     Args:
       multiply: Returns the matrix's product with a vector (p,).
       start: (p,) the random start.
-      most: The most iterations, up to p.
-      find_limit: Returns the limit that is near enough to the largest eigenvalue that was found. The
-        iterations end once it holds.
+      most: The maximum number of iterations, up to p.
+      find_limit: Returns a limit close enough to the largest eigenvalue found. The iterations end once it is
+        proven.
 
     Returns:
-      (the largest eigenvalue found from below, the unit vector (p,) along it, True) if that limit holds; else
-      (a limit that holds with probability 99.7%, the vector, False).
+      (the largest eigenvalue found from below, the unit vector (p,) along it, True) if that limit is proven;
+      else (a limit that is valid with probability 99.7%, the vector, False).
     """
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2
     basis = np.empty((most, len(start)))
     diagonal: list[float] = []
-    beside: list[float] = []  # the diagonal of the tridiagonal matrix, and what lies beside it
+    off_diagonal: list[float] = []
     vector = start / math.sqrt(squared_length)
     for k in range(1, most + 1):
         basis[k - 1] = vector
         product = multiply(vector)
         diagonal.append(float(vector @ product))
         known = basis[:k]
-        for _ in range(2):  # the second time removes what rounding leaves
+        for _ in range(2):  # the second time removes rounding errors
             product -= known.T @ (known @ product)
-        beside.append(float(np.linalg.norm(product)))
-        # Many iterations are not looked at one by one.
-        if k % (1 + k // 16) == 0 or beside[-1] == 0 or k == most:
+        length = float(np.linalg.norm(product))
+        off_diagonal.append(length)
+        # As k grows, we check only every few iterations.
+        if k % (1 + k // 16) == 0 or length == 0 or k == most:
+            last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
-                diagonal, beside[:-1], select="i", select_range=(k - 1, k - 1)
+                diagonal, off_diagonal[:-1], select="i", select_range=last
             )
             limit = find_limit(values[0])
-            if _sum_squares(diagonal, beside, limit) > largest_sum:
+            if _sum_squares(diagonal, off_diagonal, limit) > largest_sum:
                 return values[0], known.T @ vectors[:, 0], True
-        vector = product / beside[-1]
-    while _sum_squares(diagonal, beside, limit) <= largest_sum:
+        vector = product / length
+    while _sum_squares(diagonal, off_diagonal, limit) <= largest_sum:
         limit += 0.1 * (limit - values[0])
     return limit, known.T @ vectors[:, 0], False
 
 
-def _sum_squares(diagonal: list[float], beside: list[float], place: float) -> float:
+def _sum_squares(diagonal: list[float], off_diagonal: list[float], place: float) -> float:
     """Returns the sum of p_j(place)^2, j from 0 to k, of the orthonormal polynomials of Lanczos iterations.
 
-    Infinite beyond the range of floats, and where the last of `beside` is 0: all is known then.
-
-    Args:
-      diagonal: (k,) the diagonal of the iterations' tridiagonal matrix.
-      beside: (k,) the numbers beside it. The last one leads to the next iteration.
-      place: Where the polynomials are evaluated.
+    It is infinite beyond the range of floats, and if the last off-diagonal number is 0: the iterations have
+    then found everything.
     """
     before = 0.0
     value = 1.0
     total = 1.0
     coupling = 0.0
-    for center, next_coupling in zip(diagonal, beside, strict=True):
+    for center, next_coupling in zip(diagonal, off_diagonal, strict=True):
         if next_coupling == 0 or total > 1e200:
             return math.inf
         following = ((place - center) * value - coupling * before) / next_coupling
@@ -391,12 +392,11 @@ def _sum_squares(diagonal: list[float], beside: list[float], place: float) -> fl
 def worst_on_lines(
     step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
-    """Returns the stretch of that secant on lines through theta which most exceeds what derivatives explain.
+    """Returns the stretch of the secant that exceeds most what derivatives explain, on lines through theta.
 
-    A secant joins models x and x + u, and a step phi stretches it by |phi(x + u) - phi(x)| / |u|. The secants
-    of a line lie end to end. So no jump of phi on the line is missed: a jump that is shorter than a
-    secant lies within a secant or on the border of two, and a secant has at least half of it. The search does
-    not see jumps off the lines.
+    A step phi stretches the secant from x to x + u by |phi(x + u) - phi(x)| / |u|. The secants of a line lie
+    end to end, so they detect every jump of phi on the line: if a jump is shorter than a secant, some secant
+    covers at least half of it. The search does not see jumps off the lines.
 
     It computes derivatives along the secants only if some secant stretches more than `line.derivative`
     explains.
@@ -410,22 +410,25 @@ def worst_on_lines(
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
-    positions = line.length * jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    secants = 1 + np.asarray(
-        _on_lines(_walk, step, theta, batch, along, positions), np.float64
-    )  # (n, 2 reach)
+    numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
+    positions = line.length * numbers
+    gains = _on_lines(_walk, step, theta, batch, along, positions)  # (n, 2 reach)
+    secants = 1 + np.asarray(gains, np.float64)
 
-    # At first, what derivatives at models explain. If that is too little for a secant, the larger of this and
-    # of the derivatives along each secant. Of their excess over 1, at most MAX_MARGIN times that of
-    # `line.most` counts: the margins that reports give for a bound go up to this factor.
+    # First we try derivatives at models. If they do not explain a secant, we use the maximum of these and
+    # the derivatives along each secant. Their excess over 1 counts up to MAX_MARGIN times that of
+    # `line.most`, the largest margin in reports.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
-        explained = np.minimum(slopes, 1 + MAX_MARGIN * max(line.most - 1, 0))
+        limit = 1 + MAX_MARGIN * max(line.most - 1, 0)
+        explained = np.minimum(slopes, limit)
         derivatives = np.maximum(derivatives, explained)
 
     worst = np.argmax(compute_excess(secants, derivatives))
-    return Stretch(float(secants.flat[worst]), float(derivatives.flat[worst]))
+    secant = float(secants.flat[worst])
+    derivative = float(derivatives.flat[worst])
+    return Stretch(secant, derivative)
 
 
 def _find_slopes(
@@ -433,33 +436,33 @@ def _find_slopes(
 ) -> Vector:
     """Returns, for each secant, the largest stretch by the step's derivative at places along it, (n, m).
 
-    There are n lines, each with m = 2 reach secants. The places are the start of a secant, its end, and
-    _SLOPES_A_SECANT - 1 evenly spaced between them.
+    There are n lines with m = 2 reach secants each, and _SLOPES_PER_SECANT + 1 evenly spaced places per
+    secant.
     """
     count = 2 * line.reach
-    places = jnp.arange(count * _SLOPES_A_SECANT + 1, dtype=jnp.float32)
-    positions = line.length * (places / _SLOPES_A_SECANT - line.reach)
-    slopes = 1 + np.asarray(
-        _on_lines(_measure_slopes, step, theta, batch, directions, positions), np.float64
-    )
-    # For each secant, the slopes at its start and inside, (n, m, _SLOPES_A_SECANT), and at its end, (n, m).
-    starts = slopes[:, :-1].reshape(-1, count, _SLOPES_A_SECANT)
-    ends = slopes[:, _SLOPES_A_SECANT::_SLOPES_A_SECANT]
+    places = jnp.arange(count * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
+    positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
+    gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
+    slopes = 1 + np.asarray(gains, np.float64)
+    # For each secant, the slopes at its start and inside, (n, m, _SLOPES_PER_SECANT), and at its end, (n, m).
+    starts = slopes[:, :-1].reshape(-1, count, _SLOPES_PER_SECANT)
+    ends = slopes[:, _SLOPES_PER_SECANT::_SLOPES_PER_SECANT]
     largest: Vector = np.maximum(starts.max(axis=2), ends)
     return largest
 
 
 def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float64]:
-    """Returns by how much secants are stretched more than derivatives explain; 0 or less: they explain all.
+    """Returns by how much secants are stretched more than derivatives explain. At most 0 means fully
+    explained.
 
-    With a stretch by derivatives of 1 + x, they explain a secant's stretch up to 1 + (1 + _RELATIVE) x +
-    _ABSOLUTE. That leaves some room for rounding to float32, and for derivatives that are a little larger
-    between the places where they are computed.
+    If derivatives stretch by 1 + x, they explain a secant's stretch up to 1 + (1 + _RELATIVE) x + _ABSOLUTE.
+    The margin is for rounding to float32 and for slightly larger derivatives between the measured places.
 
     Args:
       secant: The stretch of secants, an array or a number.
       derivative: The largest stretch by derivatives along each.
     """
-    allowed = (1 + _RELATIVE) * (np.asarray(derivative, np.float64) - 1) + _ABSOLUTE
+    explained = np.asarray(derivative, np.float64) - 1
+    allowed = (1 + _RELATIVE) * explained + _ABSOLUTE
     excess: NDArray[np.float64] = np.asarray(secant, np.float64) - 1 - allowed
     return excess

@@ -3,12 +3,12 @@
     Delta_i = theta_t - (theta after client i's epochs of SGD from theta_t)
     theta_{t+1} = optimizer(theta_t, (sum_i clip(Delta_i, C_t) + sum_k m_tk b_k clip(v_tk, C_t) + Z_t) / n)
 
-with Z_t ~ N(0, (sigma C_t)^2 I), m the canaries' rounds, b their presence and n a fixed denominator, the
-mean number of clients a round. C_t follows a quantile of the updates' norms (Andrew et al., 2021) where
-quantile_rate is above 0. A client whose SGD diverges makes the model NaN.
+with Z_t ~ N(0, (sigma C_t)^2 I), m the canaries' rounds, b their presence and n a fixed denominator, the mean
+number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the updates' norms (Andrew
+et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
-The draws of round t come from fold_in(run_key, t): noise as in DP-SGD, and, under constants beyond any p,
-the noise of the count and each client's shuffles.
+The draws of round t come from fold_in(run_key, t): noise as in DP-SGD, and, under constants beyond any p, the
+noise of the count and each client's shuffles.
 """
 
 import math
@@ -30,7 +30,7 @@ from audit.mechanism.cohorts import ABSENT
 
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
-# Vectors of theta's size that a run's state and a round's sums take.
+# Vectors of theta's size in a run's state and a round's sums.
 _THETAS_IN_MEMORY = 6
 
 
@@ -39,10 +39,10 @@ class Federated(NamedTuple):
 
     Attributes:
       client_learning_rate: the learning rate of the clients' SGD.
-      denominator: n, the mean number of clients a round.
-      target_quantile: the share of updates that the clipping norm should leave unclipped.
-      quantile_rate: eta in C <- C exp(-eta (b - target_quantile)), with b the share of unclipped updates;
-        0: C is fixed.
+      denominator: n, the mean number of clients per round.
+      target_quantile: the target share of unclipped updates.
+      quantile_rate: eta in C <- C exp(-eta (b - target_quantile)), with b the share of unclipped updates; 0
+        fixes C.
       count_noise: the standard deviation of the noise on b n, the number of unclipped updates.
     """
 
@@ -63,9 +63,9 @@ class FedAvg(NamedTuple):
       batch_size: the batch size of the clients' SGD.
       epochs: the number of epochs of the clients' SGD.
       most_examples: the largest number of examples of any client.
-      block: the number of clients that are trained at once, by vmap. Blocks are trained one after the other.
-      optimizer: the server's, learning rate -> Optax optimizer.
-      spreads: whether a round's clients are divided over devices.
+      block: the number of clients that vmap trains at once. Blocks train one after the other.
+      optimizer: learning rate -> the server's Optax optimizer.
+      spreads: whether devices share a round's clients.
     """
 
     losses: Callable[[base.Tree, tuple[Array, Array]], Array]
@@ -90,7 +90,7 @@ class Sums(NamedTuple):
 
     Attributes:
       updates: the sum (p,) of the clipped updates.
-      unclipped: the sum (), of 1/2 for each update that clipping leaves alone and -1/2 for each other.
+      unclipped: the sum () of 1/2 for each unclipped update and -1/2 for each clipped update.
     """
 
     updates: Array
@@ -106,7 +106,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
     """
 
     def start(theta_0: Array) -> base.State:
-        # Any learning rate will do: the optimizer's first state does not depend on it.
+        # The optimizer's first state does not depend on the learning rate.
         optimizer = choices.optimizer(jnp.float32(0))
         server = Server(optimizer.init(theta_0), jnp.float32(1))
         return base.State(theta_0, server, jnp.int32(0))
@@ -119,25 +119,24 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
-            """Takes a single round: `now` holds its cohort (W,) and its canaries' mask, () or (K,)."""
+        def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
+            """Takes a single round: `now` is its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = jnp.asarray(hyper.clipping_norm * state.optimizer.scale)
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             total = _add_canaries(choices, canaries, state, norm, mask, run_key, sums)
             after = _update_server(choices, hyper, state, norm, total, key)
-            if canaries.observe is not None:
-                after = after._replace(seen=canaries.observe(after.seen, state.step, after.theta))
-            return after, None
+            return canaries.remember(state.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Estimates the memory of a round of `batch_size` clients: of those trained at once, and vectors."""
+        """Estimates the memory of a round: a block of clients and a few vectors (p,)."""
         client = client_memory(choices, jax.typeof(theta_0), data)
-        return client.times(min(choices.block, batch_size), _THETAS_IN_MEMORY * theta_0.nbytes)
+        clients = min(choices.block, batch_size)
+        return client.times(clients, _THETAS_IN_MEMORY * theta_0.nbytes)
 
     return base.Mechanism(start, segment, memory, choices.spreads)
 
@@ -145,7 +144,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
     """Estimates the memory of a single client's training in a single round.
 
-    The model (p,) and the data, which are features, labels, starts and counts, are arrays or their types.
+    The model (p,) and the data (features, labels, starts, counts) are arrays or their types.
     """
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     steps = client = jax.ShapeDtypeStruct((), jnp.int32)
@@ -161,16 +160,13 @@ def _update_server(
     sums: Sums,
     key: Array,
 ) -> base.State:
-    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm C_t, `norm`.
-
-    The noise draws by the round's key itself; each other draw folds in a constant (_SHUFFLE, _COUNT).
-    """
+    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm C_t, `norm`."""
     own: Federated = hyper.own
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
-    # Without noise C may be infinite, and 0 times infinity is no number.
+    # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
-    noise = deviation * jax.random.normal(key, state.theta.shape, state.theta.dtype)
-    mean = (sums.updates + noise) / own.denominator
+    normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
+    mean = (sums.updates + deviation * normal) / own.denominator
 
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
     updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
@@ -181,7 +177,8 @@ def _update_server(
     # Each update counts 1/2 or -1/2: adding 1/2 to the mean gives the share of unclipped updates.
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
-    return base.State(theta, Server(optimizer_state, scale), state.step + 1, state.seen)
+    server = Server(optimizer_state, scale)
+    return base.State(theta, server, state.step + 1, state.seen)
 
 
 def cohort_sums(
@@ -193,10 +190,10 @@ def cohort_sums(
     cohort: Array,
     key: Array,
 ) -> Sums:
-    """Sums a cohort's clipped updates; where a round is spread, each device trains its share of the clients.
+    """Sums a cohort's clipped updates. If a round is spread, each device trains its share of the clients.
 
     Args:
-      choices: what is compiled in.
+      choices: the choices that are compiled in.
       own: DP-FedAvg's own hyperparameters.
       theta: the model (p,) before the round.
       norm: C_t, the clipping norm of this round.
@@ -206,39 +203,38 @@ def cohort_sums(
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
     rate = jnp.asarray(own.client_learning_rate)
-    update = jax.vmap(partial(_local_update, choices), (None, None, 0, None, None, None))
+    axes = (None, None, 0, None, None, None)
+    update = jax.vmap(partial(_local_update, choices), axes)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block of clients (b,), some of them ABSENT, to the sums."""
         joined = members >= 0  # ABSENT is negative
         counts = jnp.where(joined, data[3][members], 0)
-        # All take as many steps as the client with the most examples.
+        # All take the steps of the client with the most examples.
         steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
         updates = update(theta, data, members, steps, rate, shuffles)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
-        # An infinite update would be clipped to 0 and pass unnoticed; NaN makes the model NaN instead.
+        # NaN makes the model NaN. An infinite update would be clipped to 0 and pass unnoticed.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = joined.astype(theta.dtype)
-        # 1/2 for each update that is left alone, -1/2 for each that is clipped.
+        # 1/2 for each unclipped update, -1/2 for each clipped update.
         unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
         scales = weights * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None
 
     zero = Sums(jnp.zeros_like(theta), jnp.zeros((), theta.dtype))
-    sums, _ = jax.lax.scan(add_block, zero, _cut_into_blocks(choices, cohort))
+    blocks = _cut_into_blocks(choices, cohort)
+    sums, _ = jax.lax.scan(add_block, zero, blocks)
     if not choices.spreads:
         return sums
-    # `sums` holds this device's share of the clients.
+    # `sums` is over this device's share of the clients.
     over_devices: Sums = jax.lax.psum(sums, base.PARTS)
     return over_devices
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns the clients of a cohort (W,) that this device trains, as blocks (blocks, block).
-
-    The cohort is padded with ABSENT, so every device gets the same number of whole blocks.
-    """
+    """Returns the clients of a cohort (W,) that this device trains, as blocks (blocks, block) with ABSENT."""
     devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
     width = math.ceil(cohort.size / devices)
     block = min(choices.block, width)
@@ -246,8 +242,9 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     missing = rows * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
     shares = padded.reshape(rows, devices)
-    # The largest clients come first. Every other row is dealt backwards, so shares are of like size.
-    shares = shares.at[1::2].set(shares[1::2, ::-1])
+    # The largest clients come first. We deal every other row backwards to balance the shares.
+    backwards = shares[1::2, ::-1]
+    shares = shares.at[1::2].set(backwards)
     device = jax.lax.axis_index(base.PARTS) if choices.spreads else 0
     return shares[:, device].reshape(-1, block)
 
@@ -261,43 +258,43 @@ def _local_update(
     rate: Array,
     shuffles: Array,
 ) -> Array:
-    """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client.
-
-    It takes so many steps; those beyond the client's own epochs change nothing. `client` may be ABSENT.
-    """
+    """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client."""
     features, labels, starts, counts = data
     count = jnp.where(client >= 0, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
-    per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 where it is absent
+    per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 if absent
 
     def advance(i: Array, before: base.Tree) -> base.Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
-        # Epochs and places are cut to those that `order` has; what is read there instead has weight 0 in the
-        # loss, as have places beyond the client's last example and steps beyond its last epoch.
+        # Places beyond the client's last example and steps beyond its last epoch have weight 0 in the loss.
+        # Their indices are only clipped to the shape of `order`.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         is_live = (places < count) & (i < choices.epochs * per_epoch)
-        drawn = order[epoch, jnp.minimum(places, order.shape[1] - 1)]
+        last_place = order.shape[1] - 1
+        drawn = order[epoch, jnp.minimum(places, last_place)]
         rows = starts[client] + jnp.where(is_live, drawn, 0)
 
         def mean_loss(parameters: base.Tree) -> Array:
-            """Returns the mean loss of the mini-batch's live places; 0 if it has none."""
-            losses = choices.losses(parameters, (features[rows], labels[rows]))
+            """Returns the mean loss of the mini-batch's live places; 0 for a mini-batch without any."""
+            batch = (features[rows], labels[rows])
+            losses = choices.losses(parameters, batch)
             total = jnp.sum(jnp.where(is_live, losses, 0.0))
             return total / jnp.maximum(jnp.sum(is_live), 1)
 
         gradient = jax.grad(mean_loss)(before)
         return jax.tree.map(lambda value, slope: value - rate * slope, before, gradient)
 
-    trained = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
+    initial = choices.unravel(theta)
+    trained = jax.lax.fori_loop(0, steps, advance, initial)
     return theta - ravel_pytree(trained)[0]
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     """Draws the order of a client's examples in each epoch, indices (epochs, most_examples).
 
-    The client's own examples 0, ..., count - 1 come first, shuffled. The indices after them are not read.
-    Where every client's examples fit into one mini-batch, their order decides nothing and none is drawn.
+    The client's own examples come first, shuffled; later indices are never read. If every client's examples
+    fit into one mini-batch, the order does not matter and is not drawn.
     """
     shape = (choices.epochs, choices.most_examples)
     positions = jnp.arange(choices.most_examples)
@@ -305,7 +302,8 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
         return jnp.broadcast_to(positions, shape)
     draws = jax.random.uniform(key, shape)
     # 2 is above any uniform draw, and sorts the places beyond the client's count last.
-    return jnp.argsort(jnp.where(positions < count, draws, 2.0), axis=1)
+    ranks = jnp.where(positions < count, draws, 2.0)
+    return jnp.argsort(ranks, axis=1)
 
 
 def _add_canaries(
@@ -317,10 +315,9 @@ def _add_canaries(
     run_key: Array,
     sums: Sums,
 ) -> Sums:
-    """Returns a round's sums, to which the canaries that join the round are added.
+    """Returns a round's sums plus the canaries that join the round.
 
-    Canaries count as clipped whatever their norm: the random directions of the one-shot audit have an
-    infinite norm. `mask` is 1 where canaries may join the round, else 0: () for all alike, or (K,).
+    Canaries count as clipped whatever their norm: the one-shot audit's directions have an infinite norm.
     """
     if canaries.join is not None:
         presence = canaries.join(canaries.presence, run_key, state.step)
@@ -331,6 +328,7 @@ def _add_canaries(
         batch_of_1 = (example[0][None], example[1][None])
         return choices.losses(choices.unravel(theta), batch_of_1)[0]
 
-    inserted = base.sum_canaries(canaries, state.step, state.theta, norm, mask, per_example(loss))
+    clipped_sum = per_example(loss)
+    inserted = base.sum_canaries(canaries, state.step, state.theta, norm, mask, clipped_sum)
     unclipped = sums.unclipped - 0.5 * jnp.sum(canaries.presence * mask)
     return Sums(sums.updates + inserted, unclipped)

@@ -1,7 +1,7 @@
 """How canaries that are in join the steps of a run: functions under the contract `audit.mechanism.base.Join`.
 
-Each draws from the run's key and the step alone, so that the draws depend on neither chunks nor segments.
-Equal numbers of batches give the same function, which is compiled once.
+They draw only from the run's key and the step, so the draws do not depend on chunks or segments. Equal
+numbers of batches give the same function, which is compiled once.
 """
 
 import functools
@@ -14,7 +14,7 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# Folded into a step's key. Beyond any p, since that key also gives the noise, entry by entry.
+# Folded into a step's key. They are beyond any p, since the noise uses the same key entry by entry.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
 
@@ -22,7 +22,7 @@ _PLACES = zlib.crc32(b"places")
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
     """Draws which of K canaries join a step, by Poisson sampling: 1.0 for those that do, else 0.0, (K,).
 
-    Canary k joins with probability presence[k], by a coin of its own.
+    Canary k joins with probability presence[k], independently of the others.
 
     Args:
       presence: (K,), the sampling rate for a canary that is in, 0 for a canary that is out.
@@ -30,7 +30,7 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
       step: the number of the step.
     """
     step_key = jax.random.fold_in(run_key, step)
-    # The noise of the step is drawn from `step_key` too: the coins get a key of their own.
+    # The noise of the step uses `step_key`, so the coins need another key.
     coins_key = jax.random.fold_in(step_key, _COINS)
     # The mode "high" draws more random bits, for probabilities below float32's steps.
     joins = jax.random.bernoulli(coins_key, presence, mode="high")
@@ -57,15 +57,15 @@ def draw_by_dice(batches: int) -> Join:
 def draw_by_shuffling(batches: int) -> Join:
     """Returns the function that draws, by shuffling, which canaries join a step.
 
-    In each epoch every canary gets a random slot of its own, and joins the step to which the slot belongs.
-    All steps have equally many slots. If there are more slots than canaries, the others stay empty.
+    In each epoch every canary gets a distinct random slot and joins the step of that slot. All steps have the
+    same number of slots. Slots beyond the number of canaries stay empty.
 
     Args:
       batches: the number of steps of an epoch.
     """
 
     def draw_places(key: Array, canaries: int) -> Array:
-        slots = batches * -(-canaries // batches)  # rounded up: all canaries have a slot
+        slots = batches * -(-canaries // batches)  # at least one per canary
         # Slot s belongs to step s % batches.
         return jax.random.permutation(key, slots)[:canaries] % batches
 
@@ -73,22 +73,18 @@ def draw_by_shuffling(batches: int) -> Join:
 
 
 def _join_at_places(draw_places: Callable[[Array, int], Array], batches: int) -> Join:
-    """Returns the function that has each canary join a single step of each epoch of `batches` steps.
+    """Returns the function that makes each canary join a single step of each epoch of `batches` steps.
 
-    `draw_places` maps an epoch's key and K to the steps of the epoch (K,), from 0, that the canaries join.
+    `draw_places` maps an epoch's key and K to the canaries' steps (K,), from 0.
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0.
-
-        Args:
-          presence: (K,) 1 for a canary that is in, 0 for a canary that is out, which never joins.
-          run_key: the run's key.
-          step: the number of the step, over all epochs.
-        """
+        """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0."""
         # All steps of an epoch share the key: they draw the same places.
         first_step = step // batches * batches
-        key = jax.random.fold_in(jax.random.fold_in(run_key, first_step), _PLACES)
-        return presence * (draw_places(key, len(presence)) == step % batches)
+        step_key = jax.random.fold_in(run_key, first_step)
+        key = jax.random.fold_in(step_key, _PLACES)
+        places = draw_places(key, len(presence))
+        return presence * (places == step % batches)
 
     return join

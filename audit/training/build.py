@@ -20,7 +20,7 @@ from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
-from audit.mechanism.ensemble import MOST_PROGRAMS
+from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.setting import POISSON, SHUFFLED, Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, task
@@ -43,13 +43,13 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 # model -> the function (theta, batch, C) -> the batch's clipped sum. The fastest first: for narrow dense
 # networks, for more kinds of layers, and for any model.
 CLIPPING: dict[str, Callable[[Model], ClippedSum]] = {
-    "book_keeping": lru_cache(MOST_PROGRAMS)(
+    "book_keeping": lru_cache(MAX_PROGRAMS)(
         lambda model: book_keeping(model.module, model.unravel, model.criterion)
     ),
-    "unfolded": lru_cache(MOST_PROGRAMS)(
+    "unfolded": lru_cache(MAX_PROGRAMS)(
         lambda model: unfolded_book_keeping(model.module, model.unravel, model.criterion)
     ),
-    "per_example": lru_cache(MOST_PROGRAMS)(lambda model: per_example(model.loss)),
+    "per_example": lru_cache(MAX_PROGRAMS)(lambda model: per_example(model.loss)),
 }
 
 
@@ -67,7 +67,7 @@ class Trainee(NamedTuple):
     clipping: str
 
 
-@lru_cache(MOST_PROGRAMS)
+@lru_cache(MAX_PROGRAMS)
 def _at_precision(function: F, precision: str) -> F:
     """Returns a function with matrix products in float32 or, on a GPU, in TF32."""
     if precision == "tf32":
@@ -210,16 +210,16 @@ def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     return dpsgd.DPSGD(_at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer])
 
 
-_make_mechanism = lru_cache(MOST_PROGRAMS)(dpsgd.mechanism)
+_make_mechanism = lru_cache(MAX_PROGRAMS)(dpsgd.mechanism)
 
 
-@lru_cache(MOST_PROGRAMS)
+@lru_cache(MAX_PROGRAMS)
 def _compile_simulation(mechanism: base.Mechanism) -> Wrapped:
     """Returns the compiled function that trains without canaries; see `base.simulate`."""
     return jax.jit(partial(base.simulate, mechanism))
 
 
-@lru_cache(MOST_PROGRAMS)
+@lru_cache(MAX_PROGRAMS)
 def _compile_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Wrapped:
     """Returns the compiled function that trains without noise; see `base.rehearse`."""
 

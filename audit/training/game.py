@@ -171,7 +171,7 @@ def chunk_size(game: Game, runs: int) -> int:
     )
 
 
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> StepMemory:
@@ -377,7 +377,7 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     return state, assumed, theta_0
 
 
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _check_shapes(
     adversary: Adversary, structure: PyTreeDef, types: tuple[Any, ...], parameters: int
 ) -> None:
@@ -387,7 +387,7 @@ def _check_shapes(
 
 # The cache keeps all arguments in memory, so this function does not get the game with its data. Arguments of
 # a mapped program with axis 0 have a leading axis of runs; runs share those with axis None.
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _map_programs(
     mechanism: Mechanism,
     adversary: Adversary,

@@ -1,43 +1,24 @@
-"""Data sets whose examples belong to clients; the examples of a client are consecutive."""
+"""Data sets with examples that belong to clients; the examples of a client are consecutive."""
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 from audit.tasks.task import Clients, Dataset, Federation, Sources
-from models.data.sources import Arrays, Recipe, load_arrays
-
-
-class Form(NamedTuple):
-    """The form of a client's examples in a file.
-
-    Attributes:
-      name: the data set's name.
-      shape: the shape of an example's features.
-      dtype: their type.
-      label_shape: the shape of its label: () for a class.
-      classes: the number of classes; labels are numbered from 0.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    label_shape: tuple[int, ...]
-    classes: int
+from models.data.sources import Arrays, Form, Recipe, check_examples, load_arrays
 
 
 def read_clients(form: Form, file: str | None, number: int) -> Federation:
-    """Reads clients, and test examples if the file has some, from a file that the user names.
+    """Reads clients, and test examples if there are any, from a user's file.
 
     Args:
       form: the form of the examples.
       file: the path of an .npz file with arrays `features` (N, ...), `labels` (N, ...) and `counts` (M,), the
-        number of examples of each client, whose examples are consecutive; perhaps with `test_features` and
-        `test_labels`.
-      number: the largest number of clients to take, the first of the file; 0 for all.
+        number of examples of each client. A client's examples are consecutive. `test_features` and
+        `test_labels` are optional.
+      number: the maximum number of clients, the first of the file; 0 for all.
 
     Raises:
       InputError: no file is given, or it is not in that form.
@@ -56,32 +37,22 @@ def read_clients(form: Form, file: str | None, number: int) -> Federation:
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
-    """Returns a file's arrays in fixed types; raises InputError where they do not fit."""
+    """Returns a file's arrays in fixed types; raises InputError if they do not fit."""
     counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
-    require(adds_up, "its counts are not the numbers of examples of each client, above 0")
+    require(adds_up, "its counts must be the number of examples of each client, above 0")
     canonical = {"counts": counts}
     for split in ("", "test_") if "test_labels" in raw else ("",):
-        features = raw[f"{split}features"]
-        labels = raw[f"{split}labels"]
-        fits = features.shape[1:] == form.shape and features.dtype == form.dtype
-        found = f"{features.dtype} {features.shape}"
-        require(fits, f"{split}features is {found}, not {form.dtype} (n, *{form.shape})")
-        fits = labels.shape == (len(features), *form.label_shape)
-        fits = fits and bool(np.isin(labels, range(form.classes)).all())
-        shape = f"(n, *{form.label_shape})"
-        require(
-            fits, f"{split}labels are not numbers of 0 to {form.classes - 1} of the shape {shape}"
-        )
-        canonical |= {f"{split}features": features, f"{split}labels": labels.astype("<i4")}
+        features, labels = check_examples(form, raw, f"{split}features", f"{split}labels")
+        canonical |= {f"{split}features": features, f"{split}labels": labels}
     return canonical
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     """Returns a data set's N examples as those of clients, in the data set's order.
 
-    `owners` (N,) has the client, from 0, to whom each example belongs. The largest number sets how many
-    clients there are, each of which must have an example.
+    `owners` (N,) is the client of each example, from 0. Every client up to the largest number must have an
+    example.
     """
     counts = np.bincount(owners).astype(np.int32)
     order = np.argsort(owners, kind="stable")  # client after client
@@ -91,7 +62,7 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
 
 def _make_clients(dataset: Dataset, counts: NDArray[np.int32]) -> Clients:
-    """Returns clients with these numbers of examples, whose examples follow each other in the data set."""
+    """Returns clients with these numbers of examples, which are consecutive in the data set."""
     features, labels, source, checksum = dataset
     starts = (np.cumsum(counts) - counts).astype(np.int32)
     return Clients(features, labels, starts, counts, source, checksum)
@@ -116,27 +87,27 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 
     For each class, the shares of the M clients are drawn from a symmetric Dirichlet(alpha) distribution
     (Yurochkin et al., 2019), and the class's examples are shuffled and divided accordingly. As alpha grows,
-    all clients get nearly equally many examples of each class; as it falls, a class goes to few clients. If a
-    client gets no example at all, the whole deal is drawn again.
+    all clients get about the same number of examples of each class. As it falls, a class goes to few clients.
+    If a client gets no example, the whole deal is drawn again.
 
-    The clients' numbers of examples differ too. Their mean is N / M. With K classes of equal size, their
-    standard deviation is about (N / M) sqrt((M - 1) / (K (1 + M alpha))), from the variance of a Dirichlet
-    share, as long as few deals are drawn again.
+    The mean number of examples of a client is N / M. With K classes of equal size, its standard deviation is
+    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), from the variance of a Dirichlet share, if few deals are
+    drawn again.
 
     Args:
       dataset: a data set of N examples, with whole numbers as labels.
       clients: M, the number of clients, at most N.
       alpha: the Dirichlet distribution's parameter, above 0.
-      seed: the seed of a NumPy generator; the same seed always deals alike.
+      seed: the seed of a NumPy generator.
 
     Raises:
       InputError: `clients` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
-    message = f"`clients={clients}`: give 1 to {size:,}, the number of examples"
-    require(1 <= clients <= size, message)
+    allowed = f"between 1 and {size:,}, the number of examples"
+    require(1 <= clients <= size, f"`clients` must be {allowed}, got {clients}")
     generator = np.random.default_rng(seed)
-    for _ in range(100):  # not forever: with a small alpha, some client nearly always gets none
+    for _ in range(100):  # with a small alpha, almost every deal leaves a client without examples
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
@@ -148,13 +119,13 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 def _draw_owners(
     generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
 ) -> NDArray[np.int64]:
-    """Draws which client gets each example, (N,), class by class; some clients may get none."""
+    """Draws the client of each example, (N,), class by class; some clients may have no example."""
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         shares = generator.dirichlet(np.full(clients, alpha))
-        # The shuffled rows are cut into a piece for each client: a row's client is the number of cuts at or
-        # before the row's place. The last cut is dropped, so the last client gets all that remain.
+        # We cut the shuffled rows into a piece per client: a row's client is the number of cuts at or before
+        # its place. Without the last cut, the last client gets all remaining rows.
         cuts = np.floor(np.cumsum(shares) * len(rows) + 0.5)  # rounded to whole rows
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

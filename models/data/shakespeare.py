@@ -1,7 +1,7 @@
-"""Shakespeare's plays by play and speaker: what each role says, as sequences of characters.
+"""Shakespeare's plays by play and speaker: the text of each role, as sequences of characters.
 
 The text is World Library's edition, distributed by Project Gutenberg for personal use and not commercially.
-It is fetched, never shipped; fetching prints its licence.
+We fetch it, never ship it, and then print its licence.
 """
 
 import gzip
@@ -38,25 +38,25 @@ LICENCE = (
 def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
     """Loads roles of Shakespeare's plays as clients, with the next character as each character's label.
 
-    A role is a speaker of a play. Its text is all its speeches in order, with line breaks between them; it is
-    cut into sequences (`cut_into_sequences`). A user's file is the complete works as text, laid out as in the
-    package that is fetched by default. Fetching prints the text's licence on stderr.
+    A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
+    sequences (`cut_into_sequences`). A user's file is the complete works as text, in the layout of the
+    default package. Fetching prints the text's licence on stderr.
 
     Args:
-      sources: what the user names; TFDS has these plays without their speakers.
-      least_characters: the least number of characters of a role's text; roles with shorter texts are left
-        out. The default is two sequences' worth.
+      sources: the user's sources; TFDS has these plays without their speakers.
+      least_characters: the minimum number of characters of a role's text; shorter roles are left out. The
+        default is two sequences.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N, 80) int32.
 
     Raises:
-      InputError: the given file cannot be used, no source gives the text, or all roles are left out.
+      InputError: the user's file cannot be used, no source gives the text, or all roles are left out.
     """
     message = "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
     require(sources.tfds_dir is None, message)
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
-    # All roles' texts are stored end to end, sorted by the role's name.
+    # All roles' texts are end to end, sorted by the role's name.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     parts = [cut_into_sequences(text) for text in texts if len(text) >= least_characters]
     require(parts, f"`least_characters={least_characters}` leaves no role of {source}: lower it")
@@ -73,7 +73,7 @@ def encode(text: str) -> NDArray[np.uint8]:
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Cuts a role's text into sequences of 80 numbers, each number with the next as its label.
 
-    The text is first put between BEGIN and END; the last sequence is filled up with PADDING.
+    BEGIN and END surround the text; PADDING fills up the last sequence.
 
     Args:
       text: (characters,), the numbers of the text's characters.
@@ -86,16 +86,13 @@ def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDAr
     padded = np.pad(tokens, (0, -n_labels % LENGTH), constant_values=PADDING)
     features = padded[:-1].reshape(-1, LENGTH).copy()  # labels share the memory of `padded`
     labels = padded[1:].reshape(-1, LENGTH)
-    # Where END is a feature its label is PADDING, as there is nothing to predict: END becomes PADDING too.
+    # The label of END as a feature is PADDING, so END becomes PADDING too.
     features[labels == PADDING] = PADDING
     return features, labels.astype(np.int32)
 
 
 def collect_roles(text: str) -> dict[str, str]:
-    """Returns the text of each role, by "play / speaker", from the text of the complete works.
-
-    A role's speeches are joined by line breaks.
-    """
+    """Returns the text of each role, by "play / speaker", from the text of the complete works."""
     speeches_by_role: defaultdict[str, list[str]] = defaultdict(list)
     for title, lines in _find_plays(text):
         for speaker, speech in _find_speeches(lines):
@@ -106,12 +103,12 @@ def collect_roles(text: str) -> dict[str, str]:
 def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yields (title, lines from the first act on) of each play in the text of the complete works.
 
-    A work begins with a line that holds its year alone. Works without acts, such as poems, are skipped.
+    A work begins with a line that only has its year. Works without acts, such as poems, are skipped.
     """
     text = text.replace("\r\n", "\n")
-    text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # the licence, which stands in each work
+    text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # each work repeats the licence
     works = re.split(r"^1[56]\d\d\n", text, flags=re.MULTILINE)
-    for work in works[1:]:  # before the first year stands the edition's preface
+    for work in works[1:]:  # the edition's preface comes first
         title, _, body = work.strip().partition("\n")
         first_act = re.search(r"^ *ACT\b", body, flags=re.MULTILINE)
         if first_act:
@@ -119,14 +116,12 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields (speaker, speech) for each speech in a play's lines.
+    """Yields (speaker, speech) for each speech in a play's lines, without stage directions.
 
-    A speech begins with its speaker's name and goes on while lines are indented further than names. Names are
-    indented by one or two spaces; in a single play they are in capitals and not indented. The pattern of
-    names that fits more lines tells which form a play has.
-
-    Stage directions are left out: lines that are indented further than verse or begin with Enter or Exit, and
-    the part of a line after three spaces or more.
+    A speech begins with its speaker's name and continues while lines are indented further than names. Names
+    are indented by one or two spaces; in a single play they are in capitals and not indented. Stage
+    directions are lines that are indented further than verse or begin with Enter or Exit, and the part of a
+    line after three spaces or more.
     """
 
     def count_names(pattern: re.Pattern[str]) -> int:
@@ -136,7 +131,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     deepest_name = 0 if name_pattern is _CAPITALS else 2  # the largest indent of a name, in spaces
 
     speaker = ""
-    speech: list[str] = []  # the lines of the speech that is being read; empty between speeches
+    speech: list[str] = []  # the lines of the current speech; empty between speeches
     for line in filter(str.strip, lines):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
@@ -156,7 +151,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _strip_directions(line: str) -> str:
-    """Returns a line without its part after three spaces or more, where exits are printed."""
+    """Returns a line without the exits printed after three spaces or more."""
     return re.split(r"(?<=\S) {3,}", line.strip(), maxsplit=1)[0]
 
 
@@ -167,18 +162,10 @@ _NUMBERS = {character: number for number, character in enumerate(CHARACTERS, 1)}
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the text of the complete works into three arrays.
-
-    Returns:
-      "names" (roles,), the roles; "counts" (roles,), the lengths of their texts; and "text", the numbers of
-      the characters of all roles' texts, end to end.
-
-    Raises:
-      InputError: it holds no roles.
-    """
-    # A byte order mark at the beginning is dropped; bytes that are not UTF-8 become unknown characters.
+    """Reads the complete works: the roles, the lengths of their texts, and all texts end to end."""
+    # This drops a byte order mark at the beginning; bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
-    require(texts_by_role, "it holds no play with speakers, in the form of the package's text")
+    require(texts_by_role, "it must have plays with speakers, in the form of the package's text")
     texts = [encode(text) for text in texts_by_role.values()]
     return {
         "names": np.array(list(texts_by_role), dtype=np.str_),

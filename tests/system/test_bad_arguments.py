@@ -284,9 +284,9 @@ CASES = (  # (a call, part of the line that refuses it)
     (at(of_model, module=Net(lambda: nn.Dropout(0.5, deterministic=False))), "disable dropout"),
     (at(of_model, module=Net(lambda: nn.BatchNorm(False))), "the module has batch_stats"),
     (at(of_model, criterion=lambda logits, label: logits), "has shape (3,), not ()"),
-    (inserting(canaries=4), "craft gives shape (1, 5): give an array (canaries, parameters)"),
+    (inserting(canaries=4), "(canaries, parameters) = (4, 5), got shape (1, 5)"),
     (inserting(craft=lambda s, i, t: t @ jnp.ones(9)), "fails on a model of 5 parameters"),
-    (inserting(score=lambda s, seen, t, t0: t[0]), "score gives shape ()"),
+    (inserting(score=lambda s, seen, t, t0: t[0]), "a score per canary, (canaries,) = (1,), got shape ()"),
 )
 
 

@@ -158,7 +158,7 @@ audit --nothing=1 | Unknown command line flag 'nothing'
 audit --data_file=missing.csv | missing.csv
 audit --data_file=scores.npz | scores.npz cannot be used
 audit --model=linear --data_file=/dev/zero | it is not a file
-audit --model=fcnn --tfds_dir=missing | it holds no prepared california_housing
+audit --model=fcnn --tfds_dir=missing | it does not have california_housing prepared
 audit --out= | --out=: name a folder
 audit --out=-x | --out=-x: name a folder without a dash
 --model=nobody | --model=nobody is unknown
@@ -195,8 +195,8 @@ plan --epsilon=0 | epsilon is 0: give --epsilon
 plan --tightness=1 | --tightness=1.0: give more than 0
 landscape --sigmas=0 | --sigmas: 0: give 1e-06
 landscape --batch_sizes=1.5 | give whole numbers
-federated --model=fcnn --data_file=housing.csv | --model=fcnn cannot be trained so: only the images
-federated --model=linear --data_file=images.npz --clients=41 | --clients=41: give 1 to 40
+federated --model=fcnn --data_file=housing.csv | --model=fcnn cannot be trained so: clients only get images
+federated --model=linear --data_file=images.npz --clients=41 | --clients must be between 1 and 40
 compare --data_file=no.npz --measured_rounds=251 | --measured_rounds=251: give 1 to 250, the steps
 canife --data_file=nowhere.npz | nowhere.npz
 """

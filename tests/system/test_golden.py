@@ -44,7 +44,7 @@ def scored_again(fields, runs):
     from audit.settings.make import Usual, make_setting
     from audit.training import build, game
 
-    biased._NOISY_SIMULATIONS = 3  # as many as the recording had
+    biased._NUM_NOISY_SIMULATIONS = 3  # as many as the recording had
 
     given = dict(fields)
     model = given.pop("model")

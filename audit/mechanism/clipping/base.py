@@ -1,20 +1,20 @@
-"""The sum of clipped per-example gradients: one meaning, several strategies (also `dense`, `layerwise`).
+"""Sums of clipped per-example gradients: one definition, several strategies (see also `layerwise`).
 
 A strategy is a function
 
     clipped_sum(theta (p,), (features (B, ...), labels (B, ...)), clipping_norm) -> (p,)
 
-that returns sum_i g_i * min(1, C / ||g_i||) for the gradients g_i of a loss of a single example
-(hidden-state paper, Equation 2). It is written for a single model; `vmap` over theta makes it an ensemble's.
+that returns sum_i g_i * min(1, C / ||g_i||) for the gradients g_i of a loss of a single example (hidden-state
+paper, Equation 2). It is written for a single model; `vmap` over theta makes it an ensemble's.
 
     strategy                works for             materialises (B, p)   cost of one model-step
-    per_example             any loss              yes                   a backward pass an example
+    per_example             any loss              yes                   a backward pass per example
     book_keeping            dense, narrow         no                    one backward pass, one contraction
     unfolded_book_keeping   dense, convolutions   of narrow layers      likewise
 
-Edge cases, the same in all: a gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes
-the sum NaN. The sums agree within 1e-5 of C a coordinate in float32 (tested), for C and norms between
-1e-12 and 1e12 and products at JAX's matmul precision "float32", which GPUs do not take by default.
+All treat edge cases alike: a gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes the sum
+NaN. Tests require that the sums agree within 1e-5 of C per coordinate in float32, for C and norms between
+1e-12 and 1e12 and products at JAX's matmul precision "float32", which is not the default on GPUs.
 """
 
 import functools
@@ -34,7 +34,7 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# In place of a squared norm of 0; its root times any C is far below float32's sums.
+# Replaces a squared norm of 0. Its root times any C is far below float32's sums.
 _TINY = 1e-30
 
 
@@ -42,7 +42,7 @@ _TINY = 1e-30
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
     """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0.
 
-    This is the factor by which clipping to C multiplies a gradient.
+    Clipping to C multiplies a gradient by this factor.
     """
     inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))  # finite for a norm of 0 too
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
@@ -54,21 +54,14 @@ def _differentiate_scale(
 ) -> tuple[Array, Array]:
     """Returns `scale_to_norm` and its derivative along changes of the squared norm and of C.
 
-    The derivative is 0 where nothing is clipped, and that of C / norm elsewhere. It is written by hand, since
-    JAX's derivative of `rsqrt` is infinite at 0 and would give NaN.
-
-    Args:
-      values: (squared norms, C).
-      changes: (the change of the squared norms, the change of C).
-
-    Returns:
-      (the scale, its change)
+    The derivative is 0 without clipping, else that of C / norm. It is written by hand, since JAX's derivative
+    of `rsqrt` is infinite at 0 and would give NaN.
     """
     squared_norm, clipping_norm = values
     squared_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
-    # Where nothing is clipped the squared norm may be 0, so that 1 stands in for both divisors.
+    # Without clipping, the squared norm may be 0. Then we divide by 1.
     squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
     # For a squared norm r the scale is C r^(-1/2), and its change C r^(-1/2) (dC / C - dr / (2 r)).
@@ -77,15 +70,15 @@ def _differentiate_scale(
 
 
 def clip(vector: Array, clipping_norm: Array) -> Array:
-    """Returns vector (p,) * min(1, C / ||vector||): what may enter the sum (hidden-state paper, Equation 2).
+    """Returns vector (p,) * min(1, C / ||vector||) (hidden-state paper, Equation 2).
 
-    The norm is computed from the vector over its largest entry, so that no square overflows or vanishes in
-    float32. A vector of norm 0 stays 0.
+    We divide by the largest entry before we compute the norm. So no square overflows or vanishes in float32.
+    A vector of norm 0 stays 0.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
     norm = largest * jnp.linalg.norm(scaled)
-    # C over a norm of 0 is infinite, and the factor 1.
+    # For a norm of 0, C / norm is infinite and the factor is 1.
     return vector * jnp.minimum(1.0, clipping_norm / norm)
 
 
@@ -100,8 +93,10 @@ def per_example(loss: Loss) -> ClippedSum:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
         # JAX could not otherwise `vmap` convolutions over models on a mesh of devices.
         separate_batch = separate(theta, batch)
-        gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, separate_batch)
-        scales = scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
+        compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
+        gradients = compute_gradients(theta, separate_batch)
+        squared_norms = jnp.sum(gradients**2, axis=1)
+        scales = scale_to_norm(squared_norms, clipping_norm)
         total: Array = scales @ gradients
         return total
 
@@ -111,18 +106,18 @@ def per_example(loss: Loss) -> ClippedSum:
 def separate(theta: Array, batch: Batch) -> Batch:
     """Returns the batch with the same features (B, ...), which JAX now sees as dependent on theta (p,).
 
-    This works around a limit of JAX 0.10 to 0.12. Under `vmap` over models, theta is batched, but features
-    that all models share are not; on a mesh of devices JAX then cannot take per-example gradients of
-    convolution kernels. A selection by an entry of theta, with the features on both sides, makes `vmap` batch
-    the features too. XLA removes the selection from the compiled program.
+    This works around a limit of JAX 0.10 to 0.12. `vmap` over models batches theta, but not the features that
+    all models share. On a mesh of devices JAX then cannot take per-example gradients of convolution kernels.
+    A selection by an entry of theta, with the features on both sides, makes `vmap` batch the features too.
+    XLA removes the selection from the compiled program.
     """
     features, labels = batch
-    # True, or False where theta is NaN; either way the selection below gives the features.
+    # True, or False if theta is NaN. In both cases the selection below gives the features.
     depends_on_theta = theta[0] == theta[0]
     return jnp.where(depends_on_theta, features, features), labels
 
 
-# Multiply-adds an output column up to which a product is written out as a sum.
+# The maximum multiply-adds per output column of a product that is written out as a sum.
 _UNROLLED = 32
 
 
@@ -131,33 +126,30 @@ def book_keeping(
 ) -> ClippedSum:
     """Returns the function that sums clipped per-example gradients of dense layers and elementwise functions.
 
-    No per-example gradient is formed. A dense layer's gradient for one example is the outer product of its
+    It forms no per-example gradient. A dense layer's gradient for one example is the outer product of its
     input a (with a 1 for the bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1)
-    (Goodfellow, 2015, "Efficient Per-Example Gradient Computations", arXiv 1510.01799), and the clipped sum
-    is one product of the inputs with the output gradients scaled by min(1, C / norm). Examples lie
-    on the last axis, where they fill vector registers whatever the layers' widths.
+    (Goodfellow, 2015, "Efficient Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is
+    one product of the inputs with the output gradients scaled by min(1, C / norm). Examples are on the last
+    axis to fill vector registers even if layers are narrow.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
 
-    The module is applied to a whole batch whose examples are columns. A function between the layers that is
-    not elementwise would mix examples: compare a module's sum with that of `per_example` first.
+    The module is applied to a whole batch with examples as columns. A function between the layers that is not
+    elementwise would mix examples, so compare a module's sum with that of `per_example` first.
 
     Raises:
-      UnknownLayer: a parameter does not belong to exactly one call of a flax.linen.Dense with a bias. The
-        strategy raises it. `per_example` serves such modules.
+      UnknownLayer: when called, if a parameter does not belong to exactly one call of a flax.linen.Dense with
+        a bias. Use `per_example` for such modules.
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
 
-        Zeros (outputs, B), the "taps", are added to every dense layer's output. Column i of the total loss's
-        gradient at a layer's taps is the gradient g at the layer's output for example i. With that example's
-        input a to the layer, the squared norm of the example's gradient is
-
-            ||g||^2 (1 + ||a||^2), summed over layers; the 1 is for the bias.
+        We add zeros (outputs, B), the "taps", to every dense layer's output. Column i of the total loss's
+        gradient at a layer's taps is the gradient at the layer's output for example i.
         """
         features, labels = batch
         columns = features.T  # an example in each column
@@ -165,9 +157,9 @@ def book_keeping(
         taps = {}
         for path, value in flatten_dict(params).items():
             if path[-1] == "kernel":
-                taps[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
-        # Paths of the layers whose input is the features themselves. All models of an ensemble share these
-        # inputs, which the sums below make use of.
+                shape = (value.shape[-1], len(labels))
+                taps[path[:-1]] = jnp.zeros(shape, value.dtype)
+        # Paths of the layers that read the features. All models of an ensemble share these inputs.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
@@ -183,14 +175,16 @@ def book_keeping(
                 if inputs is columns:
                     reads_features.add(layer.path)
                 kernel = parameters["kernel"]
-                # XLA fuses the written-out sums of a small kernel with what follows, but not the call of a
-                # matrix product.
+                # XLA fuses the written-out sums of a small kernel with later operations, but not the call
+                # of a matrix product.
                 is_small = kernel.size <= _UNROLLED
                 product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
-                return product + parameters["bias"][:, None] + taps[layer.path], inputs
+                output = product + parameters["bias"][:, None] + taps[layer.path]
+                return output, inputs
 
             logits, inputs = apply(module, params, columns, compute)
-            return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
+            losses = jax.vmap(criterion, (-1, 0))(logits, labels)
+            return jnp.sum(losses), inputs
 
         # This traces `total_loss`: afterwards `reads_features` is complete.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
@@ -206,12 +200,11 @@ def book_keeping(
         for path, gradient in gradients.items():
             scaled = gradient * scales
             if path in reads_features:
-                # All models share the inputs: a single product gives both sums, with a row of 1 as the bias's
-                # input. Elsewhere that row would cost a copy of every model's inputs.
+                # A single product gives both sums, with a row of 1 as the bias's input. In other layers that
+                # row would cost a copy of every model's inputs.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
-                both = (
-                    scaled @ jnp.concatenate([inputs[path], bias_input]).T
-                )  # (outputs, inputs + 1)
+                all_inputs = jnp.concatenate([inputs[path], bias_input])
+                both = scaled @ all_inputs.T  # (outputs, inputs + 1)
                 sums[(*path, "kernel")] = both[:, :-1].T
                 sums[(*path, "bias")] = both[:, -1]
             else:
@@ -232,19 +225,14 @@ def _small_product(kernel: Array, columns: Array) -> Array:
 
 
 def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Returns kernel.T @ columns, and what `_small_product_backward` needs: (kernel, columns)."""
+    """Returns kernel.T @ columns, and (kernel, columns) for the backward pass."""
     return _small_product(kernel, columns), (kernel, columns)
 
 
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients at kernel and columns, from those at the product (outputs, B).
 
-    It is written by hand: JAX's own derivative of the written-out sums, which slice the kernel and the
-    columns, would pad the gradient of each slice.
-
-    Args:
-      saved: (kernel (inputs, outputs), columns (inputs, B)).
-      gradients: the gradients at the product, (outputs, B).
+    JAX's derivative of the written-out sums would pad the gradient of each slice.
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
@@ -256,7 +244,7 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 def _row_sum(rows: Array) -> Array:
     """Sums rows (n, B) over the first axis; a sum of up to _UNROLLED rows is written out, row + row + ...
 
-    XLA computes such a sum for many examples, which lie along the last axis, at once in vector registers.
+    XLA computes such a sum in vector registers.
     """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)

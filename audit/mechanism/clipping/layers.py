@@ -1,11 +1,11 @@
-"""Layers and their per-example gradients: their norms and their weighted sum, from one backward pass.
+"""Layers and the norms and weighted sums of their per-example gradients, from one backward pass.
 
-Dense layers, convolutions, normalisation by group or layer, modules that unfold.
+The layers are dense layers, convolutions, normalisation by group or layer, and modules that unfold.
 
 A linear layer multiplies each of L vectors of K numbers (a convolution's patches; a dense layer's single
-input) with its kernel (K, O). They lie as the layer's channels do, in rows (L, K) where the channels are
-last, in columns (K, L) where they are first: no patches are transposed. From the columns a (B, K, L) and
-the output gradients g (B, O, L), or rows likewise,
+input) with its kernel (K, O). They are rows (L, K) if the layer's channels are last and columns (K, L) if
+they are first, so patches are never transposed. From the columns a (B, K, L) and the output gradients g (B,
+O, L), or rows likewise,
 
     L = 1                 ||gradient||^2 = ||g||^2 ||a||^2, the sum one product of a and scaled g
     K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed
@@ -13,10 +13,9 @@ the output gradients g (B, O, L), or rows likewise,
 
 The first and the last are ghost norms, which measure a gradient per example without forming it (Goodfellow,
 2015, arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private
-Learners", Section 4). To choose by layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and
-Efficient Training of Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683), whose
-rule compares the memory of both, 2 L^2 with K O; ours compares their multiply-adds. A convolution's patches
-are im2col's.
+Learners", Section 4). Choosing by layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and
+Efficient Training of Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683). That
+paper compares memory, 2 L^2 with K O; we compare multiply-adds. A convolution's patches are im2col's.
 
 A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x; every bias, sum_l g_l.
 """
@@ -34,11 +33,11 @@ from flax.traverse_util import flatten_dict
 from jax import Array
 
 Note = TypeVar("Note")
-Path = tuple[str, ...]  # the names of a module and of those that it is in, from the outermost
+Path = tuple[str, ...]  # the names of a module and its parents, outermost first
 
 
 class UnknownLayer(TypeError):
-    """A parameter that belongs to no layer that a strategy can sum, or to a layer that is called twice."""
+    """A parameter does not belong to a layer that a strategy can sum, or its layer is called twice."""
 
 
 class Factors(NamedTuple):
@@ -53,7 +52,7 @@ class Factors(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """What is measured of the per-example gradients of a single parameter of a layer.
+    """The norms and the weighted sum of the per-example gradients of a layer's parameter.
 
     Attributes:
       squares: the gradients' squared norms (B,).
@@ -71,8 +70,8 @@ class Call:
 
     Attributes:
       output: the layer's output, with channels last or first.
-      saved: what `measure` needs, a linear layer's patches or a normalisation's normalised inputs: (L, K), or
-        (K, L) if channels are first.
+      saved: a linear layer's patches or a normalisation's normalised inputs: (L, K), or (K, L) if channels
+        are first.
       channels_last: whether the layer's channels are last.
     """
 
@@ -94,21 +93,21 @@ def apply(
     x: Array,
     compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
 ) -> tuple[Array, dict[Path, Note]]:
-    """Applies a module whose layers a strategy computes; returns (logits, each layer's note by its path).
+    """Applies a module with layers computed by a strategy; returns (logits, each layer's note by its path).
 
     Args:
       module: the network.
       params: its parameters.
       x: its input.
-      compute: (layer, the layer's input) -> (its output, a note), or None for what Flax is to compute.
+      compute: (layer, the layer's input) -> (its output, a note), or None to let Flax compute it.
 
     Raises:
-      UnknownLayer: a parameter belongs to no layer that `compute` takes, or a layer is called twice.
+      UnknownLayer: `compute` takes no layer with a parameter, or a layer is called twice.
     """
     notes: dict[Path, Note] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Stands in for each method of each module; an input may be given by position or by name."""
+        """Replaces each method of each module; an input may be given by position or by name."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # A call with further arguments, such as a normalisation's mask, cannot be measured.
@@ -127,26 +126,26 @@ def apply(
     for *path, _ in flatten_dict(params):
         if tuple(path) not in notes:
             name = "/".join(path) or "the module itself"
-            raise UnknownLayer(f"{name}: no layer of one input whose sums are known")
+            raise UnknownLayer(f"{name}: not a layer of one input that this strategy can sum")
     return logits, notes
 
 
 def call(layer: Any, x: Array) -> Call | None:
-    """Passes a single example x through a layer, if it is of a kind whose gradients `measure` can measure.
+    """Passes a single example x through a layer, if `measure` supports the layer.
 
     Args:
       layer: a bound Flax module, with its parameters.
       x: its input, without a batch axis.
 
     Returns:
-      The output and what `measure` needs; None for a module without parameters or of another kind.
+      The output and the input of `measure`; None for a module without parameters or of another kind.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
         return None
 
     bias = params.get("bias", 0.0)
-    # A linear layer's output is computed as a product with its unfolded input, which is what is saved.
+    # A linear layer's output is a product with its unfolded input, which we save.
     if is_exactly(layer, nn.Dense):
         rows = x.reshape(-1, x.shape[-1])
         product = rows @ params["kernel"]
@@ -155,13 +154,15 @@ def call(layer: Any, x: Array) -> Call | None:
 
     if is_exactly(layer, nn.Conv) and _is_plain(layer, x):
         patches = _patch_rows(layer, x)
-        output = patches @ params["kernel"].reshape(-1, layer.features) + bias
-        return Call(output, patches.reshape(-1, patches.shape[-1]), channels_last=True)
+        kernel = params["kernel"].reshape(-1, layer.features)
+        output = patches @ kernel + bias
+        rows = patches.reshape(-1, patches.shape[-1])
+        return Call(output, rows, channels_last=True)
 
-    # A module whose output is a product of its kernel (..., O), reshaped to (K, O), with pieces of its input,
-    # as a convolution's: kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first.
-    # Each of the L columns of unfold(x) (K, L) is the piece of x that one place of the output sees.
-    # fold(kernel, gradient, x) is the gradient at x, from that at the product, (..., O, L).
+    # The output of such a module is a product of its kernel (..., O), reshaped to (K, O), with pieces of its
+    # input: kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first. Each of the L
+    # columns of unfold(x) (K, L) is the piece of x that one place of the output depends on.
+    # fold(kernel, gradient, x) is the gradient at x, from the gradient at the product, (..., O, L).
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
@@ -172,14 +173,16 @@ def call(layer: Any, x: Array) -> Call | None:
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
 
     is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
-    # Its parameters must lie along the last axis, and it must not average over devices.
-    if is_norm and getattr(layer, "feature_axes", -1) in (-1, (-1,)) and layer.axis_name is None:
-        # The scale's gradient needs the normalised inputs. A copy without scale and bias, detached from the
-        # network by parent=None, normalises.
+    # Its parameters must be along the last axis, and it must not average over devices.
+    is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
+    if is_norm and is_last and layer.axis_name is None:
+        # The scale's gradient needs the normalised inputs, from a copy without scale and bias. parent=None
+        # detaches it from the network.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + bias
-        return Call(output, normalised.reshape(-1, x.shape[-1]), channels_last=True)
+        saved = normalised.reshape(-1, x.shape[-1])
+        return Call(output, saved, channels_last=True)
 
     return None
 
@@ -189,7 +192,7 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 
     Args:
       names: the names of the parameters, among "bias", "scale" and "kernel".
-      made: the layer's passes over B examples: what `call` returns, mapped.
+      made: the layer's passes over B examples: the mapped result of `call`.
       gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
     places = 1 if made.channels_last else 2  # the axis of the L places
@@ -197,50 +200,43 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
     # A bias is added at every place: its gradient is the sum of g_l over places l. A scale multiplies the
     # normalised input x_l at every place: its gradient is the sum of g_l x_l.
     if "bias" in names:
-        measures["bias"] = _measure_vectors(jnp.sum(gradients, axis=places))
+        by_example = jnp.sum(gradients, axis=places)
+        measures["bias"] = _measure_vectors(by_example)
     if "scale" in names:
-        measures["scale"] = _measure_vectors(jnp.sum(gradients * made.saved, axis=places))
+        by_example = jnp.sum(gradients * made.saved, axis=places)
+        measures["scale"] = _measure_vectors(by_example)
     if "kernel" in names:
         measures["kernel"] = _measure_kernel(made.saved, gradients, made.channels_last)
     return measures
 
 
 def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
-    """Returns kernel.T (O, K) @ columns (K, L), with derivatives at kernel and at x, both by hand.
+    """Returns kernel.T (O, K) @ columns (K, L), with hand-written derivatives at kernel and at x.
 
-    Derivative (`backward`): the columns are unfolded from x, so that the derivative goes to x, by the layer's
-    own `fold`, and not to the columns. The derivative at the kernel serves callers that differentiate the
-    clipped sum; book-keeping itself does not read it.
+    Derivative (`backward`): `layer.fold` passes the derivative on to x. Only callers that differentiate the
+    clipped sum use the derivative at the kernel.
 
-    Form under `vmap` (`map_product`): over examples it is a batched product, whose factors' rows are
-    contiguous in memory. JAX's own choice, one large product, would first copy the columns of few channels
-    into another order. Because of this rule the product can be differentiated only under `vmap`.
-
-    Args:
-      layer: the module that unfolded the columns.
-      kernel: (K, O).
-      x: the layer's input.
-      columns: layer.unfold(x), (K, L).
+    Form under `vmap` (`map_product`): over examples it is a batched product with contiguous rows. JAX's
+    default, one large product, would first copy the columns of few channels into another order. This rule
+    allows derivatives only under `vmap`.
     """
 
     @jax.custom_vjp
     def batched(kernel: Array, x: Array, columns: Array) -> Array:
-        """Returns kernel.T @ columns for columns (..., K, L), as a batched product; x serves the gradient."""
-        rows = jnp.broadcast_to(kernel.T, (*columns.shape[:-2], *kernel.T.shape))
+        """Returns kernel.T @ columns for columns (..., K, L), as a batched product; x is for the gradient."""
+        shape = (*columns.shape[:-2], *kernel.T.shape)
+        rows = jnp.broadcast_to(kernel.T, shape)
         product: Array = rows @ columns
         return product
 
     def forward(
         kernel: Array, x: Array, columns: Array
     ) -> tuple[Array, tuple[Array, Array, Array]]:
-        """Returns the product, and the factors that `backward` needs."""
+        """Returns the product and the factors for `backward`."""
         return batched(kernel, x, columns), (kernel, x, columns)
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-        """Returns the gradients at the kernel and at x, from that at the product (..., O, L).
-
-        That at the columns is None: x has it already.
-        """
+        """Returns the gradients at the kernel and at x, which includes the one at the columns."""
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
@@ -263,25 +259,20 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
 
 def _measure_vectors(by_example: Array) -> Measure:
-    """Measures per-example gradients (B, n) of a bias or a scale, which are small enough to hold."""
-    return Measure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
+    """Measures per-example gradients (B, n) of a bias or a scale."""
+    squares = jnp.sum(by_example**2, axis=1)
+    return Measure(squares, lambda scales: scales @ by_example)
 
 
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
     """Measures the kernel's per-example gradients in the form that takes the fewest multiply-adds.
 
-    An example's gradient is the sum over L places of the outer product of K inputs and O output gradients.
-    With a single place the outer product is held as its factors. With more, the gradient can be formed, which
-    takes L K O multiply-adds an example. Or its norm is computed from the dot products of all pairs of places
-    (the Gram form), which takes L^2 (K + O). Forming it is cheaper where K O < L (K + O).
-
-    Args:
-      saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
-      gradients: the gradients at its output, (B, L, O) or (B, O, L).
-      channels_last: whether the L places are the rows of these matrices.
+    Forming the gradients takes L K O multiply-adds per example. The Gram form, from the dot products of all
+    pairs of places, takes L^2 (K + O). For a single place we keep the factors of the outer product. `saved`
+    is (B, L, K) and `gradients` (B, L, O) if channels are last, else (B, K, L) and (B, O, L).
     """
-    # Subscripts of `einsum`: examples b, places l, inputs k, outputs o. The gradients by example are formed
-    # in the order that copies less memory.
+    # Subscripts of `einsum`: examples b, places l, inputs k, outputs o. The order of the per-example
+    # gradients copies less memory.
     subscripts = "blk,blo,bok" if channels_last else "bkl,bol,bko"
     inputs, outputs, formed = subscripts.split(",")
     length = saved.shape[inputs.index("l")]
@@ -291,7 +282,9 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
     if length == 1:
         rows = saved.reshape(-1, k)
         at_output = gradients.reshape(-1, o)
-        squares = jnp.sum(rows**2, axis=1) * jnp.sum(at_output**2, axis=1)
+        input_squares = jnp.sum(rows**2, axis=1)
+        output_squares = jnp.sum(at_output**2, axis=1)
+        squares = input_squares * output_squares
         return Measure(squares, lambda scales: Factors(rows, at_output * scales[:, None]))
 
     if k * o < length * (k + o):
@@ -314,38 +307,37 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
 
 
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
-    """Returns whether a layer computes in float32 just what Flax's class `kind` does.
+    """Returns whether a layer computes exactly the function of Flax's class `kind`, in float32.
 
-    It is False for an instance of a subclass, which may compute something else, for a layer of another dtype,
-    and for a layer whose matrix product or convolution was replaced (`dot_general`, `conv_general_dilated`).
+    It is False for subclasses, for other dtypes, and for a layer with a custom matrix product or convolution
+    (`dot_general`, `conv_general_dilated`).
     """
-    is_replaced = getattr(layer, "dot_general", None) or getattr(
-        layer, "conv_general_dilated", None
-    )
-    return type(layer) is kind and layer.dtype in (None, jnp.float32) and not is_replaced
+    if type(layer) is not kind:
+        return False
+    product = getattr(layer, "dot_general", None)
+    convolution = getattr(layer, "conv_general_dilated", None)
+    return layer.dtype in (None, jnp.float32) and not (product or convolution)
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
     """Returns whether a convolution is over images (H, W, C), neither dilated, grouped, masked nor circular.
 
-    Only such a convolution has the patches that `_patch_rows` cuts.
+    `_patch_rows` supports only such convolutions.
     """
     undilated = (1, (1, 1), None)
+    is_circular = isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID")
     return (
         layer.input_dilation in undilated
         and layer.kernel_dilation in undilated
         and layer.feature_group_count == 1
         and layer.mask is None
-        and not (isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID"))
+        and not is_circular
         and x.ndim == 3
     )
 
 
 def _patch_rows(layer: nn.Conv, x: Array) -> Array:
-    """Returns the patches (H', W', K) of an image (H, W, C) that a convolution multiplies with its kernel.
-
-    K is the window's rows times its columns times the channels C, in the order of the kernel's axes.
-    """
+    """Returns the patches (H', W', K) of an image (H, W, C) that a convolution multiplies with its kernel."""
     window = np.broadcast_to(layer.kernel_size, 2).tolist()
     strides = np.broadcast_to(layer.strides or 1, 2).tolist()
     padding = canonicalize_padding(layer.padding, 2)
@@ -354,12 +346,13 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
         pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
     x = jnp.pad(x, (*pads, (0, 0)))
 
-    # How many places the window has in the padded image, downwards and across, at stride 1.
+    # The number of places of the window in the padded image, downwards and across, at stride 1.
     height = x.shape[0] - window[0] + 1
     width = x.shape[1] - window[1] + 1
     down, across = strides
-    # For each pixel (i, j) of the window, what it sees as the window moves over the image, (H', W', C).
+    # For each pixel (i, j) of the window, the image at that pixel as the window moves, (H', W', C).
     shifted = []
     for i, j in np.ndindex(*window):
-        shifted.append(x[i : i + height : down, j : j + width : across])
+        rows = x[i : i + height : down]
+        shifted.append(rows[:, j : j + width : across])
     return jnp.concatenate(shifted, axis=-1)

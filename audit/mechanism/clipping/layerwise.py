@@ -1,11 +1,11 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
 
-Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores what a backward pass computes and sums the clipped
-gradients from it; each layer's norm is measured in the cheaper of two forms (mixed ghost clipping: Bu, Mao
-and Xu, 2022, arXiv 2205.10683). To unfold a convolution's input is im2col: it becomes a matrix of patches.
+Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores results of a backward pass and sums the clipped
+gradients from them. Each layer's norm is measured in the cheaper of two forms (mixed ghost clipping: Bu, Mao
+and Xu, 2022, arXiv 2205.10683). Unfolding turns a convolution's input into a matrix of patches (im2col).
 
-The layers are those of `layers`. What they store of a block fits a processor's cache, and no more than a
-block is ever held, but for the factors of dense kernels' sums (`layers.Factors`): that bounds the memory of
+The layers are those of `layers`. Their stored values for a block of examples fit a processor's cache. Memory
+contains a single block and the factors of dense kernels' sums (`layers.Factors`), which limits the memory of
 deep networks too. `clipping.book_keeping` is faster for narrow dense networks.
 """
 
@@ -25,10 +25,10 @@ from audit.mechanism.clipping import layers
 from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
 from audit.mechanism.clipping.layers import Path
 
-# The best of 0.6 to 2.5 MiB for the ConvNet, with four models at once: a block is to stay in a CPU's cache.
+# A block should stay in a CPU's cache. This is the best of 0.6 to 2.5 MiB for the ConvNet, with four models.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-_BLOCK_BY_PARAMETERS = 4  # a block's least size, by that of the parameters
+_BLOCK_BY_PARAMETERS = 4  # the minimum size of a block, relative to the parameters
 
 _Shapes = dict[Path, tuple[int, int]]  # of each layer's output, as a matrix
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
@@ -43,20 +43,19 @@ def unfolded_book_keeping(
 ) -> ClippedSum:
     """Returns the function that sums clipped per-example gradients of a module.
 
-    The module consists of the layers in `layers`, and of any functions between them.
+    The module consists of the layers in `layers` and any functions between them.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: the most bytes that a model's layers may store of a block of examples: their unfolded
-        inputs and their output gradients; by default what suits this process's devices. If the parameters
-        times _BLOCK_BY_PARAMETERS take more bytes, that is the limit instead. Every block reads and writes
-        the parameters several times, which many small blocks would do too often.
+      block_bytes: the maximum number of bytes that a model's layers store for a block of examples: their
+        unfolded inputs and output gradients. The default suits this process's devices. The limit is at least
+        _BLOCK_BY_PARAMETERS times the bytes of the parameters, since every block reads and writes the
+        parameters several times.
 
     Raises:
-      layers.UnknownLayer: a parameter does not belong to exactly one call of such a layer. The strategy
-        raises it.
+      layers.UnknownLayer: when called, if a parameter does not belong to exactly one call of such a layer.
     """
     if block_bytes is None:
         block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
@@ -64,18 +63,20 @@ def unfolded_book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
         params = unravel(theta)
-        # The shapes of a single example's pass, which is traced but not computed.
-        _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), batch[0][0])
+        # The shapes of a single example's pass, which JAX only traces.
+        example = batch[0][0]
+        _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), example)
         shapes = {path: call.shape for path, call in calls.items()}
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
         # A block has at least one example, even if that exceeds the budget.
-        blocks = _cut_into_blocks(batch, max(1, budget // _count_bytes(calls)))
+        most = max(1, budget // _count_bytes(calls))
+        blocks = _cut_into_blocks(batch, most)
         flat = flatten_dict(params)
 
         # Every block would read and write the sum of a whole kernel. If we have the factors of that sum, the
-        # inputs and the scaled output gradients, we stack them instead, and multiply all at the end.
+        # inputs and the scaled output gradients, we stack them and multiply all at the end.
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
-            """Adds a block's sums to the totals, and returns the factors of those that it leaves out."""
+            """Adds a block's sums to the totals, and returns the factors of the sums that it leaves out."""
             by_layer = _measure_block(module, params, criterion, shapes, block)
             squared_norms = jnp.zeros(len(block[1]))
             for measures in by_layer.values():
@@ -84,16 +85,19 @@ def unfolded_book_keeping(
 
             factors = {}
             for path, total in totals.items():
-                summed = by_layer[path[:-1]][path[-1]].contract(scales)
+                measure = by_layer[path[:-1]][path[-1]]
+                summed = measure.contract(scales)
                 if isinstance(summed, layers.Factors):
                     factors[path] = summed
                 else:
                     totals = totals | {path: total + summed.reshape(total.shape)}
             return totals, factors
 
-        totals, factors = jax.lax.scan(add_block, jax.tree.map(jnp.zeros_like, flat), blocks)
+        zeros = jax.tree.map(jnp.zeros_like, flat)
+        totals, factors = jax.lax.scan(add_block, zeros, blocks)
         for path, factor in factors.items():
-            totals[path] = factor.sum().reshape(flat[path].shape)
+            total = factor.sum()
+            totals[path] = total.reshape(flat[path].shape)
         return ravel_pytree(unflatten_dict(totals))[0]
 
     return clipped_sum
@@ -114,7 +118,8 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
     def cut(part: Array) -> Array:
         """Pads an array (B, ...) with zeros and cuts it into blocks, (n, b, ...)."""
         no_padding = ((0, 0),) * (part.ndim - 1)
-        padded = jnp.pad(part, ((0, blocks * size - count), *no_padding))
+        missing = blocks * size - count
+        padded = jnp.pad(part, ((0, missing), *no_padding))
         return padded.reshape(blocks, size, *part.shape[1:])
 
     return cut(features), cut(labels), cut(jnp.ones(count))
@@ -136,24 +141,24 @@ def _measure_block(
         losses, calls = jax.vmap(loss)(features, labels, taps)
         return jnp.sum(losses), calls
 
-    # Taps are zeros that are added to the layers' outputs: the gradients at them are those at the outputs.
-    taps = {path: jnp.zeros((len(labels), *shape)) for path, shape in shapes.items()}
+    # Taps are zeros added to the layers' outputs, so their gradients are those at the outputs.
+    taps = {}
+    for path, shape in shapes.items():
+        taps[path] = jnp.zeros((len(labels), *shape))
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
+    flat = flatten_dict(params)
     measures = {}
     for layer in shapes:
-        names = {path[-1] for path in flatten_dict(params) if path[:-1] == layer}
+        names = {path[-1] for path in flat if path[:-1] == layer}
         measures[layer] = layers.measure(names, calls[layer], gradients[layer])
     return measures
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
-    """Returns a single example's logits, and the call of each layer by the layer's path.
-
-    `taps` has a matrix for each layer, which is added to its output; None adds nothing.
-    """
+    """Returns a single example's logits, and each layer's call by its path; adds taps to outputs."""
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, layers.Call] | None:
-        """Returns (a layer's output plus its tap, its call), or None for what cannot be measured."""
+        """Returns (a layer's output plus its tap, its call), or None for an unsupported layer."""
         call = layers.call(layer, x)
         if call is None:
             return None

@@ -231,8 +231,8 @@ def test_each_canary_takes_part_so_often_in_different_rounds(canaries, rounds, r
 
 def test_what_no_population_has_is_refused():
     for call, words in (
-        (lambda: cohorts.shuffled(KEY, 5, 2, 6), "`cohort=6` is more than the 5 clients"),
-        (lambda: cohorts.repeated(KEY, 5, 2, 3), "`repetitions=3`: give 1 to 2"),
+        (lambda: cohorts.shuffled(KEY, 5, 2, 6), "`cohort` must be at most 5"),
+        (lambda: cohorts.repeated(KEY, 5, 2, 3), "`repetitions` must be between 1 and 2"),
     ):
         with pytest.raises(InputError, match=words):
             call()

