@@ -38,10 +38,10 @@ from audit.written import counted
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 _PILOT_SHARE = 0.05  # share of a set's runs on which the threshold is chosen
-_LEAST_PILOT = 4  # runs on which the threshold is chosen, at least
+_MIN_PILOT = 4  # runs on which the threshold is chosen, at least
 _LIMITS_SHARE = 0.1  # share of a bound's error that the limits of a caller's coins may take
-_LEAST_QUANTILES = 1_000  # of a known law, in place of scores out
-_MOST_QUANTILES = 20_000
+_MIN_QUANTILES = 1_000  # of a known law, in place of scores out
+_MAX_QUANTILES = 20_000
 _TINY = 1e-12  # in place of a probability of 0 in a denominator
 FAILED = -1.0  # the cosine that stands for a failed run: it ranks below all others
 RANK_DIMENSION = 10**12  # sqrt(d) times a cosine there is normal to 1e-11, up to 9 deviations
@@ -422,7 +422,7 @@ class Fresh(NamedTuple):
         from audit.laws import cosine_law
 
         cosines_in = self.cosines[self.presence]
-        quantiles = int(np.clip(cosines_in.size, _LEAST_QUANTILES, _MOST_QUANTILES))
+        quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
@@ -551,9 +551,9 @@ def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
     pairs = []
     for places in all_places:
         runs = len(places)
-        least = 2 * _LEAST_PILOT
+        least = 2 * _MIN_PILOT
         require(runs >= least, f"there are {runs} runs of a kind: give at least {least}")
         order = rng.permutation(runs)
-        size = max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
+        size = max(round(_PILOT_SHARE * runs), _MIN_PILOT)
         pairs.append((places[order[:size]], places[order[size:]]))
     return pairs

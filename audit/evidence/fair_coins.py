@@ -30,12 +30,12 @@ Bits = NDArray[np.bool_]
 Array = NDArray[np.float64]
 
 ERROR = 1e-6  # with at most this probability fair coins are refused
-_MOST_LAGS = 64  # the largest distance between two coins that are compared
-_MOST_KINDS = 4000  # with more rows the exact law of different rows takes too long
+_MAX_LAGS = 64  # the largest distance between two coins that are compared
+_MAX_KINDS = 4000  # with more rows the exact law of different rows takes too long
 # The t of Chernoff's bound on a chi-squared-like sum, whose E[exp(t X)] is finite below t = 1/2.
 _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
 _FAR = 40  # totals further from their mean, in standard deviations, add nothing at these tilts
-_MOST_LOG2_BINS = 1000  # 2^1000 is still finite as a float64
+_MAX_LOG2_BINS = 1000  # 2^1000 is still finite as a float64
 _REMEDY = "presence has to be drawn by fair independent coins"
 
 
@@ -156,7 +156,7 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     whether two fair coins differ is a fair coin itself. The p-value is that of the most extreme lag, times
     the number of lags (Bonferroni).
     """
-    most_lags = min(_MOST_LAGS, bits.shape[1] // 2)
+    most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
     changes = []
     pairs = []
     log_ps = []
@@ -217,9 +217,9 @@ def _test_kinds(bits: Bits, row: str) -> _Test:
     kinds = len(_count_equal_rows(bits))
     # The number of possible rows, up to complement. It is cut where a float would overflow: with fewer
     # possible rows repeats are likelier, so that the test only refuses less.
-    bins = 2.0 ** min(width - 1, _MOST_LOG2_BINS)
+    bins = 2.0 ** min(width - 1, _MAX_LOG2_BINS)
     message = f"{rows:,} {_PLURAL[row]} have only {kinds:,} different rows of {width:,} coins"
-    if rows <= _MOST_KINDS:
+    if rows <= _MAX_KINDS:
         probability = _law_of_kinds(rows, bins)[: kinds + 1].sum()
         with np.errstate(divide="ignore"):  # a probability that underflows to 0 has the log -inf
             return _Test(float(np.log(probability)), message)

@@ -13,7 +13,7 @@ from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
 # The least share of a direction's squared length that lies outside of the span of the others.
-_LEAST_OUTSIDE = 1e-9
+_MIN_OUTSIDE = 1e-9
 
 
 def cosines(gram: Array, products: Array, squared_length: float) -> Array:
@@ -46,7 +46,7 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
         raise InputError(dependent) from None
     inverse = np.asarray(linalg.cho_solve(factor, np.eye(len(gram))))
     g = np.diag(inverse)
-    require((1 / g > _LEAST_OUTSIDE * np.diag(gram)).all(), dependent)
+    require((1 / g > _MIN_OUTSIDE * np.diag(gram)).all(), dependent)
     w = inverse @ products
     r = max(float(squared_length - products @ w), 0.0)  # rounding may make it negative
     with np.errstate(invalid="ignore"):  # 0 / 0 where w_j = 0 and r = 0: replaced by 0 below

@@ -35,7 +35,7 @@ MOST_DRAWS = 10**9
 # Share of itself by which a rank's cosine is lowered: rounding must not lift it above a threshold.
 _BELOW = 1e-9
 # In place of the tail probability 1 of the last rank M + 1: its cosine would be -1, as of a failed run.
-_MOST_TAIL = 1 - 1e-12
+_MAX_TAIL = 1 - 1e-12
 _FIX = "draw both by one generator, and score them by one function"
 
 
@@ -170,7 +170,7 @@ def place(ranks: ArrayLike, draws: int) -> Array:
     from audit.laws import cosine_law  # loads SciPy
 
     # The last rank, M + 1, would have the tail 1 and the cosine -1, which stands for a failed run.
-    tails = np.minimum(np.asarray(ranks, np.float64) / (draws + 1), _MOST_TAIL)
+    tails = np.minimum(np.asarray(ranks, np.float64) / (draws + 1), _MAX_TAIL)
     # The law is symmetric: minus the quantile at a level is exceeded with a probability of this level.
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return np.asarray(cosines - _BELOW * np.abs(cosines))

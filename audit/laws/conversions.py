@@ -21,7 +21,7 @@ from audit.laws.intervals import find_bracket
 Array = NDArray[np.float64]
 _SMALL_MU = 1e-8  # below it the two terms of delta are too near each other to be subtracted
 _FAR = 1e4  # standard deviations beyond which the Mills ratio is replaced by its expansion
-_MOST_ITERATIONS = 2000  # to a root as near to 0 as 1e-300
+_MAX_ITERATIONS = 2000  # to a root as near to 0 as 1e-300
 
 
 def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
@@ -137,7 +137,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     high = find_bracket(is_too_small, 0.0, np.sqrt(2 * epsilon) + 1).high
     # Relative precision alone counts, since mu may be tiny: the least xtol, and many iterations.
     root = scipy.optimize.brentq(
-        compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14, maxiter=_MOST_ITERATIONS
+        compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14, maxiter=_MAX_ITERATIONS
     )
     return float(root)
 

@@ -25,7 +25,7 @@ from audit.errors import require
 Array = NDArray[np.float64]
 LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # of the test of normality
 _STEPHENS = np.array([0.576, 0.656, 0.787, 0.918, 1.092])  # its critical values of many values
-_LEAST = 1e-280  # below it the incomplete beta function may underflow
+_MIN = 1e-280  # below it the incomplete beta function may underflow
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(48)  # of Gauss-Laguerre quadrature
 
 
@@ -44,8 +44,8 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     require_dimension(dimension)
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
     with np.errstate(divide="ignore"):
-        # Below _LEAST the incomplete beta function may underflow.
-        log_tail = np.where(tail > _LEAST, np.log(tail), _integrate_far_tail(np.abs(t), dimension))
+        # Below _MIN the incomplete beta function may underflow.
+        log_tail = np.where(tail > _MIN, np.log(tail), _integrate_far_tail(np.abs(t), dimension))
         # By symmetry P(T > t) = 1 - P(T > |t|) for t < 0.
         return np.where(t >= 0, log_tail, np.log1p(-tail))
 

@@ -15,9 +15,9 @@ from audit.errors import require
 from audit.laws import conversions
 
 Array = NDArray[np.float64]
-_LARGEST_EPSILON = 512.0
+_MAX_EPSILON = 512.0
 _ALLOWED_GRID_ERROR = 1e-3  # of delta: the digits of epsilon that are shown hold then
-_LEAST_LOG_ARGUMENT = 1e-300  # in place of 0, whose logarithm is infinite
+_MIN_LOG_ARGUMENT = 1e-300  # in place of 0, whose logarithm is infinite
 
 
 class DensityPair(NamedTuple):
@@ -93,14 +93,14 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     def compute_excess(epsilon: float) -> float:
         """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
         # A delta of 0 would have the log -inf, which the root search cannot use.
-        reached = max(delta_at(pair, epsilon), _LEAST_LOG_ARGUMENT)
+        reached = max(delta_at(pair, epsilon), _MIN_LOG_ARGUMENT)
         return float(np.log(reached) - np.log(delta))
 
     if compute_excess(0.0) <= 0:
         return 0.0
-    message = f"epsilon at delta {delta:g} is above {_LARGEST_EPSILON:g}: not computed"
-    require(compute_excess(_LARGEST_EPSILON) <= 0, message)
-    root = scipy.optimize.brentq(compute_excess, 0.0, _LARGEST_EPSILON, xtol=1e-10, rtol=1e-12)
+    message = f"epsilon at delta {delta:g} is above {_MAX_EPSILON:g}: not computed"
+    require(compute_excess(_MAX_EPSILON) <= 0, message)
+    root = scipy.optimize.brentq(compute_excess, 0.0, _MAX_EPSILON, xtol=1e-10, rtol=1e-12)
     return float(root)
 
 
@@ -124,8 +124,8 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     above = np.cumsum(pair.p[::-1])[::-1] * pair.spacing - pair.p * pair.spacing
     below = np.cumsum(pair.q) * pair.spacing
     # An empty tail would have the log -inf.
-    log_above = np.log(np.maximum(above, _LEAST_LOG_ARGUMENT))
-    log_below = np.log(np.maximum(below, _LEAST_LOG_ARGUMENT))
+    log_above = np.log(np.maximum(above, _MIN_LOG_ARGUMENT))
+    log_below = np.log(np.maximum(below, _MIN_LOG_ARGUMENT))
     false_positive = np.exp(np.interp(at, edges, log_above))
     false_negative = np.exp(np.interp(at, edges, log_below))
     return ErrorRates(false_positive, false_negative)

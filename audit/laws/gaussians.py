@@ -23,7 +23,7 @@ from audit.laws import conversions
 
 Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit
-_MOST_DOUBLINGS = 1100  # from 1 to beyond the largest float64, 2^1024
+_MAX_DOUBLINGS = 1100  # from 1 to beyond the largest float64, 2^1024
 
 
 class Gaussian(NamedTuple):
@@ -72,7 +72,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     # Each entry is doubled from 1 until it is high enough; the interval below it is then bisected. The limit
     # only makes the loop finite: so many doublings reach infinity, where delta is 0.
     high = np.ones_like(log_delta_at_0)
-    for _ in range(_MOST_DOUBLINGS):
+    for _ in range(_MAX_DOUBLINGS):
         too_low = is_too_low(high)
         if not too_low.any():
             break

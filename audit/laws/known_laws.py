@@ -23,7 +23,7 @@ Sampler = Callable[[Generator, float, bool, int], Array]
 _GRID = 400_001  # points of the quadrature
 _COARSE = 4_001  # points between which quantiles are interpolated
 _REACH = 60.0  # the grid spans -60 to 60, in units of the scores
-_LARGEST_EPSILON = 256.0  # a larger epsilon counts as infinite
+_MAX_EPSILON = 256.0  # a larger epsilon counts as infinite
 _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 
@@ -173,9 +173,9 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    if excess(_LARGEST_EPSILON) > 0:
+    if excess(_MAX_EPSILON) > 0:
         return np.inf
-    return float(scipy.optimize.brentq(excess, 0.0, _LARGEST_EPSILON, xtol=1e-9))
+    return float(scipy.optimize.brentq(excess, 0.0, _MAX_EPSILON, xtol=1e-9))
 
 
 def _laplace_distribution(z: Array) -> Array:

@@ -55,16 +55,16 @@ BETS = np.array([0.05, 0.2, 0.5, 0.9])
 
 _HALVINGS = 24  # of an interval of mu, to 1e-7 of it
 _PATH_STEPS = 128  # values of mu that a path distinguishes
-_LEAST_ALLOWED = 1e-300  # of m, in the place of 0
-_LARGEST_LOG = 700.0  # exp of more overflows
+_MIN_ALLOWED = 1e-300  # of m, in the place of 0
+_MAX_LOG = 700.0  # exp of more overflows
 SEEN_PROBABILITY = 0.9  # with which a departure that "would have been seen" is refuted
 # Simulated audits of each departure that is tried: as many as give so many runs, within these limits. With
 # 200 the probability 0.9 is known to 0.02, with 20 to 0.07.
 _SIMULATED_RUNS = 10_000
-_LEAST_AUDITS = 20
-_MOST_AUDITS = 200
+_MIN_AUDITS = 20
+_MAX_AUDITS = 200
 _FAR_DEVIATIONS = 3.0  # of a score, beyond which thresholds are out of reach
-_LEAST_DEVIATION = 1e-9  # in the place of 0
+_MIN_DEVIATION = 1e-9  # in the place of 0
 # Noise as multiples of what is stated: to half a percent from 0.995 on, to a percent below 0.9.
 _RATIOS = np.concatenate([np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01)])
 
@@ -160,7 +160,7 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     start_shares = np.tile(_SHARES[:thresholds] / bets, bets)
     # The log of a weighted sum of exponentials, as by scipy.special.logsumexp, in a third of its time: the
     # tests spend nearly all their time here. The capital is 0 where all of it was staked in vain.
-    largest = np.maximum(log_components.max(axis=1), -_LARGEST_LOG)
+    largest = np.maximum(log_components.max(axis=1), -_MAX_LOG)
     relative = np.exp(log_components - largest[:, None])
     with np.errstate(divide="ignore"):
         return np.asarray(largest + np.log(relative @ start_shares))
@@ -185,7 +185,7 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
         reached = max(float(log_capital.max()), 0.0)  # before the first run the log capital is 0
         refuting = np.flatnonzero(log_capital >= log_capital_needed)
         runs = int(refuting[0]) + 1 if len(refuting) else runs
-    e_value = float(np.exp(min(reached, _LARGEST_LOG)))
+    e_value = float(np.exp(min(reached, _MAX_LOG)))
     return ClaimTest(e_value, refuted=bool(reached >= log_capital_needed), runs=runs)
 
 
@@ -234,7 +234,7 @@ def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
     """Returns the log (R, bets, T) of the factor by which each run multiplies each bet on each threshold."""
     allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
     # The power divides, so it is kept above 0. It may be 0 where a rate is too small for a float.
-    gains = counted.shares / np.maximum(allowed, _LEAST_ALLOWED) - 1
+    gains = counted.shares / np.maximum(allowed, _MIN_ALLOWED) - 1
     bets = np.ones(1) if counted.is_only_run else BETS
     with np.errstate(divide="ignore"):
         return np.asarray(np.log1p(bets[:, None] * gains[:, None, :]))
@@ -353,12 +353,12 @@ def _simulate(
       (S, R, T) for S audits of R runs: the share of each run's canaries whose scores exceed each threshold.
     """
     # As many audits as take 10,000 runs in all, from 20 to 200.
-    audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _LEAST_AUDITS, _MOST_AUDITS))
+    audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _MIN_AUDITS, _MAX_AUDITS))
     size = (audits, scores.runs, 1)
     # Scores are in standard deviations of a score that is out. On that scale r times the noise leaves
     # deviations as they are, and divides the mean by r.
     means = scores.mean / noise_ratio + scores.between * rng.standard_normal(size)
-    within = max(scores.within, _LEAST_DEVIATION)  # `draw_shares` divides by it
+    within = max(scores.within, _MIN_DEVIATION)  # `draw_shares` divides by it
     return draw_shares(means, within, thresholds, scores.canaries, rng)
 
 

@@ -48,7 +48,7 @@ Worlds = tuple[Array, Array]
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_LEAST_PILOT = 20  # scores of a world, where half of them are not fewer
+_MIN_PILOT = 20  # scores of a world, where half of them are not fewer
 _SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # of the splits: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
@@ -290,7 +290,7 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
     """Returns the size of a pilot: a share of the scores, but at least 20 and at most half of them."""
     share = _PILOT_IF_GAUSSIAN if family is exact.GAUSSIAN else _PILOT
-    return min(max(round(share * scores), _LEAST_PILOT), scores // 2)
+    return min(max(round(share * scores), _MIN_PILOT), scores // 2)
 
 
 def _test_splits(

@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
 _STEP = 1e-5  # of the root, which then moves down until the p-value confirms it
-_LEAST = 1e-300  # in place of 0, whose logarithm is infinite
+_MIN = 1e-300  # in place of 0, whose logarithm is infinite
 
 
 class Family(NamedTuple):
@@ -118,7 +118,7 @@ def lower_bound(
         """Returns by how much the log of the deciding audit's p-value exceeds the log of the level."""
         # A p-value of 0 would have the log -inf, which the root search cannot use.
         deciding = np.sort(compute_p_values(parameter))[rejecting - 1]
-        return float(np.log(max(deciding, _LEAST)) - np.log(level))
+        return float(np.log(max(deciding, _MIN)) - np.log(level))
 
     if compute_excess(0.0) > 0:  # not even the parameter 0 is rejected
         return 0.0, find_deciding_audit(0.0)

@@ -59,8 +59,8 @@ ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS = 40  # the least pilot, and as many coins to guess
 MOST_COINS = 20_000  # the time that mu takes grows with the number of guesses
 _PILOT_SHARE = 0.2  # of the coins, on which the number of guesses is chosen
-_LEAST_PILOT = 20  # coins
-_LEAST_SPREAD = 1e-200  # of evidence, by which is divided
+_MIN_PILOT = 20  # coins
+_MIN_SPREAD = 1e-200  # of evidence, by which is divided
 # Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
 _GUESSED_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])
 _HALVINGS = 40  # of an interval of epsilon
@@ -241,7 +241,7 @@ def _split_and_order(signed: Array) -> _OrderedCoins:
     # The size of the evidence does not look at the coins, only its sign does. The draw of the pilot and the
     # order of the other coins depend on the size alone: neither can pick guesses that are right.
     certainty = np.abs(signed)
-    pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
+    pilot_size = max(round(_PILOT_SHARE * len(certainty)), _MIN_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
     guessable = guessable[:MOST_COINS]  # a random subset, since `split_pilot` shuffles
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
@@ -249,7 +249,7 @@ def _split_and_order(signed: Array) -> _OrderedCoins:
     guess_counts = np.maximum(np.round(_GUESSED_SHARES * len(right)).astype(np.int64), 1)
 
     centre = float(signed[pilot].mean())
-    spread = max(float(signed[pilot].std()), _LEAST_SPREAD)  # evidence may all be equal
+    spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # evidence may all be equal
     # A coin is guessed where the size of its evidence exceeds a level: rightly if the evidence is positive,
     # wrongly if it is negative. Of 2,001 levels, up to 6 deviations beyond the mean, those are taken at which
     # the guessed shares are nearest to _GUESSED_SHARES.

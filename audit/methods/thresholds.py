@@ -27,7 +27,7 @@ _STEADY = 8
 _MISFIT = 1.8
 _CLEAR = 1.5  # standard deviations by which counted rates are raised
 _LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
-_MOST_THRESHOLDS = 200_000  # that are tried on the scores on which their errors are counted
+_MAX_THRESHOLDS = 200_000  # that are tried on the scores on which their errors are counted
 
 
 # Maps false-positive and false-negative rates, arrays that broadcast, to the privacy parameter, such as mu,
@@ -73,7 +73,7 @@ def best_empirical(
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2
-    points = points[:: 1 + len(points) // _MOST_THRESHOLDS]
+    points = points[:: 1 + len(points) // _MAX_THRESHOLDS]
     counts = count_errors(scores_in, scores_out, points)
     fpr = intervals.clopper_pearson_upper(counts.false_positives, len(scores_out), error)
     fnr = intervals.clopper_pearson_upper(counts.false_negatives, len(scores_in), error)
