@@ -57,7 +57,7 @@ class Shape(enum.Enum):
 
 
 def _find_shape(canaries: tuple[int, int]) -> Shape:
-    """Returns the shape of evidence from several runs, given the numbers of scored canaries per run (in, out)."""
+    """Returns the shape of evidence from several runs, given the scored canaries per run (in, out)."""
     return Shape.ONE_CANARY if canaries == (1, 1) else Shape.MANY_CANARIES
 
 
