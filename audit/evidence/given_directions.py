@@ -189,8 +189,10 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a note on the test of a user's dimension: of the cosines' law if enough canaries were out, else of
-    the spread of the cosines of inserted canaries.
+    """Returns a note on the test of a user's dimension.
+
+    The test is that of the cosines' law if enough canaries were out, else that of the spread of inserted
+    canaries' cosines.
     """
     danger = "one that is too large makes bounds wrong"
     tested = ""
