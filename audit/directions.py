@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import number, require, require_type
 from audit.one_run import (
-    MOST_DIMENSION,
+    MAX_DIMENSION,
     MOST_SEED,
     check_displacement,
     check_seed,
@@ -47,7 +47,7 @@ from audit.one_run import (
 )
 
 Array = NDArray[np.float64]
-MOST_COUNT = 20_000  # the Gram matrix then takes 3 GB
+MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
 _ROOT = 2  # the random stream; `audit.one_run` uses 0 and 1 under the same seed
 _BLOCK = 1 << 13  # coordinates of each canary in memory at once
 
@@ -162,7 +162,7 @@ def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int
     """Returns (seed, run, count, dimension) as Python's ints; raises InputError for those out of range."""
     seed = check_seed(seed)
     run = check_whole_number("run", run, 0, MOST_SEED)  # `run` is a part of a random seed
-    count = check_whole_number("count", count, 1, MOST_COUNT)
+    count = check_whole_number("count", count, 1, MAX_COUNT)
     # In a single dimension every cosine is 1 or -1.
-    dimension = check_whole_number("dimension", dimension, 2, MOST_DIMENSION)
+    dimension = check_whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension

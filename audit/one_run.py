@@ -24,8 +24,8 @@ from audit.errors import number, require, shown
 from audit.evidence import arrays
 
 Array = NDArray[np.float64]
-MOST_COUNT = 5_000_000  # the largest number of scores in `bound`
-MOST_DIMENSION = 10**10  # such a canary takes 80 GB
+MAX_COUNT = 5_000_000  # the largest number of scores in `bound`
+MAX_DIMENSION = 10**10  # such a canary takes 80 GB
 _CANARIES = 0  # the random streams of canaries and of coins under the same seed
 _COINS = 1
 MOST_SEED = 2**63 - 1
@@ -44,7 +44,7 @@ def canary(seed: int, index: int, dimension: int) -> Array:
     """
     seed = check_seed(seed)
     index = check_whole_number("index", index, 0, MOST_SEED)
-    size = check_whole_number("dimension", dimension, 2, MOST_DIMENSION)
+    size = check_whole_number("dimension", dimension, 2, MAX_DIMENSION)
     direction = np.random.default_rng([_CANARIES, seed, index]).standard_normal(size)
     return direction / np.linalg.norm(direction)
 
@@ -59,7 +59,7 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
     Raises:
       InputError: numbers out of range.
     """
-    size = check_whole_number("count", count, 1, MOST_COUNT)
+    size = check_whole_number("count", count, 1, MAX_COUNT)
     rng = np.random.default_rng([_COINS, check_seed(seed)])
     return rng.random(size) < 0.5
 
@@ -79,8 +79,12 @@ def cosines(displacement: ArrayLike, seed: int, count: int) -> Array:
       InputError: the displacement is not a finite vector, or is 0, or a number is out of range.
     """
     unit = check_displacement(displacement)
-    size = check_whole_number("count", count, 1, MOST_COUNT)
-    return np.array([canary(seed, index, len(unit)) @ unit for index in range(size)])
+    size = check_whole_number("count", count, 1, MAX_COUNT)
+    products = []
+    for index in range(size):
+        direction = canary(seed, index, len(unit))
+        products.append(direction @ unit)
+    return np.array(products)
 
 
 def check_displacement(displacement: ArrayLike) -> Array:
@@ -96,9 +100,9 @@ def check_displacement(displacement: ArrayLike) -> Array:
     require(size >= 2, f"the displacement has {size} entries: give at least 2")
     with np.errstate(over="ignore"):  # an infinite length is rejected below
         length = float(np.linalg.norm(vector))
-    failed = "the displacement is not finite: the run failed; it counts, as NaN"
+    failed = "the displacement is not finite, so the run failed: include it as NaN"
     require(np.isfinite(length), failed)
-    require(length > 0, "the displacement is 0: the model was not trained, or is its own start")
+    require(length > 0, "the displacement is 0: give the movement of a trained model")
     return vector / length
 
 

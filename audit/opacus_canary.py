@@ -74,11 +74,11 @@ class CanaryOptimizer(_InsertingOptimizer):
     ) -> None:
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
-        require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
+        require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
         self._present = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        self._start = self.params[0].detach().view(-1)[0].item()  # before training
+        self._start = self._read_first_entry()  # before training
 
     def add_noise(self) -> None:
         """Inserts the canary into the sum of clipped gradients, then adds the noise.
@@ -93,7 +93,12 @@ class CanaryOptimizer(_InsertingOptimizer):
 
     def score(self) -> float:
         """Returns how far training has moved the canary's entry against its gradient: higher means in."""
-        return float(self._start - self.params[0].detach().view(-1)[0].item())
+        return self._start - self._read_first_entry()
+
+    def _read_first_entry(self) -> float:
+        """Returns the first entry of the first parameter."""
+        entries = self.params[0].detach().view(-1)
+        return float(entries[0].item())
 
 
 class DirectionsOptimizer(_InsertingOptimizer):
@@ -167,7 +172,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """
         # Steps subtract gradients, so the movement minus the drift is negated: an inserted direction then has
         # a positive cosine.
-        displacement = np.asarray(drift, np.float64) - (self._read_parameters() - self._start)
+        movement = self._read_parameters() - self._start
+        displacement = np.asarray(drift, np.float64) - movement
         return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)
 
     def _read_parameters(self) -> NDArray[np.float64]:

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
-MOST_FAILED = 0.5  # the largest allowed share of NaN among scores
-MOST = 1e100  # squares overflow from 1e154 on, sums of squares earlier
+MAX_FAILED = 0.5  # the largest allowed share of NaN among scores
+MAX_SCORE = 1e100  # squares overflow from 1e154 on, sums of squares earlier
 _SLACK = 1e-6  # relative rounding error of cosines in float32
 MOST_SCORES = 10_000_000  # takes half a minute and 2 GB of memory
 
@@ -29,19 +29,19 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     Raises:
       InputError: for values that are not real numbers, for masked entries, and for rows of unequal lengths.
     """
-    masked = f"{name} have masked entries, which would count: drop them, with .compressed()"
+    masked = f"{name} have masked entries: drop them with .compressed()"
     try:
         has_mask = isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
         array = np.zeros(0) if has_mask else np.asarray(values)
     # PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
+        raise InputError(f"{name} must be numbers in rows of equal length: give an array") from None
     require(not has_mask, masked)
     # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records of type void, and also
     # bfloat16 and other floats of ml_dtypes.
     kind = array.dtype.kind
     fits = kind in "biuf" or (kind == "V" and array.dtype.type is not np.void)
-    require(fits, f"{name} are no numbers but {array.dtype}: give an array of floats")
+    require(fits, f"{name} must be real numbers, got {array.dtype}: give an array of floats")
     return array
 
 
@@ -80,7 +80,7 @@ def scores(name: str, values: ArrayLike) -> Array:
     """
     array = real(name, values)
     fix = "give scores[presence] and scores[~presence], or guesses as 1 and 0"
-    booleans = f"{name} are booleans, a presence and no scores: {fix}"
+    booleans = f"{name} are booleans, a presence instead of scores: {fix}"
     require(array.dtype.kind != "b", booleans)
     require_size(name, array.size)
     return floats(name, array)
@@ -102,13 +102,18 @@ def cosines(name: str, values: ArrayLike) -> Array:
     array = scores(name, values)
     array = np.where(np.isfinite(array), array, np.nan)
     largest = float(np.nanmax(np.abs(array), initial=0.0))
-    require(largest <= 1 + _SLACK, f"{largest:g} is no cosine: divide by both lengths")
+    require(
+        largest <= 1 + _SLACK,
+        f"cosines must be in [-1, 1], got {largest:g}: divide by both lengths",
+    )
     return np.clip(array, -1.0, 1.0)
 
 
 def require_size(name: str, size: int) -> None:
     """Raises InputError if there are more than MOST_SCORES scores; `name` is the plural noun for them."""
-    too_many = f"{name} are {size:,}, more than {MOST_SCORES:,}: keep a random part of the runs"
+    too_many = (
+        f"{name} must be at most {MOST_SCORES:,}, got {size:,}: keep a random part of the runs"
+    )
     require(size <= MOST_SCORES, too_many)
 
 
@@ -163,9 +168,9 @@ def require_few_failed(name: str, failed: int, total: int) -> None:
       failed: the number of NaN.
       total: the number of all scores, including failed ones.
     """
-    few = failed <= MOST_FAILED * total
+    few = failed <= MAX_FAILED * total
     share = (
-        f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MOST_FAILED:.0%}"
+        f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MAX_FAILED:.0%}"
     )
     fix = "make training stable, for instance by a smaller learning rate, and begin again"
     require(few, f"{share}: {fix}")
@@ -179,7 +184,7 @@ def require_apart(scores: Array) -> None:
     """
     require_squares(float(np.abs(scores).max()))
     first = scores.flat[0]
-    equal = f"all {scores.size} scores equal {first:g}: they distinguish nothing"
+    equal = f"all {scores.size} scores equal {first:g}: they must differ"
     require(np.ptp(scores) > 0, equal)
 
 
@@ -188,5 +193,7 @@ def require_squares(largest: float) -> None:
 
     Squares overflow from about 1e154 on, sums of squares earlier.
     """
-    too_large = f"scores reach {largest:.3g}: divide all scores by one number, to at most {MOST:g}"
-    require(largest <= MOST, too_large)
+    too_large = (
+        f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}"
+    )
+    require(largest <= MAX_SCORE, too_large)

@@ -496,7 +496,9 @@ def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
     has_fractions_in = bool((known_in != np.round(known_in)).any())
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
-    require(not is_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}")
+    require(
+        not is_presence, f"the scores out are only 0 and 1, a presence instead of scores: {fix}"
+    )
 
 
 def _count_failed(*worlds: Array) -> int:
@@ -509,9 +511,9 @@ def _count_failed(*worlds: Array) -> int:
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns unchecked scores of runs with a single canary each, (n,) in and (m,) out, as `Sets`."""
-    return Sets(
-        np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None]
-    )
+    inserted = np.asarray(scores_in, np.float64)
+    fresh = np.asarray(scores_out, np.float64)
+    return Sets(inserted[:, None], fresh[:, None])
 
 
 def _describe_shape(scores: Array) -> str:
@@ -542,18 +544,23 @@ def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
       InputError: if there are fewer than 8 runs.
     """
     all_places = []
+    ordered = []
     for keys in worlds:
         columns = np.argsort(keys, axis=1, kind="stable")
-        rows = np.lexsort(np.sort(keys, axis=1).T[::-1])  # lexsort sorts by its last key first
-        all_places.append(rows[:, None] * keys.shape[1] + columns[rows])
-    ordered = [keys.flat[places] for keys, places in zip(worlds, all_places, strict=True)]
+        sorted_keys = np.sort(keys, axis=1)
+        rows = np.lexsort(sorted_keys.T[::-1])  # lexsort sorts by its last key first
+        places = rows[:, None] * keys.shape[1] + columns[rows]
+        all_places.append(places)
+        ordered.append(keys.flat[places])
     rng = np.random.default_rng(hash_ranks(*ordered))
     pairs = []
     for places in all_places:
         runs = len(places)
         least = 2 * _MIN_PILOT
-        require(runs >= least, f"there are {runs} runs of a kind: give at least {least}")
+        require(runs >= least, f"there are {runs} runs in a set: give at least {least}")
         order = rng.permutation(runs)
         size = max(round(_PILOT_SHARE * runs), _MIN_PILOT)
-        pairs.append((places[order[:size]], places[order[size:]]))
+        pilot = places[order[:size]]
+        rest = places[order[size:]]
+        pairs.append((pilot, rest))
     return pairs

@@ -7,7 +7,7 @@ uniform direction's cosine has standard deviation 1/sqrt(d). Let x = s sqrt(d) b
 at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the share.
 - The probability of a cosine beyond T deviations grows by a factor of about exp(T x / 2).
 
-MOST_STEP limits x. For 200 runs of 256 canaries the former is then 0.09 deviations; at T = 40, the last
+MAX_STEP limits x. For 200 runs of 256 canaries the former is then 0.09 deviations; at T = 40, the last
 threshold of `exact_null`, the latter is 1.02. Coarser rounding raises bounds above the truth: of 60 such
 audits without leakage none proves an epsilon above 0 at the limit, and 48 do at 100 times the limit.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from audit.errors import InputError
 
 Array = NDArray[np.float64]
-MOST_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
+MAX_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
 _LEVEL = 1e-6  # the probability that unrounded cosines look rounded
 _PRECISION = 2.0**-23  # relative; rounded cosines in float32 differ from the grid by less
 
@@ -28,9 +28,9 @@ _PRECISION = 2.0**-23  # relative; rounded cosines in float32 differ from the gr
 def count_needed_decimals(dimension: int) -> int:
     """Returns the least number of decimals that rounded cosines need in a dimension.
 
-    Their grid's step, in standard deviations of a cosine, is at most MOST_STEP.
+    Their grid's step, in standard deviations of a cosine, is at most MAX_STEP.
     """
-    return math.ceil(math.log10(dimension) / 2 - math.log10(MOST_STEP))
+    return math.ceil(math.log10(dimension) / 2 - math.log10(MAX_STEP))
 
 
 def require_decimals(cosines: Array, dimension: int) -> None:

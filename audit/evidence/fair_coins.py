@@ -33,7 +33,9 @@ ERROR = 1e-6  # the probability of rejecting fair coins is at most this
 _MAX_LAGS = 64  # the largest distance between two compared coins
 _MAX_KINDS = 4000  # with more rows the exact law of different rows takes too long
 # The t of Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
-_TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
+_NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
+_POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
+_TILTS = np.concatenate([_NEGATIVE_TILTS, _POSITIVE_TILTS])
 _FAR = 40  # standard deviations; totals further from their mean are negligible
 _MAX_LOG2_BINS = 1000  # 2^1000 is still finite as a float64
 _REMEDY = "presence has to be drawn by fair independent coins"
@@ -164,9 +166,11 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     log_ps = []
     for lag in range(1, most_lags + 1):
         differs = bits[:, lag:] != bits[:, :-lag]
-        changes.append(int(np.count_nonzero(differs)))
+        count = np.count_nonzero(differs)
+        changes.append(int(count))
         pairs.append(differs.size)
-        log_ps.append(float(_log_binomial(np.array(changes[-1]), pairs[-1])))
+        log_p = _log_binomial(np.array(count), differs.size)
+        log_ps.append(float(log_p))
 
     worst = int(np.argmin(log_ps))
     lag = worst + 1
@@ -186,7 +190,8 @@ def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
     without_complements = bits ^ bits[:, :1]  # flips each row whose first bit is 1
     # Each row becomes a single value of bytes, which NumPy can sort.
     packed = np.ascontiguousarray(np.packbits(without_complements, axis=1))
-    rows = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
+    row_type = np.dtype((np.void, packed.shape[1]))
+    rows = packed.view(row_type).ravel()
     _, counts = np.unique(rows, return_counts=True)
     return counts
 
@@ -230,7 +235,8 @@ def _test_kinds(bits: Bits, row: str) -> _Test:
     repeats = rows - kinds
     if repeats <= mean:  # the bound needs more repeats than the mean
         return _Test(0.0, message)
-    log_bound = repeats - mean + repeats * (np.log(mean) - np.log(repeats))
+    log_ratio = np.log(mean) - np.log(repeats)
+    log_bound = repeats - mean + repeats * log_ratio
     return _Test(float(log_bound), message)
 
 

@@ -102,7 +102,7 @@ def cosines(
     '10 runs with 256 fresh directions each, all in'
     """
     # A DataFrame's columns would be taken for canaries.
-    require(not hasattr(values, "columns"), "cosines come as an array: give no table")
+    require(not hasattr(values, "columns"), "cosines must be an array, got a table")
     array = arrays.scores("the cosines", values)
     require_type("leave_one_out", leave_one_out, bool)
     if array.ndim == 2 and len(array) == 1 and not leave_one_out:

@@ -4,10 +4,10 @@
 
 - a spread beyond 1/sqrt(d), as if d counts parameters that are not trained: for inserted canaries, about
 their run's mean (about the mean of all for one canary per run), since a canary shifts its cosine and does not
-widen it. If at least LEAST canaries are out, `exact_null.law_test` tests their cosines instead;
-- columns with different means (analysis of variance over at least 3 runs of LEAST canaries), as if one seed
-drew the directions of all runs: the common part of the movement in every run, including other canaries, is
-nearer to some of them;
+widen it. With at least MIN_COSINES canaries out, `exact_null.law_test` tests their cosines instead;
+- columns with different means (analysis of variance over at least 3 runs of MIN_COSINES canaries), as if one
+seed drew the directions of all runs: the common part of the movement in every run, including other canaries,
+is nearer to some of them;
 - squares with a larger sum within a run than any vector gives (`require_possible`).
 
 Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
@@ -45,8 +45,8 @@ from audit.laws import cosine_law
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # the error of each test
-LEAST = 10  # the smallest number of canaries of a run, or of all cosines, for a test
-MOST_DIMENSION = 10**13
+MIN_COSINES = 10  # the smallest number of canaries of a run, or of all cosines, for a test
+MAX_DIMENSION = 10**13
 _IMPOSSIBLE = 1e-9  # the probability of rejecting possible cosines for their sum of squares
 _MANY = 1e12  # degrees of freedom with which F becomes chi-squared
 _SLACK = 1e-6  # relative rounding error of cosines in float32
@@ -150,9 +150,9 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
 def require_dimension(dimension: Any) -> int:
     """Returns a user's dimension as an int; raises InputError for another type or a value out of range."""
     size = number("dimension", dimension, int)
-    fits = 2 <= size <= MOST_DIMENSION
+    fits = 2 <= size <= MAX_DIMENSION
     require(
-        fits, f"`dimension={size}`: give 2 to {MOST_DIMENSION:,}, the number of trained parameters"
+        fits, f"`dimension={size}`: give 2 to {MAX_DIMENSION:,}, the number of trained parameters"
     )
     return size
 
@@ -168,7 +168,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
       cosines: (R, K), the cosines of K canaries in each of R runs.
       presence: (R, K), whether a cosine counts.
     """
-    if len(cosines) < 3 or cosines.shape[1] < LEAST:
+    if len(cosines) < 3 or cosines.shape[1] < MIN_COSINES:
         return 1.0
     deviations = _about_means(cosines, presence)
     counts = presence.sum(0)  # of each canary, in how many runs it counts
@@ -196,9 +196,9 @@ def describe_dimension(design: Fresh) -> str:
     """
     danger = "one that is too large makes bounds wrong"
     tested = ""
-    if len(design.out()) >= LEAST:
+    if len(design.out()) >= MIN_COSINES:
         tested = f"{len(design.out()):,} cosines of canaries that are out"
-    elif measure_spread(design).freedom >= LEAST - 1:
+    elif measure_spread(design).freedom >= MIN_COSINES - 1:
         count = int((design.presence & (design.cosines != FAILED)).sum())
         tested = f"the spread of {count:,} cosines"
     if not tested:
@@ -246,7 +246,7 @@ def _check_cosines(cosines: ArrayLike) -> Array:
     Raises InputError for tables, for other shapes, for values beyond 1, and if more than half are not finite.
     """
     require(
-        not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table"
+        not hasattr(cosines, "columns"), "`dimension` requires an array of cosines, got a table"
     )
     values = arrays.cosines("the cosines", cosines)
     fits = values.ndim in (1, 2) and values.size > 0
@@ -279,10 +279,10 @@ def _require_spread(design: Fresh) -> None:
     spread is allowed: canaries that depend on each other may cause it, and bounds are valid with too small a
     dimension.
     """
-    if len(design.out()) >= LEAST:
+    if len(design.out()) >= MIN_COSINES:
         return
     spread = measure_spread(design)
-    if spread.freedom < LEAST - 1:
+    if spread.freedom < MIN_COSINES - 1:
         return
     # The squared spread, in units of 1/d.
     ratio = spread.squares * design.dimension / spread.freedom

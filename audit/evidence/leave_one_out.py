@@ -39,14 +39,16 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
     Raises:
       InputError: for a direction in the span of the others, up to rounding.
     """
-    dependent = "canaries' directions depend on each other linearly: draw each by a key of its own"
+    dependent = "directions must be linearly independent: draw each by another key"
     try:
         factor = linalg.cho_factor(gram, lower=True)
     except linalg.LinAlgError:
         raise InputError(dependent) from None
-    inverse = np.asarray(linalg.cho_solve(factor, np.eye(len(gram))))
+    identity = np.eye(len(gram))
+    inverse = np.asarray(linalg.cho_solve(factor, identity))
     g = np.diag(inverse)
-    require((1 / g > _MIN_OUTSIDE * np.diag(gram)).all(), dependent)
+    least = _MIN_OUTSIDE * np.diag(gram)
+    require((1 / g > least).all(), dependent)
     w = inverse @ products
     r = max(float(squared_length - products @ w), 0.0)  # rounding may make it negative
     with np.errstate(invalid="ignore"):  # 0 / 0 where w_j = 0 and r = 0: replaced by 0 below

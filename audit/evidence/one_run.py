@@ -165,8 +165,8 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
     require(len(array) >= LEAST_CANARIES, few)
     bad = int(np.count_nonzero(np.isnan(array)))
     failed = f"{bad} of {len(array)} {name} cosines are not finite"
-    fix = "the run failed and proves nothing; audit several runs together, this one among them"
+    fix = "the run failed; audit several runs together, including this one"
     require(not bad, f"{failed}: {fix}")
-    equal = f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread"
+    equal = f"all {len(array)} {name} cosines equal {array[0]:g}: they must differ"
     require(np.ptp(array) > 0, equal)
     return array

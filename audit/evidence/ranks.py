@@ -78,10 +78,10 @@ def ranks(
     """
     require_type("in_order", in_order, bool)
     seed = number("seed", seed, int)
-    require(seed >= 0, f"`seed={seed}`: give a whole number from 0 on")
+    require(seed >= 0, f"`seed` must be a whole number from 0, got {seed}")
     ranked = None
     if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
-        require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
+        require(initial is None, "`initial` requires scores: give (scores, fresh), or drop it")
         draws = number("fresh", fresh, int)
         require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
         own_ranks: NDArray[Any] = _check_ranks(scores, draws)
@@ -123,7 +123,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
 
 
 def _check_ranks(values: ArrayLike, draws: int) -> Array:
-    """Returns a caller's ranks (R, K), NaN for a failed run.
+    """Returns a user's ranks (R, K), NaN for a failed run.
 
     Raises InputError for another shape, and for values that are not whole numbers from 1 to draws + 1.
     """
@@ -131,7 +131,7 @@ def _check_ranks(values: ArrayLike, draws: int) -> Array:
     is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
     bad = int(np.count_nonzero(~is_rank & ~np.isnan(ranks)))
     range_of_ranks = f"whole numbers from 1, the highest score, to {draws + 1:,}"
-    require(not bad, f"{bad} of {ranks.size} values are no ranks: give {range_of_ranks}")
+    require(not bad, f"{bad} of {ranks.size} values are not ranks: give {range_of_ranks}")
     return ranks
 
 
@@ -150,7 +150,9 @@ def _require_one_law(initial: Any, seed: int) -> None:
     ranks = rank_among(scores, fresh, seed)
     is_out = np.ones(ranks.shape, bool)  # no canary is in before training
     p_value = measure_law(ranks, is_out, np.shape(fresh)[1])
-    differs = f"on the initial model canaries score otherwise than fresh draws (p = {p_value:.1g})"
+    differs = (
+        f"on the initial model canaries and fresh draws have different laws (p = {p_value:.1g})"
+    )
     require(p_value >= LEVEL, f"{differs}: {_FIX}")
 
 
@@ -224,12 +226,13 @@ def describe_draws(design: Fresh) -> str:
 
 def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
     """Returns canaries' scores (R, K) and fresh draws' scores (R, M); raises InputError for other shapes."""
-    pair = arrays.scores("the canaries' scores", scores), arrays.scores("the fresh scores", fresh)
-    shapes = f"scores {pair[0].shape} and fresh scores {pair[1].shape}"
-    fits = pair[0].ndim == pair[1].ndim == 2 and len(pair[0]) == len(pair[1])
+    own = arrays.scores("the canaries' scores", scores)
+    drawn = arrays.scores("the fresh scores", fresh)
+    shapes = f"scores {own.shape} and fresh scores {drawn.shape}"
+    fits = own.ndim == drawn.ndim == 2 and len(own) == len(drawn)
     require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
-    require(pair[0].size > 0 and pair[1].size > 0, f"{shapes}: give at least one of each")
-    return pair
+    require(own.size > 0 and drawn.size > 0, f"{shapes}: give at least one of each")
+    return own, drawn
 
 
 def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np.int64]:
@@ -244,7 +247,9 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
       InputError: if the shapes do not fit, or a value is NaN.
     """
     canary_scores, fresh_scores = _check_pair(scores, fresh)
-    missing = int(np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum())
+    missing_own = np.isnan(canary_scores).sum()
+    missing_fresh = np.isnan(fresh_scores).sum()
+    missing = int(missing_own + missing_fresh)
     one_function = f"{missing} scores are NaN: score canaries and fresh draws by one function"
     require(not missing, one_function)
     rows = []

@@ -130,7 +130,8 @@ def _are_distinctive(table: Rows) -> Bits:
     if table.has_no_ties:
         return np.asarray((table.scores != FAILED).any(axis=1))
     ordered = np.sort(table.scores, axis=1)
-    different = 1 + np.count_nonzero(np.diff(ordered, axis=1), axis=1)
+    steps = np.diff(ordered, axis=1)
+    different = 1 + np.count_nonzero(steps, axis=1)
     return np.asarray(different >= _DISTINCTIVE)
 
 
@@ -144,7 +145,8 @@ def _find_blocks(numbers: Places) -> Bits:
     Args:
       numbers: (n,), a number for each row, the same for equal rows.
     """
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(numbers)) + 1])
+    changes = np.flatnonzero(np.diff(numbers))
+    starts = np.concatenate([[0], changes + 1])
     lengths = np.diff(np.append(starts, len(numbers)))
     pairs = numbers[starts] * (len(numbers) + 1) + lengths
     windows, counts = _number_rows(pairs[:, None])
@@ -153,10 +155,12 @@ def _find_blocks(numbers: Places) -> Bits:
     agreement = float(np.square(counts / size).sum())
     is_covered = np.zeros(size, bool)
     if agreement < 1:
-        least = (2 * np.log(size) - np.log(_CHANCE)) / -np.log(agreement)
+        log_chances = 2 * np.log(size) - np.log(_CHANCE)
+        least = log_chances / -np.log(agreement)
         width = 1
         while width < least and len(windows) > width:
-            windows, _ = _number_rows((windows[:-width] * size + windows[width:])[:, None])
+            doubled = windows[:-width] * size + windows[width:]
+            windows, _ = _number_rows(doubled[:, None])
             width *= 2
         if width >= least:
             _, first, inverse = np.unique(windows, return_index=True, return_inverse=True)

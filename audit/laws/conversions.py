@@ -32,7 +32,7 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     and is -inf if delta is 0.
     """
     eps = np.asarray(epsilon, np.float64)
-    require(mu >= 0, f"mu is {mu}: it must be at least 0")
+    require(mu >= 0, f"`mu` must be at least 0, got {mu}")
     if mu == 0:
         with np.errstate(divide="ignore"):
             return np.log(-np.expm1(np.minimum(eps, 0.0)))  # delta is 1 - e^epsilon below 0, else 0
@@ -68,8 +68,10 @@ def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
     # Warnings come from the branch that `np.where` drops, and from an overflow of x^2, which gives -inf.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x = epsilon / mu
-        mills_ratio = np.sqrt(np.pi / 2) * special.erfcx(x / np.sqrt(2))  # Phi(-x) / phi(x)
-        log_density = -(x**2) / 2 - np.log(2 * np.pi) / 2  # log phi(x)
+        scaled_tail = special.erfcx(x / np.sqrt(2))
+        mills_ratio = np.sqrt(np.pi / 2) * scaled_tail  # Phi(-x) / phi(x)
+        log_constant = np.log(2 * np.pi) / 2
+        log_density = -(x**2) / 2 - log_constant  # log phi(x)
         # The log of 1 - x Phi(-x) / phi(x), which is about 1 / x^2 for large x.
         near = np.log1p(-x * mills_ratio)
         far = -2 * np.log(x)
@@ -91,7 +93,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     Raises:
       InputError: Unless mu >= 0 and 0 < delta < 1.
     """
-    require(mu >= 0, f"mu is {mu}: it must be at least 0")
+    require(mu >= 0, f"`mu` must be at least 0, got {mu}")
     require_delta(delta)
     if mu == np.inf:
         return np.inf
@@ -119,7 +121,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
     """
-    require(epsilon >= 0, f"epsilon is {epsilon}: it must be at least 0")
+    require(epsilon >= 0, f"`epsilon` must be at least 0, got {epsilon}")
     require_delta(delta)
     if epsilon == np.inf:
         return np.inf
@@ -127,7 +129,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     def compute_excess(mu: float) -> float:
         """Returns by how much the log of delta at mu exceeds that of the requested delta; at least -1e6."""
         # The root search cannot use the log -inf.
-        return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
+        log_delta = log_delta_from_mu(mu, epsilon)
+        return max(float(log_delta - np.log(delta)), -1e6)
 
     def is_too_small(mu: float) -> bool:
         """Returns whether delta at mu is below the requested delta."""
@@ -203,7 +206,7 @@ def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: 
 
 def require_delta(delta: float) -> None:
     """Raises InputError unless 0 < delta < 1."""
-    require(0 < delta < 1, f"delta is {delta}: it must lie strictly between 0 and 1")
+    require(0 < delta < 1, f"`delta` must be between 0 and 1, got {delta}")
 
 
 def require_levels(delta: float, confidence: float) -> None:
@@ -222,12 +225,11 @@ def require_confidence(confidence: float) -> None:
         suggestion = f"; did you mean {confidence / 100:g}?"
     require(
         0 < confidence < 1,
-        f"confidence is {confidence}: it must lie strictly between 0 and 1{suggestion}",
+        f"`confidence` must be between 0 and 1, got {confidence}{suggestion}",
     )
     require(
         0 < 1 - confidence < 1,
-        f"confidence is {confidence}: that is 0 up to rounding, so that bounds may always err; give a larger "
-        "one, such as 0.95",
+        f"`confidence` must not be 0 up to rounding, got {confidence}: give a larger one, such as 0.95",
     )
 
 
@@ -235,4 +237,5 @@ def mass_between(edges: Array) -> Array:
     """Returns the mass (..., n - 1) of N(0, 1) between neighbouring edges (..., n), precise in both tails."""
     from_below = np.diff(special.ndtr(edges))
     from_above = -np.diff(special.ndtr(-edges))
-    return np.asarray(np.where(edges[..., :-1] > 0, from_above, from_below))
+    is_above = edges[..., :-1] > 0
+    return np.asarray(np.where(is_above, from_above, from_below))

@@ -91,7 +91,8 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
       dimension: d >= 2.
       error: the probability that the sum exceeds the limit for some vector.
     """
-    edge = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))
+    deviation = np.sqrt(-2 * np.log(error))
+    edge = np.sqrt(canaries) + np.sqrt(dimension) + deviation
     return float(min(edge**2 / (dimension - 0.5), canaries))
 
 
@@ -147,9 +148,9 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
     # The correction for n fails for few values: at 3 it is even negative. 8 is the usual limit.
-    require(n >= 8, f"there are {n} values: the test of normality needs at least 8")
+    require(n >= 8, f"the test of normality needs at least 8 values, got {n}")
     deviation = x.std(ddof=1)
-    require(deviation > 0, f"all {n} values equal {x[0]:g}: they have no spread")
+    require(deviation > 0, f"the test of normality needs different values, got {n} times {x[0]:g}")
     z = (x - x.mean()) / deviation
     weights = (2 * np.arange(1, n + 1) - 1) / n
     log_below = special.log_ndtr(z)
@@ -213,7 +214,7 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
     Raises:
       InputError: A sigma that is negative or not finite.
     """
-    require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
+    require(0 <= sigma < np.inf, f"`sigma` must be finite and at least 0, got {sigma}")
     # The part of the release in the canaries' span, and the squared length of the noise outside it.
     size = len(canaries)
     release = canaries.sum(0) + sigma * rng.standard_normal(size)

@@ -38,7 +38,8 @@ class DensityPair(NamedTuple):
     @property
     def spacing(self) -> float:
         """Returns the distance of neighbouring points."""
-        return float(self.points[-1] - self.points[0]) / (len(self.points) - 1)
+        length = float(self.points[-1] - self.points[0])
+        return length / (len(self.points) - 1)
 
 
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
@@ -55,7 +56,8 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
     right = excess[1:]
-    heights = (np.maximum(left, 0) + np.maximum(right, 0)) / 2
+    above = np.maximum(excess, 0)
+    heights = (above[:-1] + above[1:]) / 2
     # In a cell with a change of sign, only a triangle is above 0. By linear interpolation its base is the
     # share top / (|left| + |right|) of the cell.
     crossing = (left < 0) != (right < 0)
@@ -87,7 +89,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     conversions.require_delta(delta)
     require(
         pair.error <= _ALLOWED_GRID_ERROR * delta,
-        f"delta is {delta:g}: the grid is right to {pair.error:.1g} only; use a larger delta",
+        f"the grid is accurate only to {pair.error:.1g}, got `delta={delta:g}`: use a larger delta",
     )
 
     def compute_excess(epsilon: float) -> float:
@@ -98,7 +100,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
     if compute_excess(0.0) <= 0:
         return 0.0
-    message = f"epsilon at delta {delta:g} is above {_MAX_EPSILON:g}: not computed"
+    message = f"epsilon at delta {delta:g} exceeds {_MAX_EPSILON:g}, the largest that is computed"
     require(compute_excess(_MAX_EPSILON) <= 0, message)
     root = scipy.optimize.brentq(compute_excess, 0.0, _MAX_EPSILON, xtol=1e-10, rtol=1e-12)
     return float(root)

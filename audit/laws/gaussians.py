@@ -45,7 +45,7 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     m1, s1 = _check_gaussian(first)
     m2, s2 = _check_gaussian(second)
     eps = np.asarray(epsilon, np.float64)
-    require(np.all(eps >= 0), f"epsilon is {eps.min(initial=0.0):g}: it must be at least 0")
+    require(np.all(eps >= 0), f"`epsilon` must be at least 0, got {eps.min(initial=0.0):g}")
     # Both Gaussians are shifted and scaled to make P = N(0, 1).
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
@@ -115,10 +115,10 @@ def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
     """
     mean = np.asarray(gaussian.mean, np.float64)
     deviation = np.asarray(gaussian.deviation, np.float64)
-    require(np.isfinite(mean).all(), "a mean is not finite: drop the scores that are not")
+    require(np.isfinite(mean).all(), "means must be finite: drop scores that are not")
     require(
         (np.isfinite(deviation) & (deviation > 0)).all(),
-        f"a standard deviation is {np.min(deviation):g}: it must be positive and finite",
+        f"standard deviations must be positive and finite, got {np.min(deviation):g}",
     )
     return mean, deviation
 

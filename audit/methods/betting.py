@@ -22,8 +22,8 @@ with probability at most the error. The bets depend on the design:
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = part FN + (1 - part) FP, with mean part b + (1 - part) a
 
-The curve is cut into cells of a. The capital is evaluated at their corners (a_j, f_t(a_(j + 1))), where it is
-least, so the grid never increases a bound.
+The curve is cut into cells of a. The capital is evaluated at their corners (a_j, f_t(a_(j + 1))), its
+minimum, so the grid never increases a bound.
 """
 
 from collections.abc import Callable
@@ -38,14 +38,22 @@ from audit.methods.exact import Family
 
 Array = NDArray[np.float64]
 
-# Grids of rates and of means: evenly spaced normal quantiles, which are fine where rates are small.
-_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])
-_COARSE_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0]])
-_MEANS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 1601)), [1.0]])
+
+def _make_grid(reach: float, points: int) -> Array:
+    """Returns 0, the probabilities below evenly spaced normal scores up to `reach`, and 1."""
+    scores = np.linspace(-reach, reach, points)
+    return np.concatenate([[0.0], special.ndtr(scores), [1.0]])
+
+
+# Grids of rates and of means.
+_LEVELS = _make_grid(8.0, 3201)
+_COARSE_LEVELS = _make_grid(6.0, 241)
+_MEANS = _make_grid(6.0, 1601)
 _COARSE_MEANS = _MEANS[::2]
 # Weights of the false negatives.
 _PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))
-STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])
+_POSITIVE_STAKES = np.geomspace(0.02, 64.0, 36)
+STAKES = np.concatenate([[0.0], _POSITIVE_STAKES])
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 
@@ -76,19 +84,22 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
     # Equal values are computed once and weighted by their number.
     distinct, counts = np.unique(values, return_counts=True)
     gains = means[:, None] - distinct
-    growth = np.full((len(stakes), len(means)), -np.inf)
+    shape = (len(stakes), len(means))
+    growth = np.full(shape, -np.inf)
     for row, stake in zip(growth, stakes, strict=True):
         allowed = stake * (most - means) <= 1  # the largest value loses no more than the capital
         with np.errstate(divide="ignore"):
             # A loss of the whole capital is -1; rounding may leave it below.
-            row[allowed] = np.log1p(np.maximum(stake * gains[allowed], -1.0)) @ counts
+            returns = np.maximum(stake * gains[allowed], -1.0)
+            row[allowed] = np.log1p(returns) @ counts
     return growth
 
 
 def mix_bets(growth: Array, shares: Array) -> Array:
     """Returns the log capital (G,) of a capital of 1 with shares (L,) on bets of log growth (L, G)."""
+    weights = shares[:, None]
     with np.errstate(divide="ignore"):
-        return np.asarray(special.logsumexp(growth, axis=0, b=shares[:, None]))
+        return np.asarray(special.logsumexp(growth, axis=0, b=weights))
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
@@ -152,7 +163,8 @@ def _split_capital(alone: int) -> Array:
     neighbours = len(_NEIGHBOURS)
     neighbour_share = (1 - _BEST_SHARE - _ALONE_SHARE) / neighbours
     alone_share = _ALONE_SHARE / (2 * alone)
-    return np.repeat([_BEST_SHARE, neighbour_share, alone_share], [1, neighbours, 2 * alone])
+    numbers = [1, neighbours, 2 * alone]
+    return np.repeat([_BEST_SHARE, neighbour_share, alone_share], numbers)
 
 
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
@@ -304,7 +316,8 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     # The log growth of each bet at each mean of z that is tabulated, (bets, means).
     rows = []
     for part, stake in zip(parts_of_bets, stakes, strict=True):
-        rows.append(_compute_coin_growth(counted.rest, part, _MEANS, np.array([stake])))
+        single_stake = np.array([stake])
+        rows.append(_compute_coin_growth(counted.rest, part, _MEANS, single_stake))
     growth = np.concatenate(rows)
     # Columns, (bets, 1), to combine with the cells of a curve.
     bet_indices = np.arange(len(stakes))[:, None]
@@ -397,7 +410,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     offsets = np.concatenate([[0], _NEIGHBOURS])
     neighbours = np.clip(best_stake + offsets, 0, len(stakes) - 1)
     alone = len(stakes_alone)
-    parts = np.repeat([_PARTS[best_part], 0.0, 1.0], [len(neighbours), alone, alone])
+    numbers = [len(neighbours), alone, alone]
+    parts = np.repeat([_PARTS[best_part], 0.0, 1.0], numbers)
     all_stakes = np.concatenate([stakes[neighbours], stakes_alone, stakes_alone])
     return parts, all_stakes, _split_capital(alone)
 

@@ -43,7 +43,8 @@ Power = Callable[[Array], Array]  # false-positive rates -> the largest power th
 # for others. Scores of a claim of mu = 4 are around 4. A left-out canary exceeds 7 once in 10^12.
 NEAR = np.arange(0.0, 7.01, 0.5)
 # For leaks far beyond usual claims. At 37 the rate is the smallest float.
-FAR = np.concatenate([np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1)])
+_HALF_STEPS = np.arange(7.5, 12.1, 0.5)
+FAR = np.concatenate([_HALF_STEPS, np.arange(13.0, 37.1)])
 THRESHOLDS = np.concatenate([NEAR, FAR])
 _FAR_SHARE = 0.05  # of the capital
 # c, the share of a component's capital that is staked on each run: small for small departures over many
@@ -63,7 +64,9 @@ _MAX_AUDITS = 200
 _FAR_DEVIATIONS = 3.0  # of a score, beyond which thresholds are out of reach
 _MIN_DEVIATION = 1e-9  # avoids a division by 0
 # Noise as multiples of the stated noise.
-_RATIOS = np.concatenate([np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01)])
+_NEAR_RATIOS = np.arange(0.995, 0.9, -0.005)
+_FAR_RATIOS = np.arange(0.9, 0.09, -0.01)
+_RATIOS = np.concatenate([_NEAR_RATIOS, _FAR_RATIOS])
 
 
 class Exceedances(NamedTuple):
@@ -272,8 +275,9 @@ def summarise_scores(runs: list[Array]) -> ScoreSummary:
         deviations of a left-out score. K may differ between runs.
     """
     means = np.array([run.mean() for run in runs])
-    canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
-    deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
+    mean_size = np.mean([len(run) for run in runs])
+    canaries = max(1, round(float(mean_size)))
+    deviations = np.concatenate([run - run.mean() for run in runs])
     degrees = len(deviations) - len(runs)  # a mean is fitted to each run
     within = 1.0
     between = 0.0
@@ -283,7 +287,8 @@ def summarise_scores(runs: list[Array]) -> ScoreSummary:
             variance = float(means.var(ddof=1))
             excess = variance - within**2 / canaries
             between = float(np.sqrt(max(excess, 0.0)))
-    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
+    mean = float(means.mean())
+    return ScoreSummary(mean, between, within, len(runs), canaries)
 
 
 def find_least_departure(

@@ -98,7 +98,8 @@ def trade_off_curve(
 def _choose_ranks(trials: int) -> NDArray[np.int64]:
     """Returns ranks, from 1, at evenly spaced normal quantiles with both ends; all ranks of a few trials."""
     end = special.ndtri(0.5 / trials)
-    shares = special.ndtr(np.linspace(end, -end, min(_RANKS, trials)))
+    quantiles = np.linspace(end, -end, min(_RANKS, trials))
+    shares = special.ndtr(quantiles)
     return np.unique(np.ceil(trials * shares).astype(np.int64))
 
 
@@ -119,7 +120,9 @@ def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
     upper = special.betaincinv(ranks, ranks_from_top, 1 - local)
     # A point lies between the last rank that its count reaches and the next.
     place = np.searchsorted(ranks, np.asarray(counts), side="right")
-    return Interval(np.append(0.0, lower)[place], np.append(upper, 1.0)[place])
+    all_lower = np.append(0.0, lower)
+    all_upper = np.append(upper, 1.0)
+    return Interval(all_lower[place], all_upper[place])
 
 
 class Auc(NamedTuple):
@@ -174,7 +177,7 @@ def true_positive_rate(
       InputError: A rate out of range, or scores that cannot be used.
     """
     rate = false_positive_rate
-    require(0 <= rate < 1, f"`false_positive_rate={rate}`: give 0 to below 1")
+    require(0 <= rate < 1, f"`false_positive_rate` must be at least 0 and below 1, got {rate}")
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     # How many scores out may exceed the threshold. The factor corrects a whole number that was rounded down.
     allowed = int(rate * len(s_out) * (1 + 1e-12))
@@ -220,8 +223,10 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
     """
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     middle = _find_median_of_mixture(s_in, s_out)
-    right_in = (s_in > middle).mean() + (s_in == middle).mean() / 2
-    right_out = (s_out < middle).mean() + (s_out == middle).mean() / 2
+    ties_in = (s_in == middle).mean()
+    ties_out = (s_out == middle).mean()
+    right_in = (s_in > middle).mean() + ties_in / 2
+    right_out = (s_out < middle).mean() + ties_out / 2
     # Limits with 97.5% in each world give averages with 95%.
     rates = (
         _limit_rate(float(right_in), len(s_in), 0.975),
@@ -232,8 +237,10 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
         if rate * len(s_out) < 1:  # not even one false positive
             found.append(None)
         else:
-            found.append(_limit_rate(true_positive_rate(s_in, s_out, rate), len(s_in), 0.95))
-    return Attack(Rate(*np.mean(rates, axis=0).tolist()), *found)
+            value = true_positive_rate(s_in, s_out, rate)
+            found.append(_limit_rate(value, len(s_in), 0.95))
+    accuracy = np.mean(rates, axis=0).tolist()
+    return Attack(Rate(*accuracy), *found)
 
 
 def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
@@ -246,7 +253,9 @@ def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
       s_out: (m,) scores.
     """
     scores = np.concatenate([s_in, s_out])
-    weights = np.repeat([len(s_out), len(s_in)], [len(s_in), len(s_out)])
+    n_in = len(s_in)
+    n_out = len(s_out)
+    weights = np.repeat([n_out, n_in], [n_in, n_out])
     # The median from below and from above, which differ at a gap.
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
     high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")

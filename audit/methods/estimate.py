@@ -224,8 +224,10 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     parameters = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
         # All splits are alike.
-        tests = [exact.Counts(1, scores=scores, errors=0, trials=trials)] * _SPLITS
-        parameters.append(exact.lower_bound(family, tests, _REJECTING, 1 - confidence)[0])
+        perfect = exact.Counts(1, scores=scores, errors=0, trials=trials)
+        tests = [perfect] * _SPLITS
+        bound, _ = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
+        parameters.append(bound)
     return max(parameters)
 
 
@@ -277,7 +279,7 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
     for name, scores in (("in", scores_in), ("out", scores_out)):
         array = floats(f"the {name} scores", scores)
         require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
-        require(array.size, f"there are no {name} scores: both worlds need runs")
+        require(array.size, f"there are no {name} scores: give runs of both worlds")
         arrays.append(array)
     pooled = np.concatenate(arrays)  # NaN is the score of a run that failed
     require_few_failed("scores", int(np.isnan(pooled).sum()), pooled.size)
@@ -313,7 +315,8 @@ def _test_splits(
     sizes = [len(world) for world in worlds]
     values, places = np.unique(np.concatenate(worlds), return_inverse=True)
     # Places among the distinct scores replace them, so the order of runs and the scores' unit do not matter.
-    ordered = [np.sort(world) for world in np.split(places.astype(np.int64), [sizes[0]])]
+    worlds_of_places = np.split(places.astype(np.int64), [sizes[0]])
+    ordered = [np.sort(world) for world in worlds_of_places]
     counts = [np.bincount(world, minlength=len(values)) for world in ordered]
     has_ties = len(values) < sum(sizes)
     tests = []  # the input of each split's exact test
@@ -346,12 +349,16 @@ def _test_splits(
             near = -rest_out[::-1]
             other = -rest_in[::-1]
         place = near[chosen.rank - 1]
-        errors = [len(other) - int(np.searchsorted(other, place)), chosen.rank - 1]
-        tests.append(exact.Counts(chosen.rank, len(near), errors[0], len(other)))
+        not_above = int(np.searchsorted(other, place))
+        errors = len(other) - not_above
+        tests.append(exact.Counts(chosen.rank, len(near), errors, len(other)))
+        false_positives = errors
+        false_negatives = chosen.rank - 1
         if not chosen.is_in:
-            errors.reverse()
+            false_positives = chosen.rank - 1
+            false_negatives = errors
         threshold = float(values[int(abs(place))])  # without the random part
-        results.append((threshold, errors[0], errors[1], n_in, n_out))
+        results.append((threshold, false_positives, false_negatives, n_in, n_out))
 
     # `exact.lower_bound` takes the whole error, and uses 11/21 of it for each test.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)

@@ -33,7 +33,8 @@ from audit.laws.intervals import find_bracket
 
 Array = NDArray[np.float64]
 # The upper ends of U's cells, as quantiles.
-_LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
+_SCORES = np.linspace(-6.0, 6.0, 481)
+_LEVELS = np.append(special.ndtr(_SCORES), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
 _STEP = 1e-5  # precision of the root, which then moves down until the p-value confirms it
 _MIN = 1e-300  # avoids the logarithm of 0

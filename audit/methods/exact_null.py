@@ -64,14 +64,18 @@ EXACT_NULL_GDP = "exact_null_gdp"
 LAW_LEVEL = 1e-6  # a smaller p-value of left-out canaries refutes the law
 
 # Thresholds on the scale of Student's T: dense at the scores of usual claims, sparse beyond.
-STUDENT = np.concatenate([np.arange(0.5, 9.51, 0.25), np.arange(10.0, 41.0)])
+_NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
+_FAR_STUDENT = np.arange(10.0, 41.0)
+STUDENT = np.concatenate([_NEAR_STUDENT, _FAR_STUDENT])
 _FAR = 10.0  # thresholds from there on
 _FAR_SHARE = 0.05  # of the capital, on those
 # c, the share of a component's capital that is staked on each run. The best c depends on the number of runs
 # and on the share of cosines above the threshold, so stakes are geometric. Half of the capital is on the
 # largest three because a few runs decide most audits.
-BETS = np.concatenate([np.geomspace(3e-4, 0.9, 12), [0.97, 0.995]])
-_BET_SHARES = np.concatenate([np.full(11, 0.5 / 11), [0.1, 0.1, 0.3]])
+_SMALL_BETS = np.geomspace(3e-4, 0.9, 12)
+BETS = np.concatenate([_SMALL_BETS, [0.97, 0.995]])
+_SMALL_SHARES = np.full(11, 0.5 / 11)
+_BET_SHARES = np.concatenate([_SMALL_SHARES, [0.1, 0.1, 0.3]])
 # nu of the ramps, in standard deviations of a cosine.
 _SHIFTS = np.geomspace(0.5, 12.0, 24)
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
@@ -100,8 +104,9 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
         return log_rates
-    ranks = np.maximum(np.floor(np.exp(log_rates) * (design.draws + 1)), 1)
-    return np.asarray(np.log(ranks / (design.draws + 1)))
+    places = design.draws + 1
+    ranks = np.floor(np.exp(log_rates) * places)
+    return np.asarray(np.log(np.maximum(ranks, 1) / places))
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
@@ -150,11 +155,14 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         epsilon = float(path[-1])
     else:
         path = np.zeros(0)
-        epsilon = max(capital.find_first_unrefuted(len(runs), 0, target) - 1, 0) * _STEP
+        steps = capital.find_first_unrefuted(len(runs), 0, target)
+        epsilon = max(steps - 1, 0) * _STEP
     threshold = capital.start.level
     if len(runs) > 1 or threshold is None:
-        on_thresholds = capital.compute_log(len(runs), epsilon)[: STUDENT.size * BETS.size]
-        by_level = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
+        shape = (STUDENT.size, BETS.size)
+        log_capital = capital.compute_log(len(runs), epsilon)
+        on_thresholds = log_capital[: STUDENT.size * BETS.size].reshape(shape)
+        by_level = special.logsumexp(on_thresholds, axis=1)
         threshold = float(cosine_of(STUDENT[by_level.argmax()], design.dimension))
     holds = has_law(design)
     return Bound(
@@ -216,12 +224,15 @@ def _count_hits(design: Fresh, threshold: float) -> dict[str, Any]:
     rate times M + 1. Low ranks correspond to high cosines.
     """
     present = design.cosines[design.presence]
-    rate = float(np.exp(compute_log_rates(design, threshold)))
-    shown = float(np.rint(rate * (design.draws + 1))) if design.draws else threshold
+    cosine = threshold
+    rate = float(np.exp(compute_log_rates(design, cosine)))
+    if design.draws:
+        threshold = float(np.rint(rate * (design.draws + 1)))
+    misses = np.count_nonzero(present <= cosine)
     return {
-        "threshold": shown,
+        "threshold": threshold,
         "false_positives": 0,  # their rate is known exactly
-        "false_negatives": int(np.count_nonzero(present <= threshold)),
+        "false_negatives": int(misses),
         "n_in": len(present),
         "n_out": int((~design.presence).sum()),
         "false_positive_rate": rate,
@@ -277,7 +288,8 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     """
     runs = []
     for run in _select_present(design):
-        student = run * np.sqrt((design.dimension - 1) / np.maximum(1 - run * run, _TINY))
+        remainder = np.maximum(1 - run * run, _TINY)
+        student = run * np.sqrt((design.dimension - 1) / remainder)
         runs.append(np.maximum(student, -_FAR))
     return summarise_scores(runs)
 
@@ -291,7 +303,8 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
       design: The design, with runs in start order.
       values: (P,), values after each of the P runs with an inserted canary.
     """
-    return np.append(0.0, values)[np.cumsum(design.presence.any(axis=1))]
+    num_present = np.cumsum(design.presence.any(axis=1))
+    return np.append(0.0, values)[num_present]
 
 
 def _select_present(design: Fresh) -> list[Array]:
@@ -303,7 +316,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns what the bound assumes: nothing if this tool drew the canaries and trained all runs.
+    """Returns what the bound assumes: empty if this tool drew the canaries and trained all runs.
 
     For user data, the bound assumes that canaries were drawn as stated and, if declared, the order of runs.
     """

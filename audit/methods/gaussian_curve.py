@@ -57,6 +57,7 @@ _REFERENCES = (
     known_laws.LAWS["randomized_response"],
 )
 _MAX_PARAMETER = 30.0  # of a reference
+_ROOT_2_PI = np.sqrt(2 * np.pi)
 
 
 class Fit(NamedTuple):
@@ -126,7 +127,9 @@ def _fit_null(scores_in: ArrayLike, scores_out: ArrayLike) -> _Null:
     fit = fit_tables(table)
     cells_out = np.flatnonzero(table[0])
     cells_in = np.flatnonzero(table[1])
-    has_overlap = cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0]
+    out_reaches_in = cells_out[-1] > cells_in[0]
+    in_reaches_out = cells_in[-1] > cells_out[0]
+    has_overlap = out_reaches_in and in_reaches_out
     drawn = np.empty((0, 3))
     if table.shape[1] >= 3 and has_overlap:
         shares = _expand(fit)[1]
@@ -206,7 +209,8 @@ def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     parameters, mus = _tabulate_fitted_mus(law, cells)
-    parameter = float(np.interp(abs(float(null.fit.mu)), mus, parameters))
+    null_mu = abs(float(null.fit.mu))
+    parameter = float(np.interp(null_mu, mus, parameters))
     shares = _compute_reference_shares(KnownLaw(law, parameter), cells)
     # The fit to the table of mean counts is near the fits to all tables.
     mean_counts = shares * sizes[:, None]
@@ -240,7 +244,7 @@ def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
     return np.array(shares)
 
 
-# Tables hold counts (2, cells), the world "out" first. `count_in_cells` gives a single table; the
+# Tables contain counts (2, cells), the world "out" first. `count_in_cells` gives a single table; the
 # functions after it take batches of them (..., 2, cells).
 
 
@@ -277,11 +281,14 @@ def approximate_fit(table: Array) -> Fit:
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
     # Half a score more below and above each cut keeps the quantiles finite.
-    z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
+    quantiles = special.ndtri((below + 0.5) / (sizes + 1))
+    z_out = quantiles[..., 0, :]
+    z_in = quantiles[..., 1, :]
     # The variance of a normal quantile z is about share (1 - share) / (n density^2). Cuts are weighted by the
     # density, which varies most.
-    variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
-    mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
+    variances = np.exp(z_out**2) + np.exp(z_in**2)
+    distances = z_out - z_in
+    mu = np.average(distances, -1, 1 / variances, keepdims=True)
     # Beyond these limits the worlds do not overlap, and any larger mu would fit as well.
     mu = np.clip(mu, -_MAX_MU, _MAX_MU)
 
@@ -291,7 +298,9 @@ def approximate_fit(table: Array) -> Fit:
     high = -low
     for _ in range(_HALVINGS):
         cuts = (low + high) / 2
-        too_low = share_in * special.ndtr(cuts - mu) + (1 - share_in) * special.ndtr(cuts) < pooled
+        below_in = special.ndtr(cuts - mu)
+        below_out = special.ndtr(cuts)
+        too_low = share_in * below_in + (1 - share_in) * below_out < pooled
         low = np.where(too_low, cuts, low)
         high = np.where(too_low, high, cuts)
     return Fit(mu[..., 0], (low + high) / 2)
@@ -301,7 +310,7 @@ def _expand(fit: Fit) -> tuple[Array, Array, Array, Array]:
     """Returns the values that follow from a fit, world out, N(0, 1), first, and world in, N(mu, 1), second.
 
     Returns:
-      edges (..., 2, cells + 1), the ends of cells in deviations from each world's own mean, infinite at both
+      edges (..., 2, cells + 1), the ends of cells in deviations from each world's mean, infinite at both
       ends; shares (..., 2, cells), the probabilities of cells, above 0; density (..., 2, cells + 1), the
       normal density at the edges; and the derivatives (..., 2, cells, cells) of shares by the fit's
       parameters, the cells - 1 cuts and then mu.
@@ -311,7 +320,7 @@ def _expand(fit: Fit) -> tuple[Array, Array, Array, Array]:
     edges_in = edges_out - fit.mu[..., None]
     edges = np.stack([edges_out, edges_in], -2)
     shares = np.maximum(conversions.mass_between(edges), _TINY)
-    density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
+    density = np.exp(-0.5 * edges**2) / _ROOT_2_PI
     # How the edges move with each parameter: a cut moves its own edge, mu all edges of the world in.
     cells = shares.shape[-1]
     moves = np.zeros((2, cells + 1, cells))
@@ -329,7 +338,8 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
       weights: (..., 2, cells) each world's number of scores over the cell's share.
     """
     parameters = jacobian.shape[-1]
-    flat = jacobian.reshape((*jacobian.shape[:-3], -1, parameters))
+    shape = (*jacobian.shape[:-3], -1, parameters)
+    flat = jacobian.reshape(shape)
     flat_weights = weights.reshape(flat.shape[:-1])
     weighted = flat_weights[..., None] * flat
     information: Array = np.swapaxes(flat, -1, -2) @ weighted
@@ -363,7 +373,8 @@ def _take_step(fit: Fit, step: Array) -> Fit:
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
-    ratios = np.where(closing > 0, 0.7 * gaps / np.maximum(closing, _TINY), 1.0)
+    allowed = 0.7 * gaps / np.maximum(closing, _TINY)
+    ratios = np.where(closing > 0, allowed, 1.0)
     largest = np.maximum(np.abs(step).max(-1), 1)
     scale = np.minimum(ratios.min(-1, initial=1.0), 1 / largest)
     scaled_step = scale[..., None] * step
@@ -384,7 +395,8 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     expected = table.sum(-1, keepdims=True) * _expand(fit)[1]
     # Empty cells contribute 0: xlogy(0, y) is 0 for y > 0. Rounding may leave the sum below 0.
     terms = special.xlogy(table, np.maximum(table, 1) / expected)
-    return np.asarray(np.maximum(2 * terms.sum((-1, -2)), 0.0))
+    statistic = 2 * terms.sum((-1, -2))
+    return np.asarray(np.maximum(statistic, 0.0))
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
@@ -411,7 +423,8 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     moments = density[..., :-1] - density[..., 1:]
     shift = edges[..., 0, 1] - edges[..., 1, 1]
     moments[..., 1, :] += shift[..., None] * shares[..., 1, :]
-    centres = moments.sum(-2) / shares.sum(-2) - fit.mu[..., None] / 2
+    middle = fit.mu[..., None] / 2
+    centres = moments.sum(-2) / shares.sum(-2) - middle
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([centres**2, direction * centres**3], -1)
 

@@ -223,8 +223,8 @@ def exchangeable_limits(
       InputError: An order that is not a power of two or above K.
     """
     # Only a power of two does not share any bit with the number before it.
-    require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
-    few = f"order {order} needs {order} canaries a run, here are {canaries}"
+    require(order >= 1 and order & (order - 1) == 0, f"`order` must be a power of two, got {order}")
+    few = f"order {order} needs {order} canaries per run, got {canaries}"
     require(order <= canaries, few)
     means = moments(sums, canaries, order)
     # Limits of mu_j, by j, each at an equal part of the error.

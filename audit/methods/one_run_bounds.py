@@ -56,12 +56,14 @@ Array = NDArray[np.float64]
 
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS = 40  # the smallest pilot, and the same number of guesses
-MOST_COINS = 20_000  # the time to compute mu grows with the number of guesses
+MAX_COINS = 20_000  # the time to compute mu grows with the number of guesses
 _PILOT_SHARE = 0.2  # of the coins, on which the number of guesses is chosen
 _MIN_PILOT = 20  # coins
 _MIN_SPREAD = 1e-200  # avoids a division by 0
 # Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
-_GUESSED_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])
+_SMALL_SHARES = np.geomspace(0.02, 0.5, 8)
+_LARGE_SHARES = np.linspace(0.6, 1.0, 5)
+_GUESSED_SHARES = np.concatenate([_SMALL_SHARES, _LARGE_SHARES])
 _HALVINGS = 40  # of an interval of epsilon
 _HALVINGS_OF_MU = 25  # of an interval of mu
 _SECTIONS = 32  # of an interval of mu, to compare numbers of guesses
@@ -243,10 +245,11 @@ def _split_and_order(signed: Array) -> _OrderedCoins:
     certainty = np.abs(signed)
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _MIN_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
-    guessable = guessable[:MOST_COINS]  # a random subset, since `split_pilot` shuffles
+    guessable = guessable[:MAX_COINS]  # a random subset, since `split_pilot` shuffles
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0, dtype=np.int64)
-    guess_counts = np.maximum(np.round(_GUESSED_SHARES * len(right)).astype(np.int64), 1)
+    counts = np.round(_GUESSED_SHARES * len(right))
+    guess_counts = np.maximum(counts.astype(np.int64), 1)
 
     centre = float(signed[pilot].mean())
     spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # evidence may all be equal

@@ -51,7 +51,9 @@ def fit(values: Array, dimension: int) -> Gaussian:
     The variance divides by K, not K - 1, as in the one-shot paper.
     """
     root = np.sqrt(dimension)
-    return Gaussian(values.mean(-1) * root, values.std(-1) * root)
+    mean = values.mean(-1) * root
+    deviation = values.std(-1) * root
+    return Gaussian(mean, deviation)
 
 
 def fitted(null: Gaussian, seen: Gaussian, delta: float) -> Array:
@@ -140,7 +142,9 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     if unobserved:
         null = _draw_fits(rng, _STANDARD, unobserved)
     values = FITTED[method](null, _draw_fits(rng, _STANDARD, observed), delta)
-    return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
+    mean = float(values.mean())
+    quantile_95 = float(np.quantile(values, 0.95))
+    return NoiseFloor(mean, quantile_95, values.size)
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussian:
@@ -213,5 +217,6 @@ def _compute_upper_limits(trials: int, error: float, prior: float) -> Array:
     """
     count = np.arange(trials + 1)
     second_parameter = trials - count + 1 - prior
-    limits = special.betaincinv(count + prior, np.maximum(second_parameter, 0.5), 1 - error)
+    defined = np.maximum(second_parameter, 0.5)
+    limits = special.betaincinv(count + prior, defined, 1 - error)
     return np.where(second_parameter > 0, limits, 1.0)

@@ -131,7 +131,8 @@ def choose_on_pilot(
         margin = 1 + _DOUBT / np.sqrt(smaller_pilot)
         steady_misfits = np.abs(misfits[steady])
         if steady_misfits.max(initial=0.0) > _MISFIT:
-            best = int(np.argmax(np.where(steady, counted, -np.inf)))
+            steady_limits = np.where(steady, counted, -np.inf)
+            best = int(np.argmax(steady_limits))
         elif counted[best_counted] > margin * max(counted[best], 0.0):
             best = best_counted
     ranks_in = by_in.shape[1]
@@ -247,7 +248,8 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
-    distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
+    pooled = np.concatenate([pilot_in, pilot_out])
+    distinct, counts = np.unique(pooled, return_counts=True)
 
     # As normal distributions, scores out are N(0, 1) and scores in N(mu, 1). A threshold is mapped to the
     # number z with the same share of their mixture below it as of the pilot's scores.
@@ -255,7 +257,9 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     if n_in and n_out:
         mu = _estimate_separation(pilot_in, pilot_out)
     total = counts.sum()
-    mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / total
+    below_in = special.ndtr(_LATENT - mu)
+    below_out = special.ndtr(_LATENT)
+    mixture = (n_in * below_in + n_out * below_out) / total
     levels = np.cumsum(counts) / (total + 1)
     z = np.interp(levels, mixture, _LATENT)
     false_positive = special.ndtr(-z)

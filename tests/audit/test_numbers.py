@@ -50,5 +50,5 @@ def test_a_list_that_contains_itself_gets_one_line():
     circle = [1.0]
     circle.append(circle)
     for scores in ((circle, IN), (IN, [circle, circle])):
-        with pytest.raises(audit.InputError, match="are no numbers in rows of one length"):
+        with pytest.raises(audit.InputError, match="must be numbers in rows of equal length"):
             audit.bounds(*scores)

@@ -82,7 +82,7 @@ def test_another_optimizer_or_rate_is_refused():
         CanaryOptimizer(layers, True)
     flat = opacus.optimizers.DPOptimizer(sgd, max_grad_norm=1.0, **common)
     for rate in (0.0, 1.5):
-        with pytest.raises(InputError, match="`sampling_rate="):
+        with pytest.raises(InputError, match="`sampling_rate`"):
             CanaryOptimizer(flat, True, sampling_rate=rate)
 
 

@@ -94,7 +94,7 @@ REFUSED = {
     "NaN in": (lambda: canaries.make_sets(NAN, NAN), "260 of 400 scores are NaN"),
     "nothing out": (lambda: canaries.make_sets(SCORES, SCORES[:0]), "the out scores have shape"),
     "equal": (lambda: canaries.make_sets(BITS * 0, BITS * 0), "all 400 scores equal 0"),
-    "few runs": (lambda: Coins(SCORES[:7], BITS[:7]).split(), "7 runs of a kind: give at least 8"),
+    "few runs": (lambda: Coins(SCORES[:7], BITS[:7]).split(), "7 runs in a set: give at least 8"),
 }
 
 
