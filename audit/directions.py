@@ -1,26 +1,26 @@
-"""Fresh directions for several training runs of any framework, in NumPy alone (leave-one-out loads SciPy).
+"""Fresh directions for several training runs in any framework; needs only NumPy (leave-one-out loads SciPy).
 
-Each canary is a gradient along a uniform direction that every run draws afresh. The law of its cosine in a
-model that was trained without it is known exactly, so that all canaries take part in every run, and a few
-runs prove much (`exact_null` of audit/methods):
+Each canary is a gradient along a uniform direction that every run draws afresh. The law of its cosine with a
+model that was trained without it is known exactly. So all canaries take part in every run, and a few runs are
+enough for a strong bound (`exact_null` of audit/methods):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once a run, before training
     clipped_sum += total                                               # at every step with the canaries
     ...
-    u = theta_0 - theta_T + drift                                      # where steps subtract gradients
+    u = theta_0 - theta_T + drift                                      # if steps subtract gradients
     rows.append(directions.cosines(u, seed, run, count))               # after the run
     audit.bounds(audit.cosines(rows, dimension, in_order=True))
 
-Every run that was begun is a row, in the order of beginning; a run that failed is a row of NaN.
-u points to where the canaries push, turned: theta_T - theta_0 - drift where steps add updates. drift is how
-one rehearsed training moves without noise and without canaries, theta_T - theta_0 of it; it says nothing of
-the directions, so that it may be anything, 0 too, but less of u is then the canaries'. Where count is more
-than a percent of dimension, leave_one_out=True takes the other canaries' part out of u, and audit.cosines
-needs its leave_one_out=True as well. Parameters that are not trained do not count.
+Include every run you started as a row, in start order, and a failed run as a row of NaN. u is the movement in
+the direction of the canaries: theta_T - theta_0 - drift if steps add updates. drift is the movement
+theta_T - theta_0 of a rehearsal without noise and without canaries. It does not depend on the directions, so
+any value is valid, also 0, but cosines may be smaller. If count is more than a percent of dimension, use
+leave_one_out=True, which removes the other canaries' part of u; audit.cosines then needs leave_one_out=True,
+too. Parameters that are not trained do not count.
 
-Coordinates depend on (seed, run, index, place) alone, in one version of NumPy. They are drawn in blocks, so
-that count times dimension numbers are never in memory. The seed is a secret of the auditor's: beside what is
-inserted, training must not know it, and its own noise and batches come from another.
+Coordinates depend only on (seed, run, index, place), in one version of NumPy. They are drawn in blocks to
+save memory. Keep the seed secret: training must not use it except to insert canaries, and needs another seed
+for its noise and batches.
 
 >>> import numpy as np
 >>> rows = []
@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import number, require, require_type
 from audit.one_run import (
-    MOST_DIMENSION,
+    MAX_DIMENSION,
     MOST_SEED,
     check_displacement,
     check_seed,
@@ -47,15 +47,15 @@ from audit.one_run import (
 )
 
 Array = NDArray[np.float64]
-MOST_COUNT = 20_000  # the Gram matrix of so many canaries takes 3 GB
-_ROOT = 2  # tells this random stream from those of `audit.one_run` under the same seed, 0 and 1
-_BLOCK = 1 << 13  # how many coordinates of each canary are in memory at once
+MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
+_ROOT = 2  # the random stream; `audit.one_run` uses 0 and 1 under the same seed
+_BLOCK = 1 << 13  # coordinates of each canary in memory at once
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
     """Returns an iterator over a run's canaries: `count` uniform unit vectors (dimension,).
 
-    The same numbers give the same canaries. Each is drawn only when the iterator comes to it, to save memory.
+    The same numbers give the same canaries. They are drawn one by one to save memory.
 
     Args:
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
@@ -87,8 +87,7 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     length = number("norm", norm, float)
     require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
     unit_vectors = canaries(seed, run, count, dimension)  # checks the dimension
-    # The sum starts from an array, so that its type is an array's: [0.] broadcasts to the vectors' length.
-    total: Array = length * sum(unit_vectors, start=np.zeros(1))
+    total: Array = length * sum(unit_vectors, start=np.zeros(1))  # [0.] broadcasts
     return total
 
 
@@ -97,15 +96,13 @@ def cosines(
 ) -> Array:
     """Returns the cosines (count,) of a run's directions with the model's displacement.
 
-    An inserted direction has a larger cosine than it would have otherwise.
-
-    Memory is count times 64 kB; leave-one-out takes a few matrices (count, count) more.
+    Insertion increases a direction's cosine. This takes count times 64 kB of memory, and a few matrices
+    (count, count) for leave-one-out.
 
     Args:
-      displacement: (dimension,) the parameters' movement, signed so that an inserted direction raises its
-        cosine: theta_0 - theta_T + drift where steps subtract gradients, theta_T - theta_0 - drift where they
-        add updates. drift is theta_T - theta_0 of a rehearsal without noise and canaries; 0 in its place is
-        allowed.
+      displacement: (dimension,) the parameters' movement, with the sign for which insertion increases
+        cosines: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
+        updates. drift is theta_T - theta_0 of a rehearsal without noise and canaries; 0 is valid too.
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the run's index, from 0.
       count: how many canaries the run has.
@@ -113,7 +110,7 @@ def cosines(
         (`audit.evidence.leave_one_out`); needs count < dimension.
 
     Raises:
-      InputError: the displacement is no finite vector, or is 0.
+      InputError: the displacement is not a finite vector, or is 0.
     """
     require_type("leave_one_out", leave_one_out, bool)
     unit = check_displacement(displacement)
@@ -121,8 +118,7 @@ def cosines(
     few = f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates"
     require(not leave_one_out or count < size, few)
 
-    # Directions are drawn and multiplied block by block of coordinates, since all of them at once, an array
-    # (count, dimension), may not fit in memory.
+    # All directions at once, an array (count, dimension), may not fit in memory.
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
@@ -135,38 +131,38 @@ def cosines(
         else:
             squares += np.square(directions).sum(1)
 
-    # The rows of `directions` are normal vectors, not yet of length 1: their products and Gram matrix
-    # are divided by their lengths.
+    # Divide by the lengths of the normal vectors.
     if not leave_one_out:
         return products / np.sqrt(squares)
     from audit.evidence import leave_one_out as projection  # loads SciPy
 
     lengths = np.sqrt(np.diagonal(gram))
-    return projection.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0)
+    unit_gram = gram / np.outer(lengths, lengths)
+    return projection.cosines(unit_gram, products / lengths, 1.0)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
-    """Yields a direction's normal coordinates, not yet scaled to length 1, in blocks of _BLOCK at most.
+    """Yields a direction's normal coordinates, not yet scaled to length 1, in blocks of at most _BLOCK.
 
-    Each block is drawn from a seed of its own: `seed`, `run`, `index` and the block's place. `_ROOT` in front
-    tells this random stream from others under the same `seed`.
+    Each block has its own seed: `_ROOT`, `seed`, `run`, `index` and the block's place.
 
     Args:
       seed: the seed of all runs' canaries.
       run: the run's index.
       index: the direction's index within the run.
-      size: how many coordinates a direction has.
+      size: the number of coordinates.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
         rng = np.random.default_rng([_ROOT, seed, run, index, place])
-        yield rng.standard_normal(min(_BLOCK, size - start))
+        length = min(_BLOCK, size - start)
+        yield rng.standard_normal(length)
 
 
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
     """Returns (seed, run, count, dimension) as Python's ints; raises InputError for those out of range."""
     seed = check_seed(seed)
     run = check_whole_number("run", run, 0, MOST_SEED)  # `run` is a part of a random seed
-    count = check_whole_number("count", count, 1, MOST_COUNT)
+    count = check_whole_number("count", count, 1, MAX_COUNT)
     # In a single dimension every cosine is 1 or -1.
-    dimension = check_whole_number("dimension", dimension, 2, MOST_DIMENSION)
+    dimension = check_whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension

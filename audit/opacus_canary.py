@@ -1,18 +1,18 @@
 """Canaries for training with Opacus; importing this needs Opacus.
 
     model, optimizer, loader = PrivacyEngine().make_private(..., noise_multiplier=2.0, max_grad_norm=1.0)
-    optimizer = CanaryOptimizer(optimizer, present=True)    # in as many runs present=False
-    ...                                                     # train as before, with noise of its own
+    optimizer = CanaryOptimizer(optimizer, present=True)    # present=False in the same number of runs
+    ...                                                     # train as before, with independent noise
     score = optimizer.score()
 
-or, with many canaries in every run, all in, whose cosines have a known law without them:
+or, with many canaries in every run, all inserted, and a known law of cosines without them:
 
     optimizer = DirectionsOptimizer(optimizer, seed=SECRET, run=run, count=200)
-    ...                                                     # train as before, with noise of its own
+    ...                                                     # train as before, with independent noise
     rows.append(optimizer.cosines(drift))                   # audit.bounds(audit.cosines(rows, dimension))
 
-`make_private`'s loader samples by Poisson. If each step is to take the canary as it takes an example,
-give the rate, sampling_rate=1 / len(loader), here and to `audit.bounds`, whose insertions are the steps.
+The loader of `make_private` uses Poisson sampling. To sample the canary like an example in each step, pass
+sampling_rate=1 / len(loader) here and to `audit.bounds`, with the steps as its insertions.
 """
 
 import numpy as np
@@ -25,10 +25,10 @@ from audit.errors import number, require
 
 
 class _InsertingOptimizer(DPOptimizer):
-    """A copy of an Opacus optimizer with flat clipping, to be used in its place.
+    """A copy of an Opacus optimizer with flat clipping, to replace it.
 
     Subclasses insert canaries into its sum of clipped gradients. Raises InputError for another kind of
-    optimizer, whose own clipping would be lost.
+    optimizer, because its own clipping would be lost.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:
@@ -46,7 +46,7 @@ class _InsertingOptimizer(DPOptimizer):
             generator=optimizer.generator,
             secure_mode=optimizer.secure_mode,
         )
-        self.step_hook = optimizer.step_hook  # so that the engine's accountant counts these steps
+        self.step_hook = optimizer.step_hook  # the engine's accountant counts these steps
 
 
 class CanaryOptimizer(_InsertingOptimizer):
@@ -57,13 +57,12 @@ class CanaryOptimizer(_InsertingOptimizer):
 
     Args:
       optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
-      present: whether the run is one with the canary.
-      sampling_rate: the probability with which each step of such a run inserts it, by a coin of its own.
+      present: whether the run has the canary.
+      sampling_rate: the probability of insertion in each step, by independent coins.
       seed: the seed of these coins, which the adversary must not know; by default the system's entropy.
 
     Raises:
-      InputError: the optimizer is of another kind, whose clipping would be lost, or the rate is no number
-        above 0 and at most 1.
+      InputError: another kind of optimizer, or a rate that is not above 0 and at most 1.
     """
 
     def __init__(
@@ -75,27 +74,31 @@ class CanaryOptimizer(_InsertingOptimizer):
     ) -> None:
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
-        require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
+        require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
         self._present = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        self._start = self.params[0].detach().view(-1)[0].item()  # before training
+        self._start = self._read_first_entry()  # before training
 
     def add_noise(self) -> None:
         """Inserts the canary into the sum of clipped gradients, then adds the noise.
 
-        A run with the canary inserts it with the probability of the sampling rate, by a coin for each step. A
-        run without it ignores the coins.
+        A coin for each step decides about the insertion, with the probability `sampling_rate`. Runs without
+        the canary ignore the coins.
         """
         is_sampled = self._coins.random() < self._rate
         if self._present and is_sampled:
-            # The canary is a gradient as long as the clipping norm, along the first entry.
             self.params[0].summed_grad.view(-1)[0] += self.max_grad_norm
         super().add_noise()
 
     def score(self) -> float:
         """Returns how far training has moved the canary's entry against its gradient: higher means in."""
-        return float(self._start - self.params[0].detach().view(-1)[0].item())
+        return self._start - self._read_first_entry()
+
+    def _read_first_entry(self) -> float:
+        """Returns the first entry of the first parameter."""
+        entries = self.params[0].detach().view(-1)
+        return float(entries[0].item())
 
 
 class DirectionsOptimizer(_InsertingOptimizer):
@@ -107,7 +110,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
     Args:
       optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
       seed: the seed of all runs' directions, a secret of the auditor.
-      run: the run's index; every run has directions of its own.
+      run: the run's index; every run has other directions.
       count: the number of directions.
       present: whether they are inserted; False for the rehearsal, which has no noise either.
 
@@ -122,7 +125,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         self._draw = (seed, run, count)
         self._present = present
         self._start = self._read_parameters()  # (dimension,) before training
-        # The sum of all directions, each as long as the clipping norm, cut into a part for each parameter.
+        # The sum of all directions, each scaled to the clipping norm, split by parameter.
         total = directions.inserted(*self._draw, self.dimension, float(self.max_grad_norm))
         sizes = [parameter.numel() for parameter in self.params]
         self._parts = torch.from_numpy(total).split(sizes)
@@ -140,11 +143,11 @@ class DirectionsOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def movement(self) -> NDArray[np.float64]:
-        """Returns the trained parameters now minus those at the start, (dimension,).
+        """Returns the current trained parameters minus those at the start, (dimension,).
 
         Raises:
-          InputError: the optimizer rehearses, with noise. A drift with the noise of a run makes that run look
-            as if it had none.
+          InputError: a rehearsal with noise. The drift would contain the noise of a run, as if that run had
+            no noise.
         """
         noise = self.noise_multiplier
         require(
@@ -155,21 +158,22 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return self._read_parameters() - self._start
 
     def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:
-        """Returns the cosines (count,) of the run's directions with what training moved: higher means in.
+        """Returns the cosines (count,) of the run's directions with its movement: higher means in.
 
         Args:
-          drift: (dimension,) what training moves by itself, measured as the `movement` of a rehearsal, a run
-            without noise and directions. It is subtracted. 0 is allowed, but cosines are then smaller.
-          leave_one_out: if True, the other directions are projected out of the movement before each cosine,
-            since what they move blurs it. Do so where there are more directions than a percent of the
-            dimension, and then also give `audit.cosines` its `leave_one_out=True`.
+          drift: (dimension,) the `movement` of a rehearsal, a run without noise and directions. It is
+            subtracted. 0 is allowed, but cosines are then smaller.
+          leave_one_out: if True, the other directions are projected out of the movement before each cosine
+            because their movement adds noise. Use it with more directions than a percent of the dimension,
+            and then also pass leave_one_out=True to `audit.cosines`.
 
         Raises:
-          InputError: nothing moved, the parameters are not finite, or leave-one-out has too many directions.
+          InputError: no movement, parameters that are not finite, or too many directions for leave-one-out.
         """
-        # Steps subtract gradients, so that inserted directions move the model against themselves. The
-        # movement, less the drift, is therefore negated: a direction that is in has a positive cosine.
-        displacement = np.asarray(drift, np.float64) - (self._read_parameters() - self._start)
+        # Steps subtract gradients, so the movement minus the drift is negated: an inserted direction then has
+        # a positive cosine.
+        movement = self._read_parameters() - self._start
+        displacement = np.asarray(drift, np.float64) - movement
         return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)
 
     def _read_parameters(self) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
-"""Checks that a caller's arrays hold real numbers.
+"""Checks that a user's arrays contain real numbers.
 
-Masks, imaginary parts, dates and records are refused: NumPy would convert or drop them without a word.
+Masks, imaginary parts, dates and records are rejected because NumPy would convert or drop them silently.
 """
 
 import hashlib
@@ -11,57 +11,57 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
-MOST_FAILED = 0.5  # nothing is concluded if a larger share of scores is NaN
-# Larger scores are refused. Squares overflow from 1e154 on, sums of squares earlier.
-MOST = 1e100
-_SLACK = 1e-6  # by which a cosine in float32 may exceed 1, from rounding
-MOST_SCORES = 10_000_000  # so many take half a minute and 2 GB of memory
+MAX_FAILED = 0.5  # the largest allowed share of NaN among scores
+MAX_SCORE = 1e100  # squares overflow from 1e154 on, sums of squares earlier
+_SLACK = 1e-6  # relative rounding error of cosines in float32
+MOST_SCORES = 10_000_000  # takes half a minute and 2 GB of memory
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Returns a caller's values as an array of real numbers, of their own type and shape.
+    """Returns a user's values as an array of real numbers with the same type and shape.
 
     Booleans, bfloat16 and JAX's arrays count as numbers.
 
     Args:
-      name: the plural noun for the values with which messages begin: "the scores".
+      name: the plural noun for the values at the start of messages: "the scores".
       values: an array, or lists of numbers.
 
     Raises:
       InputError: for values that are not real numbers, for masked entries, and for rows of unequal lengths.
     """
-    masked = f"{name} have masked entries, which would count: drop them, with .compressed()"
+    masked = f"{name} have masked entries: drop them with .compressed()"
     try:
         has_mask = isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
         array = np.zeros(0) if has_mask else np.asarray(values)
-    # Not from NumPy only: PyTorch raises RuntimeError for a tensor that requires gradients.
+    # PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
+        raise InputError(f"{name} must be numbers in rows of equal length: give an array") from None
     require(not has_mask, masked)
-    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records, whose type is void,
-    # but also bfloat16 and other floats of ml_dtypes, which have types of their own.
+    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records of type void, and also
+    # bfloat16 and other floats of ml_dtypes.
     kind = array.dtype.kind
     fits = kind in "biuf" or (kind == "V" and array.dtype.type is not np.void)
-    require(fits, f"{name} are no numbers but {array.dtype}: give an array of floats")
+    require(fits, f"{name} must be real numbers, got {array.dtype}: give an array of floats")
     return array
 
 
 def floats(name: str, values: ArrayLike) -> Array:
-    """Returns a caller's values as float64; raises InputError for values that are no real numbers.
+    """Returns a user's values as float64; raises InputError for values that are not real numbers.
 
-    `name` is the plural noun for the values with which messages begin: "the scores".
+    `name` is the plural noun for the values at the start of messages: "the scores".
     """
     with np.errstate(over="ignore"):  # longer floats beyond the range of float64 become infinite
         return np.asarray(real(name, values), np.float64)
 
 
 def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Returns a caller's bits of presence as bool (runs, canaries); (runs,) becomes (runs, 1).
+    """Returns a user's bits of presence as bool (runs, canaries); (runs,) becomes (runs, 1).
 
     Raises InputError for another shape than `shape`, and for values other than 0 and 1.
     """
     array = floats("the bits of presence", presence)
-    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim == 1:
+        array = array[:, None]
     fix = "give one bit each"
     require(array.shape == shape, f"presence has shape {array.shape}, scores {shape}: {fix}")
     require(np.isin(array, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
@@ -69,18 +69,18 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Returns a caller's scores as float64.
+    """Returns a user's scores as float64.
 
     Args:
-      name: the plural noun for the values with which messages begin: "the scores in".
+      name: the plural noun for the values at the start of messages: "the scores in".
       values: an array, or lists of numbers.
 
     Raises:
-      InputError: for values that are no real numbers, for booleans, and for more than MOST_SCORES of them.
+      InputError: for values that are not real numbers, for booleans, and for more than MOST_SCORES values.
     """
     array = real(name, values)
     fix = "give scores[presence] and scores[~presence], or guesses as 1 and 0"
-    booleans = f"{name} are booleans, a presence and no scores: {fix}"
+    booleans = f"{name} are booleans, a presence instead of scores: {fix}"
     require(array.dtype.kind != "b", booleans)
     require_size(name, array.size)
     return floats(name, array)
@@ -95,29 +95,34 @@ def matrix(name: str, values: ArrayLike) -> Array:
 
 
 def cosines(name: str, values: ArrayLike) -> Array:
-    """Returns cosines clipped to [-1, 1], which rounding may exceed, with NaN for those that are not finite.
+    """Returns cosines clipped to [-1, 1], with NaN for values that are not finite.
 
-    Raises InputError for larger values.
+    Raises InputError for values that exceed 1 by more than rounding.
     """
     array = scores(name, values)
     array = np.where(np.isfinite(array), array, np.nan)
     largest = float(np.nanmax(np.abs(array), initial=0.0))
-    require(largest <= 1 + _SLACK, f"{largest:g} is no cosine: divide by both lengths")
+    require(
+        largest <= 1 + _SLACK,
+        f"cosines must be in [-1, 1], got {largest:g}: divide by both lengths",
+    )
     return np.clip(array, -1.0, 1.0)
 
 
 def require_size(name: str, size: int) -> None:
     """Raises InputError if there are more than MOST_SCORES scores; `name` is the plural noun for them."""
-    too_many = f"{name} are {size:,}, more than {MOST_SCORES:,}: keep a random part of the runs"
+    too_many = (
+        f"{name} must be at most {MOST_SCORES:,}, got {size:,}: keep a random part of the runs"
+    )
     require(size <= MOST_SCORES, too_many)
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
-    """Returns the scores with finite numbers in place of infinities and NaN, such that ranks are right.
+    """Returns the scores with finite numbers instead of infinities and NaN, and with the same ranks.
 
-    An infinite score ranks beyond all finite scores. NaN is the score of a failed run. It ranks below all
-    other scores, in both worlds alike, so that failing is an outcome like any other. Failed runs are not left
-    out: bounds would then hold only under the condition that no run fails.
+    An infinite score ranks beyond all finite scores. NaN, the score of a failed run, ranks below all other
+    scores in both worlds, so failure is an outcome like any other. Failed runs are not left out because
+    bounds would then assume that no run fails.
 
     Args:
       worlds: arrays of scores of any shapes, ranked together: scores in and scores out, or one array of all.
@@ -127,7 +132,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 
     Raises:
       InputError: a finite score above 1e100 in size, if some scores are not finite. (If all are finite, the
-        arrays are returned as they are; `require_apart` checks the size of scores.)
+        arrays are returned unchanged; `require_apart` checks the size of scores.)
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -137,7 +142,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     highest = float(finite.max(initial=0.0))
     require_squares(max(-lowest, highest))  # the gap of larger scores might overflow
     # NaN goes two gaps below the lowest score, an infinite score one gap beyond the scores on its side. The
-    # gap is large beside the scores: rounding does not put these numbers among them.
+    # gap is large compared to rounding errors.
     gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
@@ -148,7 +153,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 def hash_ranks(*worlds: NDArray[np.int64]) -> int:
     """Returns a hash of arrays of ranks, a whole number, as the seed of a random split.
 
-    An increasing map of the scores, such as a change of unit, changes neither their ranks nor the split.
+    An increasing map of the scores, such as a change of unit, does not change the ranks or the split.
     """
     # Little-endian int64 gives the same seed on any machine.
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
@@ -159,18 +164,16 @@ def require_few_failed(name: str, failed: int, total: int) -> None:
     """Raises InputError if more than half of all scores are NaN, the scores of failed runs.
 
     Args:
-      name: the plural noun for what is counted: "scores", "cosines" or "ranks".
+      name: the plural noun: "scores", "cosines" or "ranks".
       failed: the number of NaN.
-      total: the number of all scores, failed ones included.
+      total: the number of all scores, including failed ones.
     """
-    few = failed <= MOST_FAILED * total
+    few = failed <= MAX_FAILED * total
     share = (
-        f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MOST_FAILED:.0%}"
+        f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MAX_FAILED:.0%}"
     )
-    require(
-        few,
-        f"{share}: make training stable, for instance by a smaller learning rate, and begin again",
-    )
+    fix = "make training stable, for instance by a smaller learning rate, and begin again"
+    require(few, f"{share}: {fix}")
 
 
 def require_apart(scores: Array) -> None:
@@ -181,17 +184,16 @@ def require_apart(scores: Array) -> None:
     """
     require_squares(float(np.abs(scores).max()))
     first = scores.flat[0]
-    require(
-        np.ptp(scores) > 0, f"all {scores.size} scores equal {first:g}: they distinguish nothing"
-    )
+    equal = f"all {scores.size} scores equal {first:g}: they must differ"
+    require(np.ptp(scores) > 0, equal)
 
 
 def require_squares(largest: float) -> None:
     """Raises InputError if `largest`, the largest absolute score, is above 1e100.
 
-    Squares overflow from about 1e154 on; the limit is far below, so that sums of squares do not overflow.
+    Squares overflow from about 1e154 on, sums of squares earlier.
     """
     too_large = (
-        f"scores reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
+        f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}"
     )
-    require(largest <= MOST, too_large)
+    require(largest <= MAX_SCORE, too_large)

@@ -1,22 +1,22 @@
-"""Scores of many canaries a run, and the errors of a threshold, run by run.
+"""Scores of many canaries per run, and the errors of a threshold, run by run.
 
-Two designs. In both the training runs are independent, each with K canaries drawn from the same
-distribution, and a threshold's guess on a canary looks at that canary alone.
+There are two designs. In both the training runs are independent, each with K canaries from the same
+distribution, and a threshold's guess on a canary depends only on that canary.
 
 Sets (LiDP paper, Section 3): K canaries are inserted in the runs of one set; runs of another, with K - 1 of
-    them, score canaries that were never inserted. Runs of the first set give misses, runs of the second
-    false alarms. By exchangeability the left-out canary, given the others, is a fresh draw.
+them, score canaries that were never inserted. Runs of the first set give misses, runs of the second false
+alarms. By exchangeability the left-out canary, given the others, is a fresh draw.
 
-Coins: every canary of every run is in with probability 1/2, independently, so that every run gives both. Fix
-    a canary k and condition on all other coins: the run with k in and the run with k out are neighbours, and
-    the others are random data. So FNR_k and FPR_k, its error rates given its coin, satisfy the trade-off
-    inequality FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has the mean of FNR_k over k, whatever ties
-    the canaries of a run together. The share of misses among those that happened to be in has not: it divides
-    by a number that the run's other coins change.
+Coins: every canary of every run is in with probability 1/2, independently, so every run gives both. Fix a
+canary k and condition on all other coins: the run with k in and the run with k out are neighbours, and the
+others are random data. So FNR_k and FPR_k, its error rates given its coin, satisfy the trade-off inequality
+FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has the mean of FNR_k over k, for any dependence between the
+canaries of a run. This is not true for the share of misses among inserted canaries: it divides by a number
+that depends on the run's other coins.
 
-Coins that a caller gives may be fair by every test and not in truth: if all coins have the probability p, the
-    factors are 1 / p and 1 / (1 - p) in place of 2. With exact limits of p from all coins they are 1 / p_low
-    and 1 / (1 - p_high), so that both rates are overestimated, and the limits take a tenth of the error.
+A user's coins may pass every test of fairness and still be unfair: if all coins have the probability p, the
+factors are 1 / p and 1 / (1 - p) instead of 2. With exact limits of p from all coins they are 1 / p_low and 1
+/ (1 - p_high), which overestimates both rates. The limits use a tenth of the error.
 
 Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region.
 Average both sides over random canaries, data and regions: f is convex, so E[FNR] >= E[f(FPR)] >= f(E[FPR]).
@@ -38,17 +38,17 @@ from audit.written import counted
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 _PILOT_SHARE = 0.05  # share of a set's runs on which the threshold is chosen
-_LEAST_PILOT = 4  # runs on which the threshold is chosen, at least
-_LIMITS_SHARE = 0.1  # share of a bound's error that the limits of a caller's coins may take
-_LEAST_QUANTILES = 1_000  # of a known law, in place of scores out
-_MOST_QUANTILES = 20_000
-_TINY = 1e-12  # in place of a probability of 0 in a denominator
-FAILED = -1.0  # the cosine that stands for a failed run: it ranks below all others
+_MIN_PILOT = 4  # runs on which the threshold is chosen, at least
+_LIMITS_SHARE = 0.1  # share of a bound's error for the limits of a user's coins
+_MIN_QUANTILES = 1_000  # of a known law, instead of scores out
+_MAX_QUANTILES = 20_000
+_TINY = 1e-12  # avoids a division by 0
+FAILED = -1.0  # the cosine of a failed run, which ranks below all others
 RANK_DIMENSION = 10**12  # sqrt(d) times a cosine there is normal to 1e-11, up to 9 deviations
 
 
 class Shape(enum.Enum):
-    """The shape of evidence, which decides what follows from it and how it is shown."""
+    """The shape of evidence, which decides the methods and the presentation."""
 
     ONE_CANARY = enum.auto()  # several runs with one canary each: scores are independent
     MANY_CANARIES = enum.auto()  # several runs with several each: a run's scores may be dependent
@@ -57,7 +57,7 @@ class Shape(enum.Enum):
 
 
 def _find_shape(canaries: tuple[int, int]) -> Shape:
-    """Returns the shape of evidence from several runs, given how many canaries a run scores (in, out)."""
+    """Returns the shape of evidence from several runs, given the scored canaries per run (in, out)."""
     return Shape.ONE_CANARY if canaries == (1, 1) else Shape.MANY_CANARIES
 
 
@@ -67,9 +67,9 @@ class RunErrors(NamedTuple):
     Attributes:
       misses: (n,) number of canaries of each run that were in and not above the threshold.
       alarms: (m,) number of canaries of each run that were out and above the threshold.
-      canaries_in, canaries_out: numbers of canaries of a run that can be missed, and give a false alarm.
-      scale_in: factor for which scale_in * misses / canaries_in has a mean of at least the average
-        false-negative rate (equal to it where the chance of being in is known).
+      canaries_in, canaries_out: numbers of canaries of a run that can give a miss, and a false alarm.
+      scale_in: scale_in * misses / canaries_in has a mean of at least the average false-negative rate (equal
+        to it if the chance of being in is known).
       scale_out: likewise the factor of alarms / canaries_out, for the average false-positive rate.
       paired: whether misses and alarms come from the same runs (m = n); else they are independent.
     """
@@ -86,26 +86,28 @@ class RunErrors(NamedTuple):
         """Returns an estimate of each error rate from each run: (false-positive (m,), false-negative (n,)).
 
         An estimate is a run's share of errors times a scale, `scale_in` or `scale_out`. On average it is the
-        true rate, or more where a caller's coins may be unfair. It lies between 0 and the scale. So it may
-        exceed 1 with fair coins, whose scale is 2.
+        true rate, or more if a user's coins may be unfair. It is between 0 and the scale, so it may exceed 1
+        with fair coins, which have the scale 2.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
         return false_positive_rates, false_negative_rates
 
     def guesses(self) -> tuple[int, int]:
-        """Returns how many guesses, over the canaries of all runs, could be (a miss, a false alarm)."""
+        """Returns the largest possible numbers of (misses, false alarms) over all runs."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
     def smoothed(self) -> list[float]:
         """Returns the average [false-positive rate, false-negative rate] over all runs, never 0.
 
-        Half an error is added to the errors of each kind, and one guess to the guesses: the mean of the
-        posterior under Jeffreys' prior.
+        It is the posterior mean under Jeffreys' prior: half an error is added to the errors, and one guess to
+        the guesses.
         """
         guesses_in, guesses_out = self.guesses()
-        false_positive_rate = (self.scale_out * self.alarms.sum() + 0.5) / (guesses_out + 1)
-        false_negative_rate = (self.scale_in * self.misses.sum() + 0.5) / (guesses_in + 1)
+        alarms = self.scale_out * self.alarms.sum()
+        misses = self.scale_in * self.misses.sum()
+        false_positive_rate = (alarms + 0.5) / (guesses_out + 1)
+        false_negative_rate = (misses + 0.5) / (guesses_in + 1)
         return [false_positive_rate, false_negative_rate]
 
 
@@ -115,7 +117,7 @@ class Counted(NamedTuple):
     Attributes:
       threshold: the score above which a canary is guessed to be in.
       pilot: its errors in the runs on which it was chosen.
-      rest: its errors in the other runs, on which a bound rests.
+      rest: its errors in the other runs, which a bound uses.
     """
 
     threshold: float
@@ -124,12 +126,12 @@ class Counted(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of scores as they stand in a file, for the search of repeated rows.
+    """Rows of scores as in a file, for the search of repeated rows.
 
     Attributes:
       row: the word for a row: "row", or "canary" if each row is a canary of a single run.
       scores: (n, K), K scores in each of n rows.
-      presence: (n, K), whether the canary of each score was in; None if the file has no such bits.
+      presence: (n, K), whether the canary of each score was in; None if the file does not have such bits.
       has_no_ties: whether independent scores are never equal, except those of failed runs.
     """
 
@@ -145,7 +147,7 @@ class Coins(NamedTuple):
     Attributes:
       scores: (R, K) float64, the scores of K canaries in each of R runs.
       presence: (R, K) bool, whether the canary was in.
-      given: whether the coins are a caller's, so that their fairness is not certain.
+      given: whether the coins are a user's, and may be unfair.
       failed: the number of scores of failed runs.
     """
 
@@ -166,13 +168,13 @@ class Coins(NamedTuple):
         return f"{self.scores.size:,} scores"
 
     def rows(self) -> list[Rows]:
-        """Returns a single table with a row for each run; for a single run, with a row for each canary."""
+        """Returns a single table with a row for each run or, for a single run, for each canary."""
         if len(self.scores) == 1:
             return [Rows("canary", self.scores.T, self.presence.T)]
         return [Rows("row", self.scores, self.presence)]
 
     def select(self, kept: list[NDArray[np.bool_]]) -> "Coins":
-        """Returns some of the runs; of a single run, some of its canaries."""
+        """Returns some of the runs or, for a single run, some of its canaries."""
         (chosen,) = kept
         if len(self.scores) == 1:
             return self._replace(scores=self.scores[:, chosen], presence=self.presence[:, chosen])
@@ -184,7 +186,7 @@ class Coins(NamedTuple):
     def split(self) -> tuple["Coins", "Coins"]:
         """Returns (pilot, rest): runs drawn at random, seeded by a hash of the ranks, and the others.
 
-        The order of runs, and of canaries in a run, changes nothing. `failed` of either is 0: it is reported
+        The order of runs, and of canaries in a run, does not matter. `failed` of either is 0: it is reported
         for all runs only.
         """
         keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
@@ -199,7 +201,7 @@ class Coins(NamedTuple):
         return self.scores[self.presence], self.scores[~self.presence]
 
     def by_run(self) -> "list[Coins]":
-        """Returns the only set of runs: each run has canaries in and canaries out."""
+        """Returns the only set of runs, with canaries in and canaries out."""
         return [self]
 
     def errors(self, threshold: float) -> RunErrors:
@@ -207,18 +209,17 @@ class Coins(NamedTuple):
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed_in).sum(1).astype(np.float64)
-        # A canary can be missed only if it is in, which a fair coin decides. So the share of misses among all
-        # canaries is, on average, half the rate of misses of a canary that is in: it is scaled by 2. False
-        # alarms, of canaries that are out, are scaled likewise.
+        # Half of the canaries are in, on average. So the share of misses among all canaries is scaled by 2 to
+        # give their rate, and so are false alarms.
         return RunErrors(misses, alarms, *self.canaries, 2.0, 2.0, paired=True)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns errors whose rates are at least the true rates on average, and the error that is left.
+        """Returns errors with rates that are at least the true rates on average, and the error that is left.
 
-        The library's own coins are fair, and errors stay as they are. A caller's coins have some probability
-        p of being in, whose Clopper-Pearson limits use up a tenth of `error`, the probability with which a
-        bound may fail. The unbiased scales are 1 / p for misses and 1 / (1 - p) for false alarms. The lower
-        limit of p is taken for the first, the upper for the second, which makes both scales large enough.
+        The library's own coins are fair, and their errors do not change. A user's coins have some probability
+        p of being in. Its Clopper-Pearson limits use a tenth of `error`, the probability that a bound fails.
+        The unbiased scales are 1 / p for misses and 1 / (1 - p) for false alarms. The lower limit of p for
+        the first and the upper limit for the second make both scales large enough.
         """
         from audit.laws import intervals  # loads SciPy
 
@@ -227,9 +228,10 @@ class Coins(NamedTuple):
         spent = _LIMITS_SHARE * error
         total_in = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
-        scale_in = 1 / max(float(low), _TINY)  # a limit of 0 or 1 would divide by 0
+        scale_in = 1 / max(float(low), _TINY)
         scale_out = 1 / max(float(1 - high), _TINY)
-        return errors._replace(scale_in=scale_in, scale_out=scale_out), error - spent
+        widened = errors._replace(scale_in=scale_in, scale_out=scale_out)
+        return widened, error - spent
 
 
 class Sets(NamedTuple):
@@ -237,9 +239,9 @@ class Sets(NamedTuple):
 
     Attributes:
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
-      fresh: (m, M), the scores of M canaries that were not inserted in each of m other runs.
+      fresh: (m, M), the scores of M left-out canaries in each of m other runs.
       failed: the number of scores of failed runs.
-      labelled: whether scores came in one list, each with a bit of presence, as those of one run do too.
+      labelled: whether scores came in one list with a bit of presence each, like those of one run.
     """
 
     inserted: Array
@@ -271,13 +273,13 @@ class Sets(NamedTuple):
         return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest): runs of each world drawn at random, and the others of each world.
-
-        The seed is a hash of the ranks.
+        """Returns (pilot, rest): runs of each world drawn at random, seeded by a hash of the ranks, and the
+        others.
         """
-        ranks = np.split(_ranks(np.concatenate(self.pooled())), [self.inserted.size])
+        pooled = np.concatenate(self.pooled())
+        ranks_in, ranks_out = np.split(_ranks(pooled), [self.inserted.size])
         parts_in, parts_out = _draw_pilots(
-            ranks[0].reshape(self.inserted.shape), ranks[1].reshape(self.fresh.shape)
+            ranks_in.reshape(self.inserted.shape), ranks_out.reshape(self.fresh.shape)
         )
         pilot, rest = (
             Sets(self.inserted.flat[part_in], self.fresh.flat[part_out])
@@ -305,30 +307,30 @@ class Sets(NamedTuple):
         return RunErrors(misses, alarms, *self.canaries, 1.0, 1.0, paired=False)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns errors and error as they are: no coins decide which canaries are in."""
+        """Returns errors and error unchanged, because this design does not use coins."""
         return errors, error
 
 
 Design = Sets | Coins
-"""The scores of an audit of several runs, in either of the module's two designs."""
+"""The scores of several runs, in either of the module's two designs."""
 
 
 class Fresh(NamedTuple):
-    """Scores of canaries that every run drew afresh. The law of the scores of canaries out is known.
+    """Scores of canaries that every run drew afresh. The law of the scores of left-out canaries is known.
 
     The scores are cosines with uniform directions, or ranks among fresh draws (`audit.evidence.ranks`). A
-    rank is stored as a cosine in RANK_DIMENSION dimensions: the one that a random direction exceeds with the
-    probability that a canary that is out has this rank or a better one.
+    rank is stored as a cosine in RANK_DIMENSION dimensions: a random direction exceeds it with the
+    probability that a left-out canary has this rank or a better one.
 
     Attributes:
       cosines: (R, K), the cosines of K canaries in each of R runs; FAILED for a failed run.
-      presence: (R, K), whether the canary was in; mostly true everywhere.
+      presence: (R, K), whether the canary was in.
       dimension: d, the dimension of the directions.
-      plain: whether a canary's score depends on no other canary's direction. False for ranks: the ranks of a
-        run share its fresh draws.
-      given: whether scores and directions are a caller's, rather than from the library's own training runs.
-      in_order: whether rows are in the order in which runs were begun.
-      draws: M, the number of fresh draws among which a run's canaries are ranked; 0 for cosines.
+      plain: whether a canary's score does not depend on other canaries' directions. False for ranks: the
+        ranks of a run share its fresh draws.
+      given: whether scores and directions are a user's, not from the library's own training runs.
+      in_order: whether rows are in start order.
+      draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
       ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only their ranks are known.
     """
 
@@ -355,11 +357,11 @@ class Fresh(NamedTuple):
         return "ranks" if self.draws else "cosines"
 
     def count_scores(self) -> str:
-        """Returns how many cosines or ranks there are, in words."""
+        """Returns the number of cosines or ranks, in words."""
         return f"{self.cosines.size:,} {self.unit}"
 
     def rows(self) -> list[Rows]:
-        """Returns the cosines or ranks as a single table, a row a run."""
+        """Returns the cosines or ranks as a single table with a row for each run."""
         if self.ranked is not None:
             return [Rows("row", self.ranked, self.presence)]
         return [Rows("row", self.cosines, self.presence, has_no_ties=not self.draws)]
@@ -392,7 +394,7 @@ class Fresh(NamedTuple):
         return out
 
     def ranks(self) -> Places:
-        """Returns the ranks (R, K) that the cosines stand for, from 1, the highest score, to M + 1.
+        """Returns the ranks (R, K) of the cosines, from 1, the highest score, to M + 1.
 
         M = `draws` is the number of fresh draws in each run. Rank r is stored as the cosine that a random
         direction exceeds with probability r / (M + 1).
@@ -405,7 +407,7 @@ class Fresh(NamedTuple):
 
     @property
     def failed(self) -> int:
-        """Returns how many of a caller's scores are of failed runs; 0 for the library's own runs."""
+        """Returns the number of a user's scores of failed runs; 0 for the library's own runs."""
         if not self.given:
             return 0
         return int(np.count_nonzero(self.cosines == FAILED))
@@ -413,36 +415,37 @@ class Fresh(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns (scores in, scores out), flat, for figures and rates.
 
-        Scores in are the cosines of canaries that were in. Scores out are evenly spaced quantiles of the
-        known law: as many as there are cosines, but at least 1,000 and at most 20,000. Ranks are shown as
-        normal deviates, higher for a better rank.
+        Scores in are the cosines of inserted canaries. Scores out are evenly spaced quantiles of the known
+        law: equal in number to the cosines, but at least 1,000 and at most 20,000. Ranks are shown as normal
+        deviates, higher for a better rank.
         """
         from scipy import special  # slow to load
 
         from audit.laws import cosine_law
 
         cosines_in = self.cosines[self.presence]
-        quantiles = int(np.clip(cosines_in.size, _LEAST_QUANTILES, _MOST_QUANTILES))
+        quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
         ranks_in = self.ranks()[self.presence]
         # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
         ranks_out = np.ceil(levels[::-1] * (self.draws + 1))
-        # A canary that is out has a better rank, or half the time the same, with the deviate's tail.
-        deviates_in, deviates_out = (
-            np.asarray(-special.ndtri((ranks - 0.5) / (self.draws + 1)))
-            for ranks in (ranks_in, ranks_out)
-        )
-        return deviates_in, deviates_out
+
+        def compute_deviates(ranks: ArrayLike) -> Array:
+            """Returns the normal deviate of each rank's middle tail probability."""
+            tails = (np.asarray(ranks) - 0.5) / (self.draws + 1)
+            return np.asarray(-special.ndtri(tails))
+
+        return compute_deviates(ranks_in), compute_deviates(ranks_out)
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns a caller's scores and coins after all checks but that of the coins' fairness.
+    """Returns a user's scores and coins after all checks except that of the coins' fairness.
 
     Args:
-      scores: (R, K), K canaries in each of R runs; NaN for a run that failed.
-      presence: (R, K), 1 where the canary was in, else 0.
+      scores: (R, K), K canaries in each of R runs; NaN for a failed run.
+      presence: (R, K), 1 if the canary was in, else 0.
 
     Raises:
       InputError: for shapes that differ, for bits other than 0 and 1 or all alike, and for scores that are
@@ -459,15 +462,15 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns a caller's scores by world, after checks.
+    """Returns a user's scores by world, after checks.
 
     Args:
-      scores_in: (n,) or (n, K), the scores of n runs with the canary; NaN for a run that failed.
+      scores_in: (n,) or (n, K), the scores of n runs with the canary; NaN for a failed run.
       scores_out: (m,) or (m, M), the scores of m runs without it.
 
     Raises:
-      InputError: for values that are no array of scores, for bits of presence in place of the scores out, if
-        more than half of all scores are NaN, or, with several canaries a run, if all scores are equal.
+      InputError: for values that are not an array of scores, for bits of presence instead of the scores out,
+        if more than half of all scores are NaN, or, with several canaries per run, if all scores are equal.
     """
     array_in = arrays.scores("the scores in", scores_in)
     array_out = arrays.scores("the scores out", scores_out)
@@ -475,7 +478,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     _require_no_presence(array_in, array_out)
     matrices = []
     for name, array in (("the in scores", array_in), ("the out scores", array_out)):
-        is_flat = array.ndim == 1  # may be empty here: `estimate.check_scores` refuses that
+        is_flat = array.ndim == 1  # may be empty here: `estimate.check_scores` rejects that
         matrices.append(array[:, None] if is_flat else arrays.matrix(name, array))
     failed = _count_failed(*matrices)
     ranked_in, ranked_out = rank_all(*matrices)
@@ -486,15 +489,16 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if a caller gave bits of presence (1 for a canary in) in place of the scores out."""
-    # Scores out that are 0 and 1 may be real, guesses or votes for instance, if the scores in are whole
-    # numbers too.
+    """Raises InputError if a user gave bits of presence (1 for a canary in) instead of the scores out."""
+    # Scores out of 0 and 1 may be real, such as guesses or votes, if the scores in are whole numbers too.
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
     known_in = scores_in[~np.isnan(scores_in)]
     has_fractions_in = bool((known_in != np.round(known_in)).any())
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
-    require(not is_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}")
+    require(
+        not is_presence, f"the scores out are only 0 and 1, a presence instead of scores: {fix}"
+    )
 
 
 def _count_failed(*worlds: Array) -> int:
@@ -507,9 +511,9 @@ def _count_failed(*worlds: Array) -> int:
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns unchecked scores of runs with a single canary each, (n,) in and (m,) out, as `Sets`."""
-    return Sets(
-        np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None]
-    )
+    inserted = np.asarray(scores_in, np.float64)
+    fresh = np.asarray(scores_out, np.float64)
+    return Sets(inserted[:, None], fresh[:, None])
 
 
 def _describe_shape(scores: Array) -> str:
@@ -527,33 +531,36 @@ def _ranks(scores: Array) -> Places:
 def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
     """Draws a pilot of each world's runs, a twentieth but at least 4, on which a threshold is chosen.
 
-    The draw depends neither on the order of runs nor on that of the canaries in a run: rows get a canonical
-    order, in which each row's keys ascend and rows are in lexicographic order. The seed is a hash of the
-    keys.
+    The draw does not depend on the order of runs or of the canaries in a run: each row's keys and then the
+    rows are sorted, and the seed is a hash of the keys.
 
     Args:
       worlds: the keys (runs, K) of the scores of each world, such as ranks.
 
     Returns:
-      The pair (places of the pilot's runs, places of the other runs), (runs, K) each, for each world: indices
-      into the flattened keys.
+      For each world, the indices into the flattened keys, (runs, K) each, of the pilot's and the other runs.
 
     Raises:
       InputError: if there are fewer than 8 runs.
     """
     all_places = []
+    ordered = []
     for keys in worlds:
         columns = np.argsort(keys, axis=1, kind="stable")
-        rows = np.lexsort(np.sort(keys, axis=1).T[::-1])  # lexsort sorts by its last key first
-        all_places.append(rows[:, None] * keys.shape[1] + columns[rows])
-    ordered = [keys.flat[places] for keys, places in zip(worlds, all_places, strict=True)]
+        sorted_keys = np.sort(keys, axis=1)
+        rows = np.lexsort(sorted_keys.T[::-1])  # lexsort sorts by its last key first
+        places = rows[:, None] * keys.shape[1] + columns[rows]
+        all_places.append(places)
+        ordered.append(keys.flat[places])
     rng = np.random.default_rng(hash_ranks(*ordered))
     pairs = []
     for places in all_places:
         runs = len(places)
-        least = 2 * _LEAST_PILOT
-        require(runs >= least, f"there are {runs} runs of a kind: give at least {least}")
+        least = 2 * _MIN_PILOT
+        require(runs >= least, f"there are {runs} runs in a set: give at least {least}")
         order = rng.permutation(runs)
-        size = max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
-        pairs.append((places[order[:size]], places[order[size:]]))
+        size = max(round(_PILOT_SHARE * runs), _MIN_PILOT)
+        pilot = places[order[:size]]
+        rest = places[order[size:]]
+        pairs.append((pilot, rest))
     return pairs

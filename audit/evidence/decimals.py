@@ -1,16 +1,15 @@
-"""How many decimals a caller's cosines must have, if bounds use the exact law of a cosine.
+"""The number of decimals that a user's cosines need for bounds that use the exact law of a cosine.
 
-Rounding to the nearest decimal lifts cosines over a threshold by up to half a step s of the decimal grid. A
-uniform direction's cosine has deviation 1/sqrt(d). Let x = s sqrt(d) be the step in such deviations.
+Rounding to the nearest decimal raises cosines above a threshold by up to half a step s of the decimal grid. A
+uniform direction's cosine has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in this unit.
 
-- The share of cosines above a threshold grows by at most 0.2 x: half a step times a normal law's density,
-  which is at most 0.4. In n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the
-  share.
+- The share of cosines above a threshold grows by at most 0.2 x: half a step times a normal density, which is
+at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard deviations of the share.
 - The probability of a cosine beyond T deviations grows by a factor of about exp(T x / 2).
 
-MOST_STEP limits x. For 200 runs of 256 canaries the former is then 0.09 deviations; at T = 40, the last
-threshold that `exact_null` bets on, the latter is 1.02. Coarser rounding puts bounds above the truth: of 60
-such audits without leakage none proves an epsilon above 0 at the limit, and 48 do at 100 times of it.
+MAX_STEP limits x. For 200 runs of 256 canaries the former is then 0.09 deviations; at T = 40, the last
+threshold of `exact_null`, the latter is 1.02. Coarser rounding raises bounds above the truth: of 60 such
+audits without leakage none proves an epsilon above 0 at the limit, and 48 do at 100 times the limit.
 """
 
 import math
@@ -21,24 +20,24 @@ from numpy.typing import NDArray
 from audit.errors import InputError
 
 Array = NDArray[np.float64]
-MOST_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
-_LEVEL = 1e-6  # the probability of taking unrounded cosines to be rounded
+MAX_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
+_LEVEL = 1e-6  # the probability that unrounded cosines look rounded
 _PRECISION = 2.0**-23  # relative; rounded cosines in float32 differ from the grid by less
 
 
 def count_needed_decimals(dimension: int) -> int:
-    """Returns the least number of decimals with which rounded cosines serve in a dimension.
+    """Returns the least number of decimals that rounded cosines need in a dimension.
 
-    Their grid's step, in standard deviations of a cosine, is at most MOST_STEP.
+    Their grid's step, in standard deviations of a cosine, is at most MAX_STEP.
     """
-    return math.ceil(math.log10(dimension) / 2 - math.log10(MOST_STEP))
+    return math.ceil(math.log10(dimension) / 2 - math.log10(MAX_STEP))
 
 
 def require_decimals(cosines: Array, dimension: int) -> None:
-    """Raises InputError if cosines were rounded so coarsely that their exact law does not serve.
+    """Raises InputError if cosines were rounded too coarsely for their exact law.
 
     Args:
-      cosines: Any shape, in [-1, 1]; -1 for a run that failed.
+      cosines: Any shape, in [-1, 1]; -1 for a failed run.
       dimension: d, the number of trained parameters.
     """
     needed = count_needed_decimals(dimension)
@@ -53,14 +52,14 @@ def require_decimals(cosines: Array, dimension: int) -> None:
 
 
 def _find_decimals(cosines: Array, most: int) -> int | None:
-    """Returns the number of decimals that cosines were rounded to; None where they have more, or may have.
+    """Returns the number of decimals of rounded cosines; None if they have more, or may have.
 
-    Cosines that lie on a decimal grid by chance are not rounded: 0, 1 and -1 occur without rounding, and few
-    cosines may lie on a fine grid. Equal cosines count as a single value.
+    Cosines may be on a decimal grid by chance: 0, 1 and -1 occur without rounding, and few cosines may be on
+    a fine grid. Equal cosines count once.
 
     Args:
       cosines: Any shape, in [-1, 1].
-      most: The largest number of decimals that is looked for.
+      most: The largest number of decimals to look for.
     """
     sizes = np.unique(np.abs(cosines))
     tolerances = _PRECISION * sizes

@@ -1,20 +1,20 @@
-"""Tests that refuse coins which are not fair and independent, before a bound rests on a caller's coins.
+"""Tests that reject unfair or dependent coins of a user before a bound uses them.
 
-Bounds of a single run hold where each canary is in by a fair coin of its own; those of several runs where all
-coins have the same probability, whose limits are computed from the coins (`canaries.Coins.limits`). Coins of
-several probabilities, a single draw for all runs, or canaries sorted by world look alike in a file, and the
-bounds are wrong then: a caller's coins have to look fair. Each test here is exact or conservative for fair
-coins (R, K), and all of them together refuse such coins with probability ERROR at most:
+Bounds of a single run need an independent fair coin for each canary; those of several runs need coins of the
+same probability, with limits computed from the coins (`canaries.Coins.limits`). Coins of several
+probabilities, a single draw for all runs, and canaries sorted by world look alike in a file, and make bounds
+wrong. So a user's coins must look fair. Each test is exact or conservative for fair coins (R, K), and all
+tests together reject such coins with probability at most ERROR:
 
     totals       all, each row's and each column's: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places on, for L = 1, 2, ..: for each L the differences
-                 form paths without a circle, so that they are fair coins themselves
+                 form paths without a circle, so they are fair coins themselves
     copies       the most frequent row, up to its complement: of R rows, c are equal with probability
-                 C(R, c) 2^-((c - 1)(K - 1)) at most, by the union over c rows
+                 at most C(R, c) 2^-((c - 1)(K - 1)), by the union over c rows
     kinds        the number of different rows, up to complement: R balls in 2^(K - 1) bins
     dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound by the exact law of one
 
-and so for columns. What passes can still be unfair by what that many coins do not show.
+and likewise for columns. Coins that pass can still be unfair in ways that this number of coins does not show.
 """
 
 from collections.abc import Iterator
@@ -29,13 +29,15 @@ from audit.errors import InputError
 Bits = NDArray[np.bool_]
 Array = NDArray[np.float64]
 
-ERROR = 1e-6  # with at most this probability fair coins are refused
-_MOST_LAGS = 64  # the largest distance between two coins that are compared
-_MOST_KINDS = 4000  # with more rows the exact law of different rows takes too long
-# The t of Chernoff's bound on a chi-squared-like sum, whose E[exp(t X)] is finite below t = 1/2.
-_TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
-_FAR = 40  # totals further from their mean, in standard deviations, add nothing at these tilts
-_MOST_LOG2_BINS = 1000  # 2^1000 is still finite as a float64
+ERROR = 1e-6  # the probability of rejecting fair coins is at most this
+_MAX_LAGS = 64  # the largest distance between two compared coins
+_MAX_KINDS = 4000  # with more rows the exact law of different rows takes too long
+# The t of Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
+_NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
+_POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
+_TILTS = np.concatenate([_NEGATIVE_TILTS, _POSITIVE_TILTS])
+_FAR = 40  # standard deviations; totals further from their mean are negligible
+_MAX_LOG2_BINS = 1000  # 2^1000 is still finite as a float64
 _REMEDY = "presence has to be drawn by fair independent coins"
 
 
@@ -59,7 +61,7 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    Fair coins are refused with a probability of at most ERROR, 1e-6, by Bonferroni over all tests.
+    The probability of rejecting fair coins is at most ERROR, 1e-6, by Bonferroni over all tests.
 
     If several tests fail, the message is that of the plainest. Tests that count coins are plainer than tests
     of the coins' order. Among tests of the same kind, the smallest p-value decides.
@@ -82,7 +84,7 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 
 
 def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
-    """Yields the results of the tests of a table's rows, as many as its shape allows.
+    """Yields the results of the tests of a table's rows that its shape allows.
 
     The rows' totals are always tested. With several rows and columns, so are copies of rows, the number of
     different rows, and the dispersion of totals. With several columns, so are pairs of bits a few columns
@@ -122,14 +124,16 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
-        return np.asarray(np.minimum(np.log(2 * tail), 0.0))
+        log_p = np.log(2 * tail)
+    return np.asarray(np.minimum(log_p, 0.0))
 
 
 def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
     """Returns natural logs of the binomial coefficients C(number, chosen), in the shape of `chosen`."""
     chosen = np.asarray(chosen)
     # 1 / ((n + 1) B(n - k + 1, k + 1)), with the beta function
-    return np.asarray(-special.betaln(number - chosen + 1, chosen + 1) - np.log(number + 1))
+    log_beta = special.betaln(number - chosen + 1, chosen + 1)
+    return np.asarray(-log_beta - np.log(number + 1))
 
 
 def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
@@ -152,19 +156,21 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
 def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests whether bits (rows, columns) a few columns apart are equal, or different, too often.
 
-    Lags are 1 to 64 columns, and at most half of the row, so that each compares many pairs. At each lag,
-    whether two fair coins differ is a fair coin itself. The p-value is that of the most extreme lag, times
-    the number of lags (Bonferroni).
+    Lags are 1 to 64 columns, and at most half of the row, to compare many pairs. At each lag, whether two
+    fair coins differ is a fair coin itself. The p-value is that of the most extreme lag, times the number of
+    lags (Bonferroni).
     """
-    most_lags = min(_MOST_LAGS, bits.shape[1] // 2)
+    most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
     changes = []
     pairs = []
     log_ps = []
     for lag in range(1, most_lags + 1):
         differs = bits[:, lag:] != bits[:, :-lag]
-        changes.append(int(np.count_nonzero(differs)))
+        count = np.count_nonzero(differs)
+        changes.append(int(count))
         pairs.append(differs.size)
-        log_ps.append(float(_log_binomial(np.array(changes[-1]), pairs[-1])))
+        log_p = _log_binomial(np.array(count), differs.size)
+        log_ps.append(float(log_p))
 
     worst = int(np.argmin(log_ps))
     lag = worst + 1
@@ -177,14 +183,15 @@ def _test_lags(bits: Bits, column: str) -> _Test:
 
 
 def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
-    """Returns how often each different row of bits (rows, columns) occurs, in any order.
+    """Returns the number of occurrences of each different row of bits (rows, columns), in any order.
 
     A row and its complement count as the same.
     """
     without_complements = bits ^ bits[:, :1]  # flips each row whose first bit is 1
     # Each row becomes a single value of bytes, which NumPy can sort.
     packed = np.ascontiguousarray(np.packbits(without_complements, axis=1))
-    rows = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
+    row_type = np.dtype((np.void, packed.shape[1]))
+    rows = packed.view(row_type).ravel()
     _, counts = np.unique(rows, return_counts=True)
     return counts
 
@@ -208,18 +215,17 @@ def _test_copies(bits: Bits, row: str) -> _Test:
 def _test_kinds(bits: Bits, row: str) -> _Test:
     """Tests whether too few rows of bits are different, up to complement.
 
-    The p-value is the probability that fair coins give at most as many different rows. Up to 4000 rows it is
-    exact; beyond, the exact law takes too long. There it is a bound on the probability of at least r repeats,
-    where a repeat is a row that equals an earlier row: Chernoff's exp(r - m + r log(m / r)), for a mean of at
-    most m.
+    The p-value is the probability that fair coins give at most this number of different rows. It is exact up
+    to 4000 rows. Beyond, it is a bound on the probability of at least r repeats, where a repeat is a row that
+    equals an earlier row: Chernoff's exp(r - m + r log(m / r)), for a mean of at most m.
     """
     rows, width = bits.shape
     kinds = len(_count_equal_rows(bits))
-    # The number of possible rows, up to complement. It is cut where a float would overflow: with fewer
-    # possible rows repeats are likelier, so that the test only refuses less.
-    bins = 2.0 ** min(width - 1, _MOST_LOG2_BINS)
+    # The number of possible rows, up to complement, is limited to avoid an overflow. With fewer possible rows
+    # repeats are likelier, so the test only rejects less.
+    bins = 2.0 ** min(width - 1, _MAX_LOG2_BINS)
     message = f"{rows:,} {_PLURAL[row]} have only {kinds:,} different rows of {width:,} coins"
-    if rows <= _MOST_KINDS:
+    if rows <= _MAX_KINDS:
         probability = _law_of_kinds(rows, bins)[: kinds + 1].sum()
         with np.errstate(divide="ignore"):  # a probability that underflows to 0 has the log -inf
             return _Test(float(np.log(probability)), message)
@@ -227,25 +233,25 @@ def _test_kinds(bits: Bits, row: str) -> _Test:
     # Row i repeats an earlier row with probability at most (i - 1) / bins. `mean` is the sum over rows.
     mean = rows * (rows - 1) / 2 / bins
     repeats = rows - kinds
-    if repeats <= mean:  # the bound is for more repeats than the mean: the p-value is 1
+    if repeats <= mean:  # the bound needs more repeats than the mean
         return _Test(0.0, message)
-    log_bound = repeats - mean + repeats * (np.log(mean) - np.log(repeats))
+    log_ratio = np.log(mean) - np.log(repeats)
+    log_bound = repeats - mean + repeats * log_ratio
     return _Test(float(log_bound), message)
 
 
 def _law_of_kinds(balls: int, bins: float) -> Array:
     """Returns the law of the number of occupied bins: probabilities (balls + 1,) of 0, 1, ..., `balls` bins.
 
-    Balls are thrown in turn, each into one of `bins` bins at random.
+    Each ball falls into one of `bins` bins at random.
     """
     law = np.zeros(balls + 1)
     law[0] = 1.0  # before the first ball no bin is occupied
-    # With k occupied bins, the next ball falls into an occupied bin with probability k / bins. More than
-    # `bins` can't be occupied: shares above 1 are cut, and have no probability.
+    # With k occupied bins, the next ball falls into an occupied bin with probability k / bins.
     taken_shares = np.arange(balls + 1) / bins
     for _ in range(balls):
-        # A ball in an empty bin raises the number of occupied bins by 1; any other ball leaves it as it is.
-        into_empty_bin = np.maximum(1 - taken_shares[:-1], 0.0) * law[:-1]
+        empty_shares = np.maximum(1 - taken_shares[:-1], 0.0)
+        into_empty_bin = empty_shares * law[:-1]
         law *= np.minimum(taken_shares, 1.0)
         law[1:] += into_empty_bin
     return law
@@ -263,21 +269,25 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
       width: K, number of coins in a row.
       row: the word for a row.
     """
-    # The values that a total may have, as far as they matter: to 40 of its deviations, sqrt(K) / 2 each.
+    # The values of a total within 40 standard deviations, sqrt(K) / 2 each.
     middle = width // 2
-    reach = int(_FAR * np.sqrt(width) / 2) + 1
-    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
+    fair_deviation = np.sqrt(width) / 2
+    reach = int(_FAR * fair_deviation) + 1
+    lowest = max(middle - reach, 0)
+    highest = min(middle + reach, width)
+    values = np.arange(lowest, highest + 1)
     log_choices = _log_binomial_coefficients(width, values)
     log_law = log_choices - width * np.log(2)
     squares = (2 * values - width) ** 2 / width
     # The log of E[exp(t X)] for a single row, at each t of _TILTS.
     log_moments = special.logsumexp(log_law + _TILTS[:, None] * squares, axis=1)
 
+    rows = len(totals)
     observed = ((2 * totals - width) ** 2 / width).sum()
-    log_p = float((len(totals) * log_moments - _TILTS * observed).min()) + np.log(2)  # two sides
-    # For the message: the deviation of rows' totals from K / 2, as observed and as of fair coins.
-    deviation = np.sqrt(observed / len(totals) * width) / 2
-    fair_deviation = np.sqrt(width) / 2
+    log_bounds = rows * log_moments - _TILTS * observed
+    log_p = float(log_bounds.min()) + np.log(2)  # two sides
+    # For the message: the deviation of rows' totals from K / 2.
+    deviation = np.sqrt(observed / rows * width) / 2
     message = (
         f"how many coins of a {row} are in varies by {deviation:.3g}, "
         f"fair coins' by {fair_deviation:.3g}"

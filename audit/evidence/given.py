@@ -1,13 +1,13 @@
-"""Evidence from a caller: scores of runs, checked for what must hold of them.
+"""Evidence from a user's scores, after checks.
 
-The shape of what is given is the design of the audit:
+The shape of the scores gives the design of the audit:
 
     two_worlds(scores_in, scores_out)   runs with the canary and runs without, of one canary or of several
     coins(scores, presence)             (R, K): R runs of K canaries, each in by a fair coin; (1, K): one run
     cosines(values, dimension)          (R, K): K directions that every run drew afresh, all in; (1, K): one
     ranks(scores, fresh)                (R, K) of canaries, (R, M) of fresh draws from the same generator
 
-From here on nobody knows where scores came from: arrays, a file and a table give the same evidence.
+Arrays, a file and a table give the same evidence.
 """
 
 import numpy as np
@@ -29,27 +29,27 @@ def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the evidence of runs with the canaries and of other runs without them.
 
     Args:
-      scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, and NaN
-        stands for a run that failed.
-      scores_out: (m,) or (m, M), the scores of canaries that are not in, in m other runs. Each of these runs
-        must hold K - 1 canaries, which are not scored: runs without any would make bounds too high.
+      scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, NaN for a
+        failed run.
+      scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
+        contain K - 1 canaries, which are not scored: runs without any would make bounds too high.
 
     Raises:
-      InputError: for values that are not scores, and for bits of presence in place of the scores out.
+      InputError: for values that are not scores, and for bits of presence instead of the scores out.
     """
     return canaries.make_sets(scores_in, scores_out)
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
-    """Returns the evidence of canaries that were each in or out by a fair coin of its own.
+    """Returns the evidence of canaries that were in or out by independent fair coins.
 
     Args:
       scores: (R, K), scores of any kind for K canaries in each of R runs, or (1, K) for a single run; higher
-        means in, and NaN stands for a run that failed.
-      presence: (R, K), 1 where the canary was in, else 0.
+        means in, NaN for a failed run.
+      presence: (R, K), 1 if the canary was in, else 0.
 
     Raises:
-      InputError: for shapes or values that fit no audit, and for bits that are very unlikely for fair coins.
+      InputError: for invalid shapes or values, and for bits that are very unlikely for fair coins.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     require(values.ndim == 2 and values.size > 0, shape)
     drawn = canaries.make_coins(values, presence)
     check_either(_require_fair, drawn)
-    # A caller's coins may be slightly unfair: bounds allow for that.
+    # A user's coins may be slightly unfair. Bounds allow for that.
     checked = drawn._replace(given=True)
     if len(values) > 1:
         return checked
@@ -81,21 +81,20 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
 
-    It is a `OneRun` for a single run, (1, K), whose cosines are not leave-one-out; otherwise a `Fresh`. The
-    bounds of a `OneRun` take each cosine to depend on no other canary's direction.
+    It is a `OneRun` for a single run, (1, K), without leave-one-out; otherwise a `Fresh`. The bounds of a
+    `OneRun` assume that a cosine does not depend on other canaries' directions.
 
     Args:
-      values: (R, K), cosines of K canaries in each of R runs; (R,) with one canary a run; (1, K) for a single
-        run. NaN for a run that failed.
+      values: (R, K), cosines of K canaries in each of R runs; (R,) for one canary per run; (1, K) for a
+        single run. NaN for a failed run.
       dimension: d, the number of trained parameters.
-      presence: 1 where a fair coin put the canary in, else 0, in the shape of `values`; None where all were
-        in.
+      presence: 1 if a fair coin put the canary in, else 0, in the shape of `values`; None if all were in.
       leave_one_out: whether a cosine used the other canaries' directions (`audit.directions.cosines`).
-      in_order: whether rows are in the order in which runs were begun. The bound is then the largest that was
-        reached after any number of runs, and holds wherever they stop. Not used for a `OneRun`.
+      in_order: whether rows are in start order. The bound is then the largest that was reached after any
+        number of runs, and is valid wherever they stop. Not used for a `OneRun`.
 
     Raises:
-      InputError: for shapes or values that fit no audit.
+      InputError: for invalid shapes or values.
 
     >>> import numpy as np
     >>> values = np.random.default_rng(0).normal(4, 1, (10, 256)) / 62_006**0.5
@@ -103,7 +102,7 @@ def cosines(
     '10 runs with 256 fresh directions each, all in'
     """
     # A DataFrame's columns would be taken for canaries.
-    require(not hasattr(values, "columns"), "cosines come as an array: give no table")
+    require(not hasattr(values, "columns"), "cosines must be an array, got a table")
     array = arrays.scores("the cosines", values)
     require_type("leave_one_out", leave_one_out, bool)
     if array.ndim == 2 and len(array) == 1 and not leave_one_out:
@@ -115,14 +114,14 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """Returns the evidence of a single run's cosines, without coins.
 
     Args:
-      observed: (K,) cosines of canaries that were inserted.
-      unobserved: (M,) cosines of canaries from the same distribution that were not inserted; None to use the
-        exact law of a uniform direction's cosine instead.
+      observed: (K,) cosines of inserted canaries.
+      unobserved: (M,) cosines of left-out canaries from the same distribution; None to use the exact law of a
+        uniform direction's cosine instead.
       dimension: d, the number of trained parameters.
     """
     size = given_directions.require_dimension(dimension)
     run = one_run_evidence.check_own_cosines(observed, unobserved, size)
-    # Cosines to which the null is fitted may be the largest over rounds, whose squares have no limit.
+    # With a fitted null, cosines may be maxima over rounds, and their squares are not limited.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)
     return OneRun(None, run)
@@ -141,10 +140,10 @@ def _cosines_of_one_run(
     Args:
       values: (K,) cosines of the run's canaries.
       dimension: d, the number of trained parameters.
-      presence: (K,) or (1, K), 1 where a fair coin put the canary in; None where all were in.
+      presence: (K,) or (1, K), 1 if a fair coin put the canary in; None if all were in.
 
     Raises:
-      InputError: for shapes or values that fit no audit, and for bits that are very unlikely for fair coins.
+      InputError: for invalid shapes or values, and for bits that are very unlikely for fair coins.
     """
     if presence is None:
         return paired_cosines(values, None, dimension)
@@ -153,6 +152,6 @@ def _cosines_of_one_run(
     present = given_directions.check_bits(bits, (1, len(values)))
     coins_of_run = Coins(values[None], present, given=True)
     check_either(_require_fair, coins_of_run)
-    # `check_own_cosines` does not check their spread: the cosines of canaries that are out tell what it is.
+    # Left-out canaries show the spread, so `check_own_cosines` does not check it.
     cosines_of_run = one_run_evidence.check_own_cosines(*coins_of_run.pooled(), size)
     return OneRun(coins_of_run, cosines_of_run)

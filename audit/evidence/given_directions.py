@@ -1,31 +1,31 @@
-"""What a caller's cosines of fresh directions must be, as far as the cosines alone show it.
+"""Checks of a user's cosines of fresh directions.
 
-`exact_null` assumes directions that are uniform in R^d and drawn afresh for every run. Refused are:
+`exact_null` assumes directions that are uniform in R^d and drawn afresh for every run. These checks reject
 
-- a spread beyond 1/sqrt(d), as where d counts parameters that are not trained: of canaries that are in, about
-  their run's mean (of one canary a run, about the mean of all), since a canary shifts its cosine and does not
-  widen it, if all take part alike. Where LEAST of them are out, `exact_null.law_test` looks at those instead;
-- columns whose means differ (analysis of variance over at least 3 runs of LEAST canaries), as where one seed
-  drew the directions of all runs: whatever training moves alike in every run, the other canaries among it,
-  lies along some of them more than along others;
-- squares that sum to more within a run than any vector gives (`require_possible`).
+- a spread beyond 1/sqrt(d), as if d counts parameters that are not trained: for inserted canaries, about
+their run's mean (about the mean of all for one canary per run), since a canary shifts its cosine and does not
+widen it. With at least MIN_COSINES canaries out, `exact_null.law_test` tests their cosines instead;
+- columns with different means (analysis of variance over at least 3 runs of MIN_COSINES canaries), as if one
+seed drew the directions of all runs: the common part of the movement in every run, including other canaries,
+is nearer to some of them;
+- squares with a larger sum within a run than any vector gives (`require_possible`).
 
-Each but the last refuses cosines that are what they should be with a probability of about LEVEL at most.
-Leave-one-out cosines of one run depend on each other: each of them divides by the length of what is left of
-the movement off the other K - 1 directions, in d - K + 1 dimensions, and the inverse Gram matrix ties the
-numerators. Their squares then spread as if 1 - K/d of them were independent, over a denominator of d - K
-degrees of freedom a run, so that the spread is held against Fisher's F with these degrees of freedom rather
-than against chi-squared (measured: it refuses at most as often as it says, for K/d up to 1). No cosine says
-whether leave-one-out was used, so that all are tested so; where K is small beside d it is the same test.
+Each check except the last rejects valid cosines with a probability of at most about LEVEL. Leave-one-out
+cosines of one run depend on each other: each is divided by the length of the movement outside the other K - 1
+directions, in d - K + 1 dimensions, and the inverse Gram matrix correlates the numerators. Their squares then
+spread like 1 - K/d times the number of independent ones, over a denominator of d - K degrees of freedom per
+run. So the spread is compared to Fisher's F with these degrees of freedom instead of chi-squared (measured:
+the error is at most the nominal one for K/d up to 1). Cosines do not show whether leave-one-out was used, so
+we test all of them this way. If K is small relative to d it is the same test.
 
-Nothing here sees coordinates, or another law's directions, passed off as uniform while all canaries are in;
-the same seed for all runs where leave-one-out took the other canaries away and a rehearsal the drift, or
-where canaries are few for the dimension (K mu^2 / d of a percent); directions that training knew; a sign or a
-run that was chosen by its score; a dimension that is slightly too large.
+With all canaries inserted, the checks cannot detect: coordinates, or directions of another law, instead of
+uniform directions; the same seed for all runs if leave-one-out removed the other canaries and a rehearsal the
+drift, or if canaries are few for the dimension (K mu^2 / d of a percent); directions that training knew; a
+sign or a run chosen by its score; a dimension that is slightly too large.
 
-A run that failed gives NaN for its cosines. In the world without the canary a run fails, or not, without
-knowing the direction, so that P(cosine > t) is at most a(t) whatever fixed value a failure gets: here
--1, below all others. The tests above leave failures out, which only decides what is refused.
+A failed run has NaN for its cosines. Without the canary, failure does not depend on the direction, so
+P(cosine > t) is at most a(t) for any fixed value of a failure: here -1, below all others. The checks above
+ignore failures, which only affects rejections.
 """
 
 from typing import Any, NamedTuple
@@ -45,24 +45,26 @@ from audit.laws import cosine_law
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # the error of each test
-LEAST = 10  # canaries of a run, or cosines in all, with which a test is made
-MOST_DIMENSION = 10**13
-_IMPOSSIBLE = 1e-9  # the probability of refusing possible cosines for their sum of squares
-_MANY = 1e12  # degrees of freedom with which F is chi-squared over its own
-_SLACK = 1e-6  # by which a cosine in float32 may exceed 1, from rounding
+MIN_COSINES = 10  # the smallest number of canaries of a run, or of all cosines, for a test
+MAX_DIMENSION = 10**13
+_IMPOSSIBLE = 1e-9  # the probability of rejecting possible cosines for their sum of squares
+_MANY = 1e12  # degrees of freedom with which F becomes chi-squared
+_SLACK = 1e-6  # relative rounding error of cosines in float32
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
-_FIX = "count trained parameters alone, or leave out some canaries by coins if they take part unequally"
+_FIX = (
+    "count only trained parameters, or leave out some canaries by coins if they take part unequally"
+)
 _SHUFFLE = "shuffle each run's cosines if they are sorted, or canaries take part unequally"
 _SAME = f"directions look the same in every run: draw them afresh, or {_SHUFFLE}"
 
 
 class CosineSpread(NamedTuple):
-    """The spread of the cosines of canaries that are in.
+    """The spread of the cosines of inserted canaries.
 
     Attributes:
       squares: sum of the cosines' squared deviations from means; freedom / d on average in d dimensions.
       freedom: number of independent deviations.
-      numerator, denominator: degrees of freedom of the F law with which squares * d / freedom is compared.
+      numerator, denominator: degrees of freedom of the F law of squares * d / freedom.
     """
 
     squares: float
@@ -78,18 +80,18 @@ def given(
     presence: ArrayLike | None = None,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns a caller's cosines with fresh directions as evidence, after all checks.
+    """Returns a user's cosines with fresh directions as evidence, after all checks.
 
     Args:
-      cosines: (runs, canaries), or (runs,) with a single canary a run; NaN for a run that failed.
+      cosines: (runs, canaries), or (runs,) for a single canary per run; NaN for a failed run.
       dimension: d, the number of trained parameters.
       leave_one_out: whether a cosine used the other canaries' directions.
-      presence: 1 where the canary was in, else 0, in the cosines' shape; None where all were in.
-      in_order: whether rows are in the order in which runs were begun.
+      presence: 1 if the canary was in, else 0, in the cosines' shape; None if all were in.
+      in_order: whether rows are in start order.
 
     Raises:
-      InputError: for values that fit no audit, and for cosines that are very unlikely if every run draws
-        uniform directions in `dimension` dimensions afresh, or that were rounded too coarsely.
+      InputError: for invalid values, for cosines that are very unlikely for fresh uniform directions in
+        `dimension` dimensions, and for cosines that were rounded too coarsely.
     """
     require_type("leave_one_out", leave_one_out, bool)
     require_type("in_order", in_order, bool)
@@ -98,7 +100,7 @@ def given(
     present = np.ones(values.shape, bool)
     if presence is not None:
         present = check_bits(presence, values.shape)
-    # It comes before the tests of the law, since rounding looks to them like a wrong dimension.
+    # This comes before the tests of the law because rounding looks like a wrong dimension.
     require_decimals(values, size)
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
     check_either(_require_fresh, design)
@@ -108,15 +110,15 @@ def given(
 
 
 def _require_fresh(design: Fresh) -> None:
-    """Raises InputError if canary k had the same direction in every run: its means over runs differ then."""
+    """Raises InputError if canary k had the same direction in every run, which changes its mean over runs."""
     counts = design.presence & (design.cosines != FAILED)
     require(columns_p_value(design.cosines, counts) >= LEVEL, _SAME)
 
 
 def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
-    """Raises InputError if a run's squared cosines sum to more than uniform directions allow, whatever moved.
+    """Raises InputError if a run's squared cosines have a larger sum than uniform directions allow.
 
-    Possible cosines are refused with a probability of at most _IMPOSSIBLE.
+    Possible cosines are rejected with a probability of at most _IMPOSSIBLE.
 
     Args:
       cosines: (R, K), the cosines of all canaries, in and out; FAILED for a failed run.
@@ -129,9 +131,10 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
         limit = cosine_law.limit_squares(canaries, dimension, error)
     elif 2 <= canaries <= dimension:
         limit = cosine_law.limit_left_out_squares(canaries, dimension, error)
-    else:  # one direction has no others, and more than d leave nothing out
+    else:  # there is no limit
         return
-    sums = np.square(np.where(cosines == FAILED, 0.0, cosines)).sum(axis=1)
+    without_failed = np.where(cosines == FAILED, 0.0, cosines)
+    sums = np.square(without_failed).sum(axis=1)
     largest = int(np.argmax(sums))
     if sums[largest] <= limit * (1 + _SLACK):
         return
@@ -145,11 +148,11 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
 
 
 def require_dimension(dimension: Any) -> int:
-    """Returns a caller's dimension as an int; raises InputError for another type or a value out of range."""
+    """Returns a user's dimension as an int; raises InputError for another type or a value out of range."""
     size = number("dimension", dimension, int)
-    fits = 2 <= size <= MOST_DIMENSION
+    fits = 2 <= size <= MAX_DIMENSION
     require(
-        fits, f"`dimension={size}`: give 2 to {MOST_DIMENSION:,}, the number of trained parameters"
+        fits, f"`dimension={size}`: give 2 to {MAX_DIMENSION:,}, the number of trained parameters"
     )
     return size
 
@@ -157,44 +160,45 @@ def require_dimension(dimension: Any) -> int:
 def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
-    It is small if canary k had the same direction in every run, as with one seed for all runs. Each run's
-    own mean is subtracted first. The p-value is 1 where nothing is tested: with fewer than 3 runs or 10
-    canaries, which tell too little, with too few cosines that count, or where no run has cosines that differ.
+    It is small if canary k had the same direction in every run, as with one seed for all runs. Each run's own
+    mean is subtracted first. The p-value is 1 if no test is possible: with fewer than 3 runs or 10 canaries,
+    with too few cosines that count, or if no run has cosines that differ.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
       presence: (R, K), whether a cosine counts.
     """
-    if len(cosines) < 3 or cosines.shape[1] < LEAST:
+    if len(cosines) < 3 or cosines.shape[1] < MIN_COSINES:
         return 1.0
     deviations = _about_means(cosines, presence)
     counts = presence.sum(0)  # of each canary, in how many runs it counts
     groups = np.count_nonzero(counts)
-    # Sums of squares: in all, and between canaries' means. What is left is within canaries.
     total = float(np.square(deviations).sum())
-    between = float((deviations.sum(0) ** 2 / np.maximum(counts, 1)).sum())
-    # A degree of freedom goes to each run's mean, and one to each canary's mean but the last.
-    freedom = presence.sum() - np.count_nonzero(presence.any(1)) - (groups - 1)
-    # Nothing can be tested with too few canaries or cosines, or where cosines equal their run's mean, up to
-    # rounding.
-    if groups < 2 or freedom < 1 or total <= _ALIKE**2 * presence.sum():
+    sums = deviations.sum(0)
+    between = float((sums**2 / np.maximum(counts, 1)).sum())
+    # Each run's mean, and each canary's mean except the last, takes a degree of freedom.
+    number = presence.sum()
+    runs = np.count_nonzero(presence.any(1))
+    freedom_between = groups - 1
+    freedom = number - runs - freedom_between
+    if groups < 2 or freedom < 1 or total <= _ALIKE**2 * number:
         return 1.0
-    variance_within = max(total - between, 1e-12 * total) / freedom  # above 0 despite rounding
-    ratio = between / (groups - 1) / variance_within
-    return float(special.fdtrc(groups - 1, freedom, ratio))
+    within = max(total - between, 1e-12 * total)  # above 0 despite rounding
+    ratio = between / freedom_between / (within / freedom)
+    return float(special.fdtrc(freedom_between, freedom, ratio))
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a sentence, for the notes below a table, on what tested a caller's dimension.
+    """Returns a note on the test of a user's dimension.
 
-    It is the test of the cosines' law if enough canaries were out, else that of the spread of the cosines of
-    canaries that were in.
+    The test is that of the cosines' law if enough canaries were out, else that of the spread of inserted
+    canaries' cosines.
     """
     danger = "one that is too large makes bounds wrong"
     tested = ""
-    if len(design.out()) >= LEAST:
+    if len(design.out()) >= MIN_COSINES:
         tested = f"{len(design.out()):,} cosines of canaries that are out"
-    elif measure_spread(design).freedom >= LEAST - 1:
+    elif measure_spread(design).freedom >= MIN_COSINES - 1:
         count = int((design.presence & (design.cosines != FAILED)).sum())
         tested = f"the spread of {count:,} cosines"
     if not tested:
@@ -203,16 +207,16 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> CosineSpread:
-    """Returns how much the cosines of canaries that are in spread about their run's mean, and their F law.
+    """Returns the spread of the cosines of inserted canaries about their run's mean, and its F law.
 
-    With one canary a run, they spread about the mean of all runs. Failed runs are left out.
+    With one canary per run, they spread about the mean of all runs. Failed runs are left out.
 
     The F law is that of the mean squared deviation times d, for uniform directions in d dimensions. With K
-    canaries a run, its numerator has a share 1 - K/d of the degrees of freedom of independent cosines. Its
+    canaries per run, its numerator has 1 - K/d times the degrees of freedom of independent cosines. Its
     denominator has d - K degrees for each run. This law is an approximation for leave-one-out cosines, which
-    depend on each other within a run: measured, its test refuses no more often than it says. It serves for
-    all cosines, since they do not show whether they are leave-one-out. Where K is small beside d it is nearly
-    a chi-squared law, as of independent cosines.
+    depend on each other within a run (measured: the test's error is at most the nominal one). It is used for
+    all cosines because they do not show whether they are leave-one-out. If K is small relative to d it is
+    nearly a chi-squared law, as for independent cosines.
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
@@ -225,11 +229,11 @@ def measure_spread(design: Fresh) -> CosineSpread:
     else:
         deviations = _about_means(cosines, presence)
         freedom = int(presence.sum()) - runs
-    # A single run whose cosines use no other direction has independent deviations.
+    # A single run without leave-one-out has independent deviations.
     numerator = float(max(freedom, 1))
     denominator = _MANY
     if runs != 1 or not design.plain:
-        # The lower limits keep the law defined with as many canaries as dimensions, or without any run.
+        # The lower limits keep the law defined for K = d, or without any run.
         independent_share = max(1 - canaries / design.dimension, 1 / design.dimension)
         numerator = max(freedom * independent_share, 1.0)
         denominator = float(max(runs * (design.dimension - canaries), 1))
@@ -237,12 +241,12 @@ def measure_spread(design: Fresh) -> CosineSpread:
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
-    """Returns a caller's cosines as (runs, canaries) in [-1, 1], with FAILED in place of those not finite.
+    """Returns a user's cosines as (runs, canaries) in [-1, 1], with FAILED for those that are not finite.
 
     Raises InputError for tables, for other shapes, for values beyond 1, and if more than half are not finite.
     """
     require(
-        not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table"
+        not hasattr(cosines, "columns"), "`dimension` requires an array of cosines, got a table"
     )
     values = arrays.cosines("the cosines", cosines)
     fits = values.ndim in (1, 2) and values.size > 0
@@ -253,33 +257,32 @@ def _check_cosines(cosines: ArrayLike) -> Array:
 
 
 def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a caller's bits of presence (`arrays.bits`); raises InputError if no canary is in."""
+    """Returns a user's bits of presence (`arrays.bits`); raises InputError if no canary is in."""
     bits = arrays.bits(presence, shape)
     require(bits.any(), "presence puts all canaries out: those that are in are needed")
     return bits
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
-    """Returns cosines (R, K) less their run's mean over canaries that are in; 0 where `presence` is false."""
-    # In a run without canaries that are in, the sum is 0: it is divided by 1.
-    means = (cosines * presence).sum(1, keepdims=True) / np.maximum(
-        presence.sum(1, keepdims=True), 1
-    )
+    """Returns cosines (R, K) minus their run's mean over inserted canaries; 0 if `presence` is false."""
+    sums = (cosines * presence).sum(1, keepdims=True)
+    counts = presence.sum(1, keepdims=True)
+    means = sums / np.maximum(counts, 1)
     return np.where(presence, cosines - means, 0.0)
 
 
 def _require_spread(design: Fresh) -> None:
-    """Raises InputError if cosines of canaries that are in spread significantly more than 1/sqrt(d).
+    """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
-    That is the spread of uniform directions in d dimensions. The test's error is LEVEL, 1e-6. With 10 or more
-    cosines of canaries that are out, nothing is tested here: the test of their law sees more. A smaller
-    spread is not refused: canaries that depend on each other may cause it, and bounds hold with too small a
+    That is the spread of uniform directions in d dimensions. The test's error is LEVEL, 1e-6. It is skipped
+    with 10 or more cosines of left-out canaries because the test of their law is more powerful. A smaller
+    spread is allowed: canaries that depend on each other may cause it, and bounds are valid with too small a
     dimension.
     """
-    if len(design.out()) >= LEAST:
+    if len(design.out()) >= MIN_COSINES:
         return
     spread = measure_spread(design)
-    if spread.freedom < LEAST - 1:  # fewer deviations than those of 10 cosines tell too little
+    if spread.freedom < MIN_COSINES - 1:
         return
     # The squared spread, in units of 1/d.
     ratio = spread.squares * design.dimension / spread.freedom

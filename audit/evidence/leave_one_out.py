@@ -1,8 +1,8 @@
-"""Each canary's cosine with what a model moved by, after the other canaries are projected out.
+"""Each canary's cosine with a model's movement, after the other canaries are projected out.
 
 The adversary knows the other K - 1 directions, and in the world without canary j they are independent of it.
-The cosine of v_j and u_j = u projected off the others has therefore the exact law of `cosine_law` in all d
-dimensions, as that with u has; the others' signals, which would be noise of variance K mu^2 / d, are gone.
+So the cosine of v_j and u_j, which is u projected off the others, has the exact law of `cosine_law` in all d
+dimensions, like the cosine with u. The noise from the others' signals, with variance K mu^2 / d, is removed.
 """
 
 import numpy as np
@@ -12,41 +12,43 @@ from scipy import linalg
 from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
-# The least share of a direction's squared length that lies outside of the span of the others.
-_LEAST_OUTSIDE = 1e-9
+# The least share of a direction's squared length outside the span of the others.
+_MIN_OUTSIDE = 1e-9
 
 
 def cosines(gram: Array, products: Array, squared_length: float) -> Array:
     """Returns the leave-one-out cosines cos(v_j, u_j) (K,) of all K directions v_j, in [-1, 1].
 
-    u is the movement of the parameters. u_j is u less its projection on the span of the other K - 1
+    u is the movement of the parameters. u_j is u minus its projection on the span of the other K - 1
     directions. Let V have the directions as rows, let G = V V', w = G^-1 V u, and let g be the diagonal of
-    G^-1. Let r = |u|^2 - (V u)' w, which is the squared length of the part of u outside the span of all
-    directions. Then
+    G^-1. Let r = |u|^2 - (V u)' w, the squared length of the part of u outside the span of all directions.
+    Then
 
         cos(v_j, u_j) = (w_j / g_j) / sqrt(r + w_j^2 / g_j).
 
     Here 1 / g_j is the squared length of the part of v_j outside the span of the other directions, and w_j is
-    the coefficient of v_j in the projection of u on the span of all. So v_j' u_j = w_j / g_j, and
-    |u_j|^2 = r + w_j^2 / g_j.
+    the coefficient of v_j in the projection of u on the span of all. So v_j' u_j = w_j / g_j, and |u_j|^2 = r
+    + w_j^2 / g_j.
 
     Args:
-      gram: G = V V' (K, K), the Gram matrix of the directions, which are the rows of V and of unit length;
-        fewer than u has entries.
+      gram: G = V V' (K, K), the Gram matrix of the directions, the rows of V, which have unit length; K is
+        less than the dimension.
       products: V u (K,), the inner products of directions and movement.
       squared_length: |u|^2, above 0.
 
     Raises:
       InputError: for a direction in the span of the others, up to rounding.
     """
-    dependent = "canaries' directions depend on each other linearly: draw each by a key of its own"
+    dependent = "directions must be linearly independent: draw each by another key"
     try:
         factor = linalg.cho_factor(gram, lower=True)
     except linalg.LinAlgError:
         raise InputError(dependent) from None
-    inverse = np.asarray(linalg.cho_solve(factor, np.eye(len(gram))))
+    identity = np.eye(len(gram))
+    inverse = np.asarray(linalg.cho_solve(factor, identity))
     g = np.diag(inverse)
-    require((1 / g > _LEAST_OUTSIDE * np.diag(gram)).all(), dependent)
+    least = _MIN_OUTSIDE * np.diag(gram)
+    require((1 / g > least).all(), dependent)
     w = inverse @ products
     r = max(float(squared_length - products @ w), 0.0)  # rounding may make it negative
     with np.errstate(invalid="ignore"):  # 0 / 0 where w_j = 0 and r = 0: replaced by 0 below

@@ -1,4 +1,4 @@
-"""What is seen of a single run: its canaries' coins, their cosines, or both."""
+"""The evidence of a single run: its canaries' coins, their cosines, or both."""
 
 import math
 from typing import NamedTuple
@@ -20,9 +20,9 @@ class Cosines(NamedTuple):
     """The checked cosines of a single run.
 
     Attributes:
-      observed: (K,) cosines of canaries that took part.
-      unobserved: (M,) cosines of canaries that did not; may be empty.
-      dimension: d, the dimension of the space from which the canaries are drawn.
+      observed: (K,) cosines of inserted canaries.
+      unobserved: (M,) cosines of left-out canaries; may be empty.
+      dimension: d, the dimension of the canaries.
     """
 
     observed: Array
@@ -34,9 +34,9 @@ class OneRun(NamedTuple):
     """The scores of a single run's canaries: with coins, as cosines, or both.
 
     Attributes:
-      coins: scores (1, K) and presence (1, K), where a fair coin put each canary in or out; else None.
-      cosines: observed (K,) and unobserved (M,) cosines with uniform directions; None where scores are
-        others, such as losses.
+      coins: scores (1, K) and presence (1, K), if a fair coin put each canary in or out; else None.
+      cosines: observed (K,) and unobserved (M,) cosines with uniform directions; None for other scores, such
+        as losses.
     """
 
     coins: Coins | None
@@ -44,7 +44,7 @@ class OneRun(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns how many canaries were in, and how many were out."""
+        """Returns the numbers of canaries that were in, and that were out."""
         scores_in, scores_out = self.pooled()
         return len(scores_in), len(scores_out)
 
@@ -54,11 +54,11 @@ class OneRun(NamedTuple):
 
     @property
     def is_null_known(self) -> bool:
-        """Returns whether scores are cosines with a null law that is exact, not fitted to unobserved ones."""
+        """Returns whether scores are cosines with an exact null law, not one fitted to unobserved cosines."""
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def rows(self) -> list[Rows]:
-        """Returns a table with a row for each canary; none of cosines that give no bound."""
+        """Returns a table with a row for each canary; empty for cosines without a bound."""
         if self.coins is not None:
             return self.coins.rows()
         observed, unobserved = self.pooled()
@@ -72,7 +72,7 @@ class OneRun(NamedTuple):
         cosines = self.cosines
         if cosines is not None and coins is not None:
             observed, unobserved = coins.pooled()
-            # None are unobserved where the null is known.
+            # If the null is known, no cosines are unobserved.
             unobserved = unobserved[: len(cosines.unobserved)]
             cosines = cosines._replace(observed=observed, unobserved=unobserved)
         elif cosines is not None:
@@ -88,31 +88,34 @@ class OneRun(NamedTuple):
 
     @property
     def deviations(self) -> float:
-        """Returns by how many normal deviates scores are higher with the canary than where nothing leaks.
+        """Returns by how many normal deviates the mean score is higher than without any leakage.
 
-        Means are compared. Where the null is known, the mean where nothing leaks is 0 and its standard
-        deviation 1 / sqrt(d). Else both means and their errors are estimated, and the ratio follows Student's
-        law, with one degree of freedom less than the smaller world has canaries; it is turned into the normal
-        deviate of the same probability. NaN or infinite where no score differs from others of its world.
+        If the null is known, the mean without leakage is 0 and its standard deviation 1 / sqrt(d). Otherwise
+        both means and their errors are estimated. The ratio then follows Student's law, with one degree of
+        freedom less than the smaller world has canaries, and is converted to the normal deviate of the same
+        probability. The result is NaN or infinite if the scores of each world are all equal.
         """
         scores_in, scores_out = self.pooled()
         if self.cosines is not None and self.is_null_known:
             observed = self.cosines.observed
-            return float(observed.mean() * np.sqrt(self.cosines.dimension * len(observed)))
+            precision = self.cosines.dimension * len(observed)
+            return float(observed.mean() * np.sqrt(precision))
         freedom = min(len(scores_in), len(scores_out)) - 1
         if freedom < 1:
             return math.nan
         variances = [world.var(ddof=1) / len(world) for world in (scores_in, scores_out)]
+        difference = scores_in.mean() - scores_out.mean()
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = (scores_in.mean() - scores_out.mean()) / np.sqrt(sum(variances))
-        # Of absolute values, since a probability near 1 would lose its digits.
-        return float(-np.sign(ratio) * special.ndtri(special.stdtr(freedom, -abs(ratio))))
+            ratio = difference / np.sqrt(sum(variances))
+        # The tail of the absolute value keeps its digits, unlike a probability near 1.
+        tail = special.stdtr(freedom, -abs(ratio))
+        return float(-np.sign(ratio) * special.ndtri(tail))
 
     def __str__(self) -> str:
-        """Returns how many canaries the run has, in words.
+        """Returns the number of canaries of the run, in words.
 
-        For coins alone it adds what decides which canaries are in. For cosines it says how many are
-        observed and unobserved, and what the null is, whether there are coins too or not.
+        For coins without cosines it adds how canaries were inserted. For cosines it gives the numbers of
+        observed and unobserved canaries, and the null.
         """
         if self.cosines is None:
             canaries_in, canaries_out = self.canaries
@@ -127,16 +130,16 @@ class OneRun(NamedTuple):
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
     """Returns cosines of a single run, after checks of each number.
 
-    They do not have to show whether they have the law of their dimension: that is certain, since the library
-    drew the directions, or `given_directions` checks it, or the null is fitted to unobserved cosines.
+    The law of the cosines is not tested: the library drew the directions, or `given_directions` tests it, or
+    the null is fitted to unobserved cosines.
 
     Args:
-      observed: (K,) cosines of canaries that took part.
-      unobserved: (M,) cosines of canaries that did not, or None.
+      observed: (K,) cosines of inserted canaries.
+      unobserved: (M,) cosines of left-out canaries, or None.
       dimension: d, the number of trained parameters.
 
     Raises:
-      InputError: for an array of another shape, a number that is no cosine, or a dimension out of range.
+      InputError: for an array of another shape, an invalid cosine, or a dimension out of range.
     """
     cosine_law.require_dimension(dimension)
     checked = _check_cosines("observed", observed)
@@ -146,11 +149,11 @@ def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimensi
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Array:
-    """Returns cosines (K,) as float64, clipped to [-1, 1] where they exceed it by rounding.
+    """Returns cosines (K,) as float64, clipped to [-1, 1] if they exceed it by rounding.
 
     Args:
       name: "observed" or "unobserved", for messages.
-      values: the caller's cosines.
+      values: the user's cosines.
 
     Raises:
       InputError: unless it is a vector of at least 10 finite values in [-1, 1], not all equal.
@@ -162,8 +165,8 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
     require(len(array) >= LEAST_CANARIES, few)
     bad = int(np.count_nonzero(np.isnan(array)))
     failed = f"{bad} of {len(array)} {name} cosines are not finite"
-    fix = "the run failed and proves nothing; audit several runs together, this one among them"
+    fix = "the run failed; audit several runs together, including this one"
     require(not bad, f"{failed}: {fix}")
-    equal = f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread"
+    equal = f"all {len(array)} {name} cosines equal {array[0]:g}: they must differ"
     require(np.ptp(array) > 0, equal)
     return array

@@ -1,21 +1,21 @@
-"""Ranks of canaries among fresh draws, whose law is known exactly where a canary is out.
+"""Ranks of canaries among fresh draws. The law of a left-out canary's rank is known exactly.
 
 K canaries are drawn independently from a generator and inserted. M fresh examples are drawn afterwards from
 the same generator, and all are scored on the released model by the same function. Without canary k, it and
-the M fresh draws are exchangeable given the model, so that with ties broken at random
+the M fresh draws are exchangeable given the model, so with ties broken at random
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
-whatever the scores are and however a run's canaries depend on each other. `place` puts a rank on the scale
-of the cosines of fresh directions, so that what holds of these holds of ranks: at every threshold, a rank
-that is placed above it is no more likely where the canary is out than a cosine above it.
+for any scores and any dependence between a run's canaries. `place` maps a rank to the scale of the cosines of
+fresh directions, so their methods apply to ranks: at every threshold, the rank of a left-out canary is placed
+above it with at most the probability of a left-out cosine.
 
-The ranks of a run share its fresh draws, and are not independent. So no canary's rank may choose the
-threshold of another (`Fresh.plain` is false), and where canaries are out, K of them tell no more of the law
-than K M / (K + M) independent canaries (`measure_law`).
+The ranks of a run share its fresh draws, and are not independent. So a canary's rank must not choose the
+threshold of another (`Fresh.plain` is false), and K left-out canaries test the law like K M / (K + M)
+independent ones (`measure_law`).
 
-Nothing here sees canaries that were selected after they were drawn, or fresh draws that are canaries too.
-Fresh draws from another generator show where canaries are out, or on the initial model (`ranks`).
+The tests cannot detect canaries that were selected after they were drawn, or fresh draws that are canaries
+too. They detect fresh draws from another generator by left-out canaries or on the initial model (`ranks`).
 """
 
 from typing import Any
@@ -30,12 +30,10 @@ from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
-LEVEL = 1e-6  # below it two laws differ
+LEVEL = 1e-6  # a smaller p-value means that two laws differ
 MOST_DRAWS = 10**9
-# Share of itself by which a rank's cosine is lowered: rounding must not lift it above a threshold.
-_BELOW = 1e-9
-# In place of the tail probability 1 of the last rank M + 1: its cosine would be -1, as of a failed run.
-_MOST_TAIL = 1 - 1e-12
+_BELOW = 1e-9  # rank cosines are lowered by this share because rounding must not lift them above a threshold
+_MAX_TAIL = 1 - 1e-12  # a tail probability of 1 would give the cosine -1 of a failed run
 _FIX = "draw both by one generator, and score them by one function"
 
 
@@ -50,24 +48,23 @@ def ranks(
     """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
 
     Every run draws its K canaries anew, independently of each other, and inserts them. Afterwards M fresh
-    examples are drawn. One function scores all of them on the released model; it may not know which are in.
-    Nothing may be selected after it was drawn.
+    examples are drawn. One function scores all of them on the released model, without knowing which are in.
+    You must not select canaries or fresh draws after they were drawn.
 
     Args:
       scores: (R, K) scores of the canaries of R runs, of any kind; higher means in. Or the ranks of each
         canary among itself and the fresh draws, from 1, the highest score, to M + 1, with ties broken at
-        random. NaN for a run that failed, in `fresh` too.
+        random. NaN for a failed run, in `fresh` too.
       fresh: (R, M) scores of the fresh draws; the number M if `scores` are ranks.
-      presence: 1 where a fair coin put the canary in, else 0, in the shape of `scores`; None where all were
-        in. Canaries that were out serve to check the law of ranks.
-      initial: (scores, fresh) on the initial model, to check that both come from one generator: a difference
-        of the two laws is refused.
-      seed: seed of the random order of ties, to be drawn once, before the scores are seen.
-      in_order: whether rows are in the order in which runs were begun. The bound is then the largest that was
-        reached after any number of runs, and holds wherever they stop.
+      presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
+        Left-out canaries test the law of ranks.
+      initial: (scores, fresh) on the initial model, to test that both come from one generator.
+      seed: seed of the random order of ties. Draw it once, before you see the scores.
+      in_order: whether rows are in start order. The bound is then the largest that was reached after any
+        number of runs, and is valid wherever they stop.
 
     Raises:
-      InputError: for shapes or values that fit no audit.
+      InputError: for invalid shapes or values.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -81,10 +78,10 @@ def ranks(
     """
     require_type("in_order", in_order, bool)
     seed = number("seed", seed, int)
-    require(seed >= 0, f"`seed={seed}`: give a whole number from 0 on")
+    require(seed >= 0, f"`seed` must be a whole number from 0, got {seed}")
     ranked = None
     if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
-        require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
+        require(initial is None, "`initial` requires scores: give (scores, fresh), or drop it")
         draws = number("fresh", fresh, int)
         require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
         own_ranks: NDArray[Any] = _check_ranks(scores, draws)
@@ -92,8 +89,7 @@ def ranks(
     else:
         ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
         draws = np.shape(fresh)[1]
-        # A failed run is one whose scores are all NaN, those of fresh draws too. They all become 0 then, and
-        # say nothing.
+        # All scores of a failed run are NaN, including those of fresh draws. They are replaced by 0.
         has_failed = np.isnan(ranked).all(axis=1, keepdims=True)
         ranked = np.where(has_failed, 0.0, ranked)
         own_ranks = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
@@ -107,7 +103,7 @@ def ranks(
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
         present = check_bits(presence, own_ranks.shape)
-    # Any rank will do for a failed run, since its cosines are replaced.
+    # A failed run may have any rank because its cosines are replaced.
     placed = place(np.where(failed, 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     return Fresh(cosines, present, RANK_DIMENSION, False, True, in_order, draws, ranked)
@@ -127,7 +123,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
 
 
 def _check_ranks(values: ArrayLike, draws: int) -> Array:
-    """Returns a caller's ranks (R, K), NaN for a failed run.
+    """Returns a user's ranks (R, K), NaN for a failed run.
 
     Raises InputError for another shape, and for values that are not whole numbers from 1 to draws + 1.
     """
@@ -135,14 +131,14 @@ def _check_ranks(values: ArrayLike, draws: int) -> Array:
     is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
     bad = int(np.count_nonzero(~is_rank & ~np.isnan(ranks)))
     range_of_ranks = f"whole numbers from 1, the highest score, to {draws + 1:,}"
-    require(not bad, f"{bad} of {ranks.size} values are no ranks: give {range_of_ranks}")
+    require(not bad, f"{bad} of {ranks.size} values are not ranks: give {range_of_ranks}")
     return ranks
 
 
 def _require_one_law(initial: Any, seed: int) -> None:
-    """Raises InputError if canaries and fresh draws score differently on the initial model.
+    """Raises InputError if canaries and fresh draws have different laws on the initial model.
 
-    That model knows neither, so that a difference shows that they do not come from one generator.
+    That model does not depend on either, so a difference shows that they come from different generators.
 
     Args:
       initial: the pair (scores (R, K), fresh scores (R, M)) on the initial model.
@@ -154,38 +150,40 @@ def _require_one_law(initial: Any, seed: int) -> None:
     ranks = rank_among(scores, fresh, seed)
     is_out = np.ones(ranks.shape, bool)  # no canary is in before training
     p_value = measure_law(ranks, is_out, np.shape(fresh)[1])
-    differs = f"on the initial model canaries score otherwise than fresh draws (p = {p_value:.1g})"
+    differs = (
+        f"on the initial model canaries and fresh draws have different laws (p = {p_value:.1g})"
+    )
     require(p_value >= LEVEL, f"{differs}: {_FIX}")
 
 
 def place(ranks: ArrayLike, draws: int) -> Array:
-    """Returns the cosine in RANK_DIMENSION dimensions that stands for each rank, in the shape of `ranks`.
+    """Returns the cosine in RANK_DIMENSION dimensions for each rank, in the shape of `ranks`.
 
-    It is the cosine that a random direction exceeds with probability rank / (M + 1), where M = draws. A
-    canary that is out has this rank, or a better rank, with the same probability.
+    A random direction exceeds it with probability rank / (M + 1), where M = draws. This is also the
+    probability that a left-out canary has this rank or a better one.
 
-    Each cosine is then lowered by a billionth, so that rounding lifts no rank above a threshold. So a canary
-    that is out is placed above a threshold with at most the probability of a random direction's cosine there.
+    Each cosine is then lowered by a billionth to compensate for rounding. So a left-out canary is placed
+    above a threshold with at most the probability of a random direction's cosine.
     """
     from audit.laws import cosine_law  # loads SciPy
 
-    # The last rank, M + 1, would have the tail 1 and the cosine -1, which stands for a failed run.
-    tails = np.minimum(np.asarray(ranks, np.float64) / (draws + 1), _MOST_TAIL)
-    # The law is symmetric: minus the quantile at a level is exceeded with a probability of this level.
+    tails = np.asarray(ranks, np.float64) / (draws + 1)
+    tails = np.minimum(tails, _MAX_TAIL)
+    # By symmetry, minus the quantile at a level is exceeded with a probability of this level.
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return np.asarray(cosines - _BELOW * np.abs(cosines))
 
 
 def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
-    """Tests whether canaries that were out and fresh draws have the same law, and returns the p-value.
+    """Tests whether left-out canaries and fresh draws have the same law, and returns the p-value.
 
-    Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to
-    r / (M + 1), by a fixed seed. The deviates are tested for the normal law by the Kolmogorov-Smirnov test,
-    and by the sum of their squares.
+    Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to r / (M +
+    1), with a fixed seed. The deviates are tested for the normal law by the Kolmogorov-Smirnov test, and by
+    the sum of their squares.
 
-    Ranks of a run share its fresh draws, so that they tell less than as many independent ranks. With k
-    canaries out in each run, the variance of a mean is about 1 + k / M times that of independent ranks. So
-    both tests take the number of ranks to be smaller by this factor.
+    Ranks of a run share its fresh draws, so they are less informative than independent ranks. With k left-out
+    canaries in each run, the variance of a mean is about 1 + k / M times that of independent ranks. Both
+    tests divide the number of ranks by this factor.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -193,7 +191,7 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
       draws: M, the number of fresh draws in each run.
 
     Returns:
-      Twice the smaller of both tests' p-values, at most 1; 1 where no canary was out.
+      Twice the smaller of both tests' p-values, at most 1; 1 if no canary was out.
     """
     from scipy import special  # slow to load
 
@@ -206,15 +204,17 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     # The variance of a mean over all ranks, of values with variance 1, has two parts: from the
     # canaries' own scores, and from the fresh draws that the canaries of a run share.
     own_variance = 1 / total_out
-    shared_variance = float(canaries_out @ canaries_out) / total_out**2 / draws
+    squares = float(canaries_out @ canaries_out)
+    shared_variance = squares / total_out**2 / draws
     independent = 1 / (own_variance + shared_variance)  # effective number of independent ranks
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
-    deviates = -special.ndtri((ranks[is_out] - place_in_rank) / (draws + 1))
+    tails = (ranks[is_out] - place_in_rank) / (draws + 1)
+    deviates = -special.ndtri(tails)
     return gaussians.measure_normality(deviates, independent)
 
 
 def describe_draws(design: Fresh) -> str:
-    """Returns the line below a table on a caller's fresh draws: their number, and what was tested."""
+    """Returns the line below a table on a user's fresh draws: their number, and how they were tested."""
     number_out = int(design.is_out().sum())
     tested = "not tested for the law of fresh draws, as all were in"
     if number_out:
@@ -226,12 +226,13 @@ def describe_draws(design: Fresh) -> str:
 
 def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
     """Returns canaries' scores (R, K) and fresh draws' scores (R, M); raises InputError for other shapes."""
-    pair = arrays.scores("the canaries' scores", scores), arrays.scores("the fresh scores", fresh)
-    shapes = f"scores {pair[0].shape} and fresh scores {pair[1].shape}"
-    fits = pair[0].ndim == pair[1].ndim == 2 and len(pair[0]) == len(pair[1])
+    own = arrays.scores("the canaries' scores", scores)
+    drawn = arrays.scores("the fresh scores", fresh)
+    shapes = f"scores {own.shape} and fresh scores {drawn.shape}"
+    fits = own.ndim == drawn.ndim == 2 and len(own) == len(drawn)
     require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
-    require(pair[0].size > 0 and pair[1].size > 0, f"{shapes}: give at least one of each")
-    return pair
+    require(own.size > 0 and drawn.size > 0, f"{shapes}: give at least one of each")
+    return own, drawn
 
 
 def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np.int64]:
@@ -246,7 +247,9 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
       InputError: if the shapes do not fit, or a value is NaN.
     """
     canary_scores, fresh_scores = _check_pair(scores, fresh)
-    missing = int(np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum())
+    missing_own = np.isnan(canary_scores).sum()
+    missing_fresh = np.isnan(fresh_scores).sum()
+    missing = int(missing_own + missing_fresh)
     one_function = f"{missing} scores are NaN: score canaries and fresh draws by one function"
     require(not missing, one_function)
     rows = []
@@ -254,7 +257,8 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
         ordered = np.sort(drawn)
         above = len(ordered) - np.searchsorted(ordered, own, side="right")
         tied = len(ordered) - above - np.searchsorted(ordered, own, side="left")
-        # How many of the fresh draws with the same score count as higher: 0 to all, with equal probability.
-        tied_above = np.random.default_rng([seed, run]).integers(0, tied, endpoint=True)
+        # The number of tied fresh draws that count as higher is uniform from 0 to all.
+        rng = np.random.default_rng([seed, run])
+        tied_above = rng.integers(0, tied, endpoint=True)
         rows.append(1 + above + tied_above)
     return np.array(rows)

@@ -1,16 +1,17 @@
-"""Rows that look pasted: a run that stands in a file twice, a block that comes again, a file several times.
+"""Rows that look pasted: a repeated run, a repeated block, or a file that was repeated several times.
 
-Bounds take rows for independent training runs. A file that holds each run twice exceeds the truth in 8% of
-audits instead of 5%, five times in 28%. Yet equal rows are no proof of it: rounded scores, votes and scores
-of models that collapsed are equal by nature. So a suspicious file is read twice: with all rows, and with each
-repeated row counted once. The first reading is valid if the file is honest, and the second if it is pasted.
-The smaller bound is valid in both cases, and a wrong suspicion only costs power. Rows are suspicious
+Bounds assume that rows are independent training runs. A file with each run twice exceeds the truth in 8% of
+audits instead of 5%, and with each run five times in 28%. But equal rows are not a proof: rounded scores,
+votes and scores of collapsed models are equal by nature. So a suspicious file is read twice: with all rows,
+and with each repeated row counted once. The first reading is valid if the file is honest, and the second if
+it is pasted. The smaller bound is valid in both cases, and a wrong suspicion only costs power. Rows are
+suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
-- if they are equal in several different scores, or if their law has no ties, as that of cosines;
-- if they belong to a block of rows that comes again in the same order.
+- if they are equal in several different scores, or if their law does not have ties, as for cosines;
+- if they belong to a block of rows that is repeated in the same order.
 
-A copy that differs from its row in the last digit of a score is not seen.
+A copy that differs from its row in the last digit of a score is not detected.
 """
 
 from collections.abc import Callable
@@ -28,16 +29,16 @@ Places = NDArray[np.int64]
 Evidence = Sets | Coins | Fresh | OneRun
 
 _DISTINCTIVE = 3  # different scores in a row that independent runs rarely share
-_DEVIATIONS = 2.0  # that numbers of rows may lie off their mean by chance
-_CHANCE = 1e-3  # of a repeated block among independent rows, roughly
+_DEVIATIONS = 2.0  # allowed deviations of the numbers of rows from their mean
+_CHANCE = 1e-3  # approximate probability of a repeated block among independent rows
 
 
 class CountedOnce(NamedTuple):
-    """The second reading of evidence whose rows look pasted.
+    """The second reading of evidence with rows that look pasted.
 
     Attributes:
       evidence: the evidence without the rows that repeat earlier rows.
-      remark: how many rows repeat earlier rows, in words.
+      remark: the number of rows that repeat earlier rows, in words.
     """
 
     evidence: Evidence
@@ -60,7 +61,10 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Raises the InputError of a check that fails for all rows and, if rows look pasted, counted once too."""
+    """Runs a check on the evidence and, if it fails and rows look pasted, on the rows counted once.
+
+    Raises the InputError of the check if both fail.
+    """
     try:
         check(evidence)
     except InputError:
@@ -76,17 +80,21 @@ def _find_repeats(table: Rows) -> Bits:
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
     numbers, counts = _number_rows(values)
-    # How many equal rows stand before each row.
+    # The number of equal rows before each row.
     order = np.argsort(numbers, kind="stable")
+    group_starts = np.cumsum(counts) - counts
     before = np.empty(len(numbers), np.int64)
-    before[order] = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+    before[order] = np.arange(len(numbers)) - np.repeat(group_starts, counts)
     is_repeated = before > 0
     if not is_repeated.any():
         return is_repeated
     if _look_pasted(counts):
-        # A file that was given m times holds each row a multiple of m times.
+        # A file that was repeated m times has each row a multiple of m times.
         times = int(np.gcd.reduce(counts))
-        return is_repeated if times == 1 else before >= (counts // times)[numbers]
+        if times == 1:
+            return is_repeated
+        original_counts = counts // times
+        return before >= original_counts[numbers]
     return is_repeated & _are_distinctive(table) | _find_blocks(numbers)
 
 
@@ -101,40 +109,44 @@ def _number_rows(values: NDArray[Any]) -> tuple[Places, Places]:
 def _look_pasted(counts: Places) -> bool:
     """Returns whether rows occur as often as pasted rows do, given how often each different row occurs.
 
-    Let f_k be the number of different rows that occur k times. Of a Poisson number of independent rows, one
-    that is expected l times occurs k times with probability e^-l l^k / k!, so that by Cauchy and Schwarz,
-    whatever the rows' law, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k from 2 on. Rows that were
-    pasted k - 1 times break it. Each f_k is allowed to be off by chance.
+    Let f_k be the number of different rows that occur k times. In a Poisson number of independent rows, one
+    that is expected l times occurs k times with probability e^-l l^k / k!. By Cauchy and Schwarz, for any law
+    of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k from 2 on. Rows that were pasted k - 1
+    times violate this. Each f_k may deviate by chance.
     """
     number = np.bincount(counts, minlength=2)  # f_0, f_1, ...; f_0 is unknown, and 0 here
     number = np.append(number, 0)
-    least = number - _DEVIATIONS * np.sqrt(number)
-    most = number + _DEVIATIONS * np.sqrt(number) + 1
+    slack = _DEVIATIONS * np.sqrt(number)
+    least = number - slack
+    most = number + slack + 1
     k = np.arange(2, len(number) - 1)
-    allowed = np.sqrt((k + 1) / k * most[1:-2] * most[3:])
-    return bool((least[2:-1] > allowed).any())
+    squares = (k + 1) / k * most[1:-2] * most[3:]
+    is_violated = least[2:-1] > np.sqrt(squares)
+    return bool(is_violated.any())
 
 
 def _are_distinctive(table: Rows) -> Bits:
-    """Returns for which rows (n,) it would be a rare chance that an independent run has the same scores."""
+    """Returns for which rows (n,) an independent run would rarely have the same scores."""
     if table.has_no_ties:
         return np.asarray((table.scores != FAILED).any(axis=1))
     ordered = np.sort(table.scores, axis=1)
-    different = 1 + np.count_nonzero(np.diff(ordered, axis=1), axis=1)
+    steps = np.diff(ordered, axis=1)
+    different = 1 + np.count_nonzero(steps, axis=1)
     return np.asarray(different >= _DISTINCTIVE)
 
 
 def _find_blocks(numbers: Places) -> Bits:
     """Returns which rows (n,) belong to a block of rows that came before in the same order.
 
-    Blocks are of stretches of equal rows, since sorting makes long ones. Windows of 1, 2, 4, ... stretches
-    are numbered such that equal windows have the same number (Karp, Miller and Rosenberg, 1972), up to a
-    length at which independent stretches hardly ever repeat.
+    Blocks consist of stretches of equal rows, which are long after sorting. Windows of 1, 2, 4, ... stretches
+    are numbered, with the same number for equal windows (Karp, Miller and Rosenberg, 1972), up to a length at
+    which independent stretches hardly ever repeat.
 
     Args:
       numbers: (n,), a number for each row, the same for equal rows.
     """
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(numbers)) + 1])
+    changes = np.flatnonzero(np.diff(numbers))
+    starts = np.concatenate([[0], changes + 1])
     lengths = np.diff(np.append(starts, len(numbers)))
     pairs = numbers[starts] * (len(numbers) + 1) + lengths
     windows, counts = _number_rows(pairs[:, None])
@@ -143,10 +155,12 @@ def _find_blocks(numbers: Places) -> Bits:
     agreement = float(np.square(counts / size).sum())
     is_covered = np.zeros(size, bool)
     if agreement < 1:
-        least = (2 * np.log(size) - np.log(_CHANCE)) / -np.log(agreement)
+        log_chances = 2 * np.log(size) - np.log(_CHANCE)
+        least = log_chances / -np.log(agreement)
         width = 1
         while width < least and len(windows) > width:
-            windows, _ = _number_rows((windows[:-width] * size + windows[width:])[:, None])
+            doubled = windows[:-width] * size + windows[width:]
+            windows, _ = _number_rows(doubled[:, None])
             width *= 2
         if width >= least:
             _, first, inverse = np.unique(windows, return_index=True, return_inverse=True)

@@ -1,17 +1,17 @@
 """The law of the cosine between a fixed direction and a uniformly random direction in R^d.
 
 Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is Beta(1/2, (d - 1) / 2), its
-variance 1 / d, and sqrt(d) t tends to N(0, 1). A canary that took no part in a training run is independent of
-the model, so that its cosine with the model has exactly this law, whatever the model.
+variance 1 / d, and sqrt(d) t tends to N(0, 1). A left-out canary is independent of the model, so its cosine
+with the model has exactly this law, for any model.
 
-`anderson_darling` tests whether cosines are normal, with fitted mean and variance. Its critical values are
-those of Stephens (1974) with his factor for the number of values. Libraries use others: at 1,000 values his
-value for 15% is 0.574, that of a later table 0.561, and the paper's texts quote the former (Errata O10).
+`anderson_darling` tests whether cosines are normal, with fitted mean and variance. It uses the critical
+values of Stephens (1974) with his factor for the number of values, like the paper. Libraries use others: at
+1,000 values his value for 15% is 0.574, that of a later table 0.561 (Errata O10).
 
 `simulate` is Algorithm 1 of the one-shot paper, exact: the cosines of k uniform canaries with their noisy sum
-rho = sum of k unit vectors + sigma N(0, I_d). Only the span of the canaries matters: a rotation makes them a
-lower-triangular k x k matrix with chi-distributed diagonal, rows normalised (Bartlett's decomposition), and
-the part of the noise outside of the span has a chi-squared length. That is O(k^2) for any d.
+rho = sum of k unit vectors + sigma N(0, I_d). Only the span of the canaries matters. A rotation makes them a
+lower-triangular k x k matrix with chi-distributed diagonal and normalised rows (Bartlett's decomposition),
+and the noise outside the span has a chi-squared length. This takes O(k^2) for any d.
 """
 
 from typing import NamedTuple
@@ -24,17 +24,17 @@ from audit.errors import require
 
 Array = NDArray[np.float64]
 LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # of the test of normality
-_STEPHENS = np.array([0.576, 0.656, 0.787, 0.918, 1.092])  # its critical values of many values
-_LEAST = 1e-280  # below it the incomplete beta function may underflow
+_STEPHENS = np.array([0.576, 0.656, 0.787, 0.918, 1.092])  # its asymptotic critical values
+_MIN = 1e-280  # below it the incomplete beta function may underflow
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(48)  # of Gauss-Laguerre quadrature
 
 
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) of the cosine T between a fixed and a uniformly random direction in R^d.
 
-    T^2 is Beta(1/2, (d - 1) / 2), so that by symmetry P(T > |t|) is half of that law's tail above t^2. The
-    probability has a relative error of at most 1e-9, even far below 1e-300. Where its log is below -1e6, the
-    log has float64's relative precision instead.
+    T^2 is Beta(1/2, (d - 1) / 2), so by symmetry P(T > |t|) is half of that law's tail above t^2. The
+    probability has a relative error of at most 1e-9, even far below 1e-300. If its log is below -1e6, the log
+    has float64's relative precision instead.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -42,12 +42,13 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """
     t = np.asarray(cosine, np.float64)
     require_dimension(dimension)
+    size = np.abs(t)
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
+    log_far_tail = _integrate_far_tail(size, dimension)
     with np.errstate(divide="ignore"):
-        # Below _LEAST the incomplete beta function may underflow.
-        log_tail = np.where(tail > _LEAST, np.log(tail), _integrate_far_tail(np.abs(t), dimension))
-        # By symmetry P(T > t) = 1 - P(T > |t|) for t < 0.
-        return np.where(t >= 0, log_tail, np.log1p(-tail))
+        log_tail = np.where(tail > _MIN, np.log(tail), log_far_tail)
+    # By symmetry P(T > t) = 1 - P(T > |t|) for t < 0.
+    return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
 def log_density(cosine: ArrayLike, dimension: int) -> Array:
@@ -67,7 +68,8 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
     p = np.asarray(probability, np.float64)
     require_dimension(dimension)
     # T^2 is Beta(1/2, (d - 1) / 2); each sign of T has half of its probability beyond t^2.
-    squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * np.minimum(p, 1 - p))
+    tail = np.minimum(p, 1 - p)
+    squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
     cosines: Array = np.copysign(np.sqrt(squares), p - 0.5)
     return cosines
 
@@ -77,10 +79,10 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
     The vector may depend on the directions. The largest sum is s^2, with s the largest singular value of the
     K x d matrix V of directions. Multiply each row of V by the length of a normal vector in R^d, drawn
-    independently of V. This gives a normal matrix G, whose largest singular value is at most
-    sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13). Given
-    V, that of G is a convex function of the lengths, so that it is on average at least s times their mean m,
-    and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
+    independently of V. This gives a normal matrix G. Its largest singular value is at most sqrt(K) + sqrt(d)
+    + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13). Given V, that of G is a
+    convex function of the lengths, so on average it is at least s times their mean m, and by Jensen's
+    inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
 
         P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
 
@@ -89,17 +91,18 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
       dimension: d >= 2.
       error: the probability that the sum exceeds the limit for some vector.
     """
-    edge = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))
+    deviation = np.sqrt(-2 * np.log(error))
+    edge = np.sqrt(canaries) + np.sqrt(dimension) + deviation
     return float(min(edge**2 / (dimension - 0.5), canaries))
 
 
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper limit of the sum of squared leave-one-out cosines of K uniform directions.
 
-    Such a cosine is that of direction v_j with a vector u_j without any part in the span of the other K - 1
-    directions. So its square is at most the squared length of v_j's own part outside that span, which is
-    Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach this at once, if the vector lies in the span
-    of all directions: the sum has no limit near 1. The limit here is K times a quantile of this law.
+    Such a cosine is that of direction v_j with a vector u_j orthogonal to the span of the other K - 1
+    directions. So its square is at most the squared length of v_j's part outside that span, which is Beta((d
+    - K + 1) / 2, (K - 1) / 2). All K cosines may reach this at once if the vector is in the span of all
+    directions. The limit is K times a quantile of this law.
 
     Args:
       canaries: K, 2 to d.
@@ -125,7 +128,7 @@ class AndersonDarling(NamedTuple):
     Attributes:
       statistic: A^2.
       critical: The critical values of A^2 at LEVELS.
-      rejected_at: The least of LEVELS at which the test rejects; None where it does at none.
+      rejected_at: The least of LEVELS at which the test rejects; None if it does not reject.
     """
 
     statistic: float
@@ -145,14 +148,16 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
     # The correction for n fails for few values: at 3 it is even negative. 8 is the usual limit.
-    require(n >= 8, f"there are {n} values: the test of normality needs at least 8")
+    require(n >= 8, f"the test of normality needs at least 8 values, got {n}")
     deviation = x.std(ddof=1)
-    require(deviation > 0, f"all {n} values equal {x[0]:g}: they have no spread")
+    require(deviation > 0, f"the test of normality needs different values, got {n} times {x[0]:g}")
     z = (x - x.mean()) / deviation
     weights = (2 * np.arange(1, n + 1) - 1) / n
-    statistic = float(-n - weights @ (special.log_ndtr(z) + special.log_ndtr(-z[::-1])))
+    log_below = special.log_ndtr(z)
+    log_above = special.log_ndtr(-z[::-1])
+    statistic = float(-n - weights @ (log_below + log_above))
     critical = _STEPHENS / (1 + 4 / n - 25 / n**2)
-    # Levels fall and critical values rise: the last level that rejects is the least.
+    # Levels decrease, so the last level that rejects is the least.
     rejecting = np.flatnonzero(statistic > critical)
     rejected_at = LEVELS[rejecting[-1]] if len(rejecting) else None
     return AndersonDarling(statistic, tuple(critical.tolist()), rejected_at)
@@ -162,11 +167,11 @@ def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
     """Draws the cosines (k,) of k uniform canaries with their noisy sum: a simulated audit without data.
 
     It is Algorithm 1 of the one-shot paper (Andrew et al., ICLR 2024). The law of the cosines is exact,
-    although no vector of R^d is drawn: only the span of the canaries matters.
+    without drawing vectors of R^d: only the span of the canaries matters.
 
     Args:
       rng: The randomness.
-      canaries: k, the number of unit vectors of R^d that are summed.
+      canaries: k, the number of unit vectors of R^d in the sum.
       dimension: d, above k.
       sigma: The standard deviation of the noise in each coordinate of the sum.
     """
@@ -178,8 +183,8 @@ def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Ar
     """Draws k uniform unit vectors of R^d, as rows (k, k) of coordinates in a basis of their span.
 
     The basis is the orthonormal one of Gram and Schmidt. In it, row i (from 0) is the direction of a normal
-    vector with i normal coordinates in the span of the vectors before it. The part of that vector outside of
-    their span has a length that is chi with d - i degrees of freedom (Bartlett's decomposition).
+    vector with i normal coordinates in the span of the earlier vectors. The length of its part outside this
+    span is chi with d - i degrees of freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.
@@ -190,9 +195,10 @@ def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Ar
     )
     rows = np.zeros((canaries, canaries))
     for i in range(canaries):
-        rows[i, :i] = rng.standard_normal(i)
-        rows[i, i] = np.sqrt(rng.chisquare(dimension - i))
-        rows[i, : i + 1] /= np.linalg.norm(rows[i, : i + 1])
+        row = rows[i, : i + 1]
+        row[:i] = rng.standard_normal(i)
+        row[i] = np.sqrt(rng.chisquare(dimension - i))
+        row /= np.linalg.norm(row)
     return rows
 
 
@@ -201,51 +207,56 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
 
     Args:
       rng: the randomness of the noise.
-      canaries: (k, k) unit vectors in coordinates of their span, as `draw_canaries` draws them.
+      canaries: (k, k) unit vectors in coordinates of their span, from `draw_canaries`.
       dimension: d, of the whole space.
       sigma: the noise's standard deviation in each coordinate.
 
     Raises:
       InputError: A sigma that is negative or not finite.
     """
-    require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
+    require(0 <= sigma < np.inf, f"`sigma` must be finite and at least 0, got {sigma}")
     # The part of the release in the canaries' span, and the squared length of the noise outside it.
-    release = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
-    square_outside = sigma**2 * rng.chisquare(dimension - len(canaries))
-    return np.asarray(canaries @ release / np.sqrt(release @ release + square_outside))
+    size = len(canaries)
+    release = canaries.sum(0) + sigma * rng.standard_normal(size)
+    square_outside = sigma**2 * rng.chisquare(dimension - size)
+    length = np.sqrt(release @ release + square_outside)
+    return np.asarray(canaries @ release / length)
 
 
 def _integrate_far_tail(t: Array, dimension: int) -> Array:
-    """Returns log P(T > t) for t in [0, 1], where the probability is tiny, by Gauss-Laguerre quadrature.
+    """Returns log P(T > t) for t in [0, 1] and a tiny probability, by Gauss-Laguerre quadrature.
 
     T is the cosine between a fixed and a uniformly random direction in R^d; `t` has any shape. Its density at
-    u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. The substitution of
-    w = -k log((1 - u^2) / (1 - t^2)) turns the integral of the density over u > t into
+    u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. The substitution w = -k log((1 - u^2) / (1 -
+    t^2)) turns the integral of the density over u > t into
 
         (1 - t^2)^(k + 1) / (2 k B(1/2, (d - 1) / 2)) integral_0^inf exp(-w) exp(-w / k) / u dw.
 
     The quadrature replaces the integral of exp(-w) f(w) by a weighted sum of f at its nodes.
 
-    For d <= 3, k is not positive and the formula fails. The result is then used at t = 1 only: `log_sf` uses
-    it where the probability is below 1e-280, and in d <= 3 every float below 1 has a tail of 5e-17 or more.
-    At t = 1 any positive k gives log 0 = -inf, which is right, so that k is raised to 1/2.
+    For d <= 3, k is not positive and the formula fails. `log_sf` then uses the result at t = 1 only, because
+    every float below 1 has a tail of 5e-17 or more. At t = 1 any positive k gives the correct log 0 = -inf,
+    so k is raised to 1/2.
     """
     k = max((dimension - 3) / 2, 0.5)
     log_kernel = _log_one_minus_square(t)
+    exponents = _NODES / k
+    # u = sqrt(1 - (1 - t^2) exp(-w / k)) at the nodes w, along a last axis; above 0, since it divides.
+    squares = -np.expm1(log_kernel[..., None] - exponents)
+    u = np.sqrt(np.maximum(squares, 1e-300))
+    terms = _WEIGHTS * np.exp(-exponents) / u
+    integral = terms.sum(-1) / (2 * k)
+    log_constant = special.betaln(0.5, (dimension - 1) / 2)
     with np.errstate(divide="ignore"):
-        # u = sqrt(1 - (1 - t^2) exp(-w / k)) at the nodes w, along a last axis. It divides below, so that it
-        # must not be 0.
-        u = np.sqrt(np.maximum(-np.expm1(log_kernel[..., None] - _NODES / k), 1e-300))
-        integral = (_WEIGHTS * np.exp(-_NODES / k) / u).sum(-1) / (2 * k)
-        log_constant = special.betaln(0.5, (dimension - 1) / 2)
         return np.asarray((k + 1) * log_kernel + np.log(integral) - log_constant)
 
 
 def _log_one_minus_square(t: Array) -> Array:
     """Returns log(1 - t^2) for t in [0, 1], of any shape; -inf at 1.
 
-    Its error is multiplied by d / 2 in the log of a tail. For small t the difference 1 - t^2 loses digits of
-    t^2, and for t near 1 the square t^2 those of 1 - t.
+    The two formulas keep the digits of t^2 for small t, and of 1 - t for t near 1.
     """
     with np.errstate(divide="ignore"):
-        return np.where(t < 0.5, np.log1p(-t * t), np.log((1 - t) * (1 + t)))
+        near_0 = np.log1p(-t * t)
+        near_1 = np.log((1 - t) * (1 + t))
+    return np.where(t < 0.5, near_0, near_1)

@@ -1,8 +1,8 @@
-"""Two densities on a common grid -> everything exact: trade-off curve, hockey-stick divergence, epsilon, mu.
+"""Two densities on a common grid -> the trade-off curve, hockey-stick divergence, epsilon and mu.
 
-A pair holds the densities of a real observation out (p) and in (q) at evenly spaced points. Sums over the
-points times the spacing are integrals; where an integrand has a kink, the cell that holds it is split by
-linear interpolation, so that the error falls with the square of the spacing.
+A pair contains the densities of a real observation out (p) and in (q) at evenly spaced points. Sums over the
+points times the spacing are integrals. If an integrand has a kink, its cell is split by linear interpolation,
+so the error falls with the square of the spacing.
 """
 
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from audit.errors import require
 from audit.laws import conversions
 
 Array = NDArray[np.float64]
-_LARGEST_EPSILON = 512.0
-_ALLOWED_GRID_ERROR = 1e-3  # of delta: the digits of epsilon that are shown hold then
-_LEAST_LOG_ARGUMENT = 1e-300  # in place of 0, whose logarithm is infinite
+_MAX_EPSILON = 512.0
+_ALLOWED_GRID_ERROR = 1e-3  # of delta, which keeps the shown digits of epsilon
+_MIN_LOG_ARGUMENT = 1e-300  # avoids the logarithm of 0
 
 
 class DensityPair(NamedTuple):
@@ -38,7 +38,8 @@ class DensityPair(NamedTuple):
     @property
     def spacing(self) -> float:
         """Returns the distance of neighbouring points."""
-        return float(self.points[-1] - self.points[0]) / (len(self.points) - 1)
+        length = float(self.points[-1] - self.points[0])
+        return length / (len(self.points) - 1)
 
 
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
@@ -55,13 +56,14 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
     right = excess[1:]
-    heights = (np.maximum(left, 0) + np.maximum(right, 0)) / 2
-    # In a cell where the sign changes, only a triangle lies above 0. By linear interpolation its
-    # base is the share top / (|left| + |right|) of the cell, and its area half of base times
-    # height.
+    above = np.maximum(excess, 0)
+    heights = (above[:-1] + above[1:]) / 2
+    # In a cell with a change of sign, only a triangle is above 0. By linear interpolation its base is the
+    # share top / (|left| + |right|) of the cell.
     crossing = (left < 0) != (right < 0)
     top = np.maximum(left[crossing], right[crossing])
-    heights[crossing] = top * top / (np.abs(left[crossing]) + np.abs(right[crossing])) / 2
+    total = np.abs(left[crossing]) + np.abs(right[crossing])
+    heights[crossing] = top * top / total / 2
     return float(heights.sum() * spacing)
 
 
@@ -79,7 +81,7 @@ def delta_at(pair: DensityPair, epsilon: float) -> float:
 def epsilon_at(pair: DensityPair, delta: float) -> float:
     """Returns the least epsilon >= 0 at which the observations of both worlds are (epsilon, delta)-close.
 
-    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile, which decreases.
+    It solves delta(epsilon) = delta, where delta(epsilon) is the decreasing privacy profile.
 
     Raises:
       InputError: A delta out of range or too small for the grid's error bound, or an epsilon above 512.
@@ -87,25 +89,25 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     conversions.require_delta(delta)
     require(
         pair.error <= _ALLOWED_GRID_ERROR * delta,
-        f"delta is {delta:g}: the grid is right to {pair.error:.1g} only; use a larger delta",
+        f"the grid is accurate only to {pair.error:.1g}, got `delta={delta:g}`: use a larger delta",
     )
 
     def compute_excess(epsilon: float) -> float:
         """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
-        # A delta of 0 would have the log -inf, which the root search cannot use.
-        reached = max(delta_at(pair, epsilon), _LEAST_LOG_ARGUMENT)
+        # The root search cannot use the log -inf.
+        reached = max(delta_at(pair, epsilon), _MIN_LOG_ARGUMENT)
         return float(np.log(reached) - np.log(delta))
 
     if compute_excess(0.0) <= 0:
         return 0.0
-    message = f"epsilon at delta {delta:g} is above {_LARGEST_EPSILON:g}: not computed"
-    require(compute_excess(_LARGEST_EPSILON) <= 0, message)
-    root = scipy.optimize.brentq(compute_excess, 0.0, _LARGEST_EPSILON, xtol=1e-10, rtol=1e-12)
+    message = f"epsilon at delta {delta:g} exceeds {_MAX_EPSILON:g}, the largest that is computed"
+    require(compute_excess(_MAX_EPSILON) <= 0, message)
+    root = scipy.optimize.brentq(compute_excess, 0.0, _MAX_EPSILON, xtol=1e-10, rtol=1e-12)
     return float(root)
 
 
 class ErrorRates(NamedTuple):
-    """The error rates of guessing "in" above each of several thresholds: an entry for each threshold."""
+    """The error rates of guessing "in" above each of several thresholds, with an entry for each threshold."""
 
     false_positive: Array
     false_negative: Array
@@ -118,14 +120,16 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     Tails are summed at the edges of the grid's cells; between edges their logarithms are interpolated.
     """
     at = np.asarray(thresholds, np.float64)
-    # Each point stands for the cell around it, whose width is the spacing. At the cell's upper edge
-    # p's upper tail holds the points above this point, and q's lower tail the points up to it.
-    edges = pair.points + pair.spacing / 2
-    above = np.cumsum(pair.p[::-1])[::-1] * pair.spacing - pair.p * pair.spacing
-    below = np.cumsum(pair.q) * pair.spacing
+    # Each point represents the cell around it. At the cell's upper edge p's upper tail consists of the points
+    # above this point, and q's lower tail of the points up to it.
+    spacing = pair.spacing
+    edges = pair.points + spacing / 2
+    from_point = np.cumsum(pair.p[::-1])[::-1] * spacing
+    above = from_point - pair.p * spacing
+    below = np.cumsum(pair.q) * spacing
     # An empty tail would have the log -inf.
-    log_above = np.log(np.maximum(above, _LEAST_LOG_ARGUMENT))
-    log_below = np.log(np.maximum(below, _LEAST_LOG_ARGUMENT))
+    log_above = np.log(np.maximum(above, _MIN_LOG_ARGUMENT))
+    log_below = np.log(np.maximum(below, _MIN_LOG_ARGUMENT))
     false_positive = np.exp(np.interp(at, edges, log_above))
     false_negative = np.exp(np.interp(at, edges, log_below))
     return ErrorRates(false_positive, false_negative)
@@ -134,7 +138,7 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
 def trade_off_curve(pair: DensityPair) -> ErrorRates:
     """Returns the trade-off curve: the error rates of a threshold at the upper edge of every point's cell.
 
-    It is exact if the likelihood ratio increases with the observation: threshold tests are optimal then.
+    It is exact if the likelihood ratio increases with the observation, which makes threshold tests optimal.
     """
     return error_rates(pair, pair.points + pair.spacing / 2)
 
@@ -142,7 +146,7 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 def mu_at(pair: DensityPair, thresholds: ArrayLike) -> Array:
     """Returns mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
-    An audit that uses such a threshold and assumes a Gaussian curve converges to this mu with more runs.
+    An audit with such a threshold and a Gaussian curve converges to this mu with more runs.
     """
     rates = error_rates(pair, thresholds)
     return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

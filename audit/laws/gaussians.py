@@ -1,13 +1,13 @@
 """The exact (epsilon, delta) between two Gaussians of any means and variances, in log space.
 
-The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c, so
-that the event on which it exceeds epsilon is a half line, an interval, or the outside of an interval; delta
-is P(event) - e^epsilon Q(event), the larger of both orders. In units of P (m = (m2 - m1) / s1, s = s2 / s1)
+The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c. So it
+exceeds epsilon on a half line, in an interval, or outside an interval; delta is P(event) - e^epsilon
+Q(event), the larger of both orders. In units of P (m = (m2 - m1) / s1, s = s2 / s1)
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-Roots come from the form of the quadratic formula that does not cancel, in which equal variances are the
-limit: a root goes to infinity, on the side that the sign of b decides (Errata O3).
+Roots come from the quadratic formula that does not cancel. Equal variances are its limit: a root goes to
+infinity, on a side that depends on the sign of b (Errata O3).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """
@@ -23,7 +23,7 @@ from audit.laws import conversions
 
 Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit
-_MOST_DOUBLINGS = 1100  # from 1 to beyond the largest float64, 2^1024
+_MAX_DOUBLINGS = 1100  # from 1 to beyond the largest float64, 2^1024
 
 
 class Gaussian(NamedTuple):
@@ -36,8 +36,8 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the least delta at which two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Delta is the larger of both directions, first against second and second against first. The result has the
-    shape to which means, deviations and epsilon broadcast; it is -inf where delta is 0.
+    Delta is the larger of both directions, first against second and second against first. Means, deviations
+    and epsilon broadcast to the shape of the result, which is -inf if delta is 0.
 
     Raises:
       InputError: A negative epsilon, deviations that are not positive, or values that are not finite.
@@ -45,8 +45,8 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     m1, s1 = _check_gaussian(first)
     m2, s2 = _check_gaussian(second)
     eps = np.asarray(epsilon, np.float64)
-    require(np.all(eps >= 0), f"epsilon is {eps.min(initial=0.0):g}: it must be at least 0")
-    # Both Gaussians are shifted and scaled so that the one taken as P becomes N(0, 1).
+    require(np.all(eps >= 0), f"`epsilon` must be at least 0, got {eps.min(initial=0.0):g}")
+    # Both Gaussians are shifted and scaled to make P = N(0, 1).
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
     return np.maximum(forward, backward)
@@ -55,11 +55,11 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     """Returns the least epsilon >= 0 at which two Gaussians are (epsilon, delta)-indistinguishable.
 
-    The result has the shape to which means and deviations broadcast. It is right to about 1e-12 relative, for
-    delta down to 1e-200. It is rounded upwards: the upper end of an interval that is bisected.
+    Means and deviations broadcast to the shape of the result. It is accurate to about 1e-12 relative, for
+    delta down to 1e-200, and rounded upwards by bisection.
 
     Raises:
-      InputError: As `log_delta`, and unless 0 < delta < 1.
+      InputError: Like `log_delta`, and unless 0 < delta < 1.
     """
     conversions.require_delta(delta)
     target = np.log(delta)
@@ -69,10 +69,9 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
         """Returns, for each entry, whether delta at its epsilon exceeds the given delta."""
         return np.asarray(log_delta(first, second, epsilons) > target)
 
-    # Each entry is doubled from 1 until it is high enough; the interval below it is then bisected. The limit
-    # only makes the loop finite: so many doublings reach infinity, where delta is 0.
+    # Each entry is doubled from 1 until it is high enough. The interval below it is then bisected.
     high = np.ones_like(log_delta_at_0)
-    for _ in range(_MOST_DOUBLINGS):
+    for _ in range(_MAX_DOUBLINGS):
         too_low = is_too_low(high)
         if not too_low.any():
             break
@@ -94,16 +93,19 @@ def measure_normality(deviates: Array, independent: float) -> float:
 
     Args:
       deviates: The deviates.
-      independent: The number of independent deviates that tell as much as these, n if all are independent.
+      independent: The effective number of independent deviates, n if all are independent.
     """
-    from scipy import stats  # here, since it takes most of SciPy's time to load
+    from scipy import stats  # slow to load
 
     squares = independent * float(np.mean(deviates**2))
-    tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
+    below = stats.chi2.cdf(squares, independent)
+    above = stats.chi2.sf(squares, independent)
+    spread_p = 2 * min(below, above)
     distance = stats.kstest(deviates, "norm").statistic
-    # The law of the distance is that of a whole number of values, at least 1.
-    kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
-    return float(min(2 * min(kolmogorov_p, 2 * tail), 1.0))
+    values = max(int(independent), 1)
+    kolmogorov_p = stats.kstwo.sf(distance, values)
+    smaller_p = min(kolmogorov_p, spread_p)
+    return float(min(2 * smaller_p, 1.0))
 
 
 def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
@@ -113,10 +115,10 @@ def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
     """
     mean = np.asarray(gaussian.mean, np.float64)
     deviation = np.asarray(gaussian.deviation, np.float64)
-    require(np.isfinite(mean).all(), "a mean is not finite: drop the scores that are not")
+    require(np.isfinite(mean).all(), "means must be finite: drop scores that are not")
     require(
         (np.isfinite(deviation) & (deviation > 0)).all(),
-        f"a standard deviation is {np.min(deviation):g}: it must be positive and finite",
+        f"standard deviations must be positive and finite, got {np.min(deviation):g}",
     )
     return mean, deviation
 
@@ -124,10 +126,10 @@ def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2): log delta of P against Q.
 
-    The event is where the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. Its ends are the
-    roots of a x^2 + b x + c - epsilon. It lies outside of them where the parabola opens upwards (a > 0), and
-    between them where it opens downwards (a < 0). Where a = 0 the loss is a straight line, and the event a
-    half-line. This counts as outside of an interval whose other end is infinite.
+    In the event, the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. Its ends are the roots
+    of a x^2 + b x + c - epsilon. It is outside of them if the parabola opens upwards (a > 0), and between
+    them if it opens downwards (a < 0). If a = 0 the event is a half-line, the outside of an interval with an
+    infinite end.
 
     Args:
       m: The mean of Q, any shape.
@@ -135,18 +137,20 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
       eps: Epsilon, at least 0; broadcasts.
 
     Returns:
-      The logs; -inf where the difference is 0, and where there is no root. Without a root, all losses exceed
-      epsilon or none does. All cannot: P would be above Q everywhere, and both have total probability 1.
+      The logs; -inf if the difference is 0, and without a root. Then no loss exceeds epsilon: P cannot be
+      above Q everywhere because both have total probability 1.
     """
-    with np.errstate(all="ignore"):  # of cases that `positive` below replaces by -inf
-        a = (1 - s) * (1 + s) / (2 * s * s)
-        b = -m / (s * s)
-        c_minus_eps = m * m / (2 * s * s) + np.log(s) - eps
+    with np.errstate(all="ignore"):  # `positive` below replaces these cases by -inf
+        square = s * s
+        a = (1 - s) * (1 + s) / (2 * square)
+        b = -m / square
+        c_minus_eps = m * m / (2 * square) + np.log(s) - eps
         discriminant = b * b - 4 * a * c_minus_eps
+        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. With the sign of b
+        # the sum does not cancel.
         sign = np.where(b < 0, -1.0, 1.0)
-        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. The sign is that of
-        # b, so that the sum does not cancel.
-        q = -(b + sign * np.sqrt(np.maximum(discriminant, 0.0))) / 2
+        root = np.sqrt(np.maximum(discriminant, 0.0))
+        q = -(b + sign * root) / 2
         far_root = np.where(a == 0, -sign * np.inf, q / a)
         near_root = c_minus_eps / q
         low = np.minimum(far_root, near_root)
@@ -156,18 +160,19 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         log_p = _compute_log_probability(is_outside, low, high)
         log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_ratio = eps + log_q - log_p
-        log_difference = log_p + np.log(-np.expm1(np.minimum(log_ratio, 0.0)))
-    # Else delta is 0: the loss never exceeds epsilon (no root, or a constant loss), or rounding leaves no
-    # difference, or the event's probability under P is too small for a float.
+        share = -np.expm1(np.minimum(log_ratio, 0.0))
+        log_difference = log_p + np.log(share)
+    # Otherwise delta is 0: the loss never exceeds epsilon (no root, or a constant loss), the difference is
+    # lost to rounding, or the event's probability under P is too small for a float.
     positive = (discriminant > 0) & (q != 0) & (log_ratio < 0) & ~np.isneginf(log_p)
     return np.where(positive, log_difference, -np.inf)
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
-    """Returns the log probability that x ~ N(0, 1) lies outside of [low, high], or inside of it.
+    """Returns the log probability that x ~ N(0, 1) is outside [low, high], or inside.
 
     Args:
-      is_outside: Where true, the probability outside of the interval is returned; else the one inside.
+      is_outside: If true, the probability outside the interval is returned; else the one inside.
       low: The lower ends of the intervals, in the shape of the result.
       high: Their upper ends.
     """
@@ -178,5 +183,6 @@ def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Ar
     log_larger = special.log_ndtr(np.where(is_above_0, -low, high))
     log_smaller = special.log_ndtr(np.where(is_above_0, -high, low))
     log_ratio = np.minimum(log_smaller - log_larger, 0.0)
-    log_inside = log_larger + np.log(-np.expm1(log_ratio))
+    share = -np.expm1(log_ratio)
+    log_inside = log_larger + np.log(share)
     return np.asarray(np.where(is_outside, log_outside, log_inside))

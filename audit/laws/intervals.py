@@ -1,7 +1,7 @@
-"""Confidence limits for a binomial rate, and searches for where a condition on a parameter stops to hold.
+"""Confidence limits for a binomial rate, and searches for the parameter at which a condition ceases.
 
-Clopper-Pearson is exact: it covers at least as often as it claims, whatever the rate. No bound uses Jeffreys'
-or Wilson's, which cover on average over rates.
+Clopper-Pearson limits are exact: they cover at least at their confidence for any rate. No bound uses
+Jeffreys' or Wilson's, which cover on average over rates.
 """
 
 from collections.abc import Callable
@@ -30,24 +30,25 @@ def clopper_pearson_upper(count: ArrayLike, trials: int | NDArray[np.int64], err
     """Returns one-sided upper limits of a binomial success probability, by Clopper and Pearson (1934).
 
     Args:
-      count: The number of successes, any shape, which is that of the limits.
+      count: The number of successes, any shape. The limits have the same shape.
       trials: The number of trials, or one for each count.
-      error: The probability, at most, with which the success probability exceeds its limit.
+      error: The largest probability that the success probability exceeds its limit.
     """
     k = np.asarray(count, np.float64)
-    # With no failures the limit is 1. The quantile is undefined then: any positive number avoids a NaN.
+    # Without failures the limit is 1, and any positive number avoids a NaN.
     failures = np.maximum(trials - k, 0.5)
-    return np.where(k >= trials, 1.0, special.betaincinv(k + 1, failures, 1 - error))
+    quantiles = special.betaincinv(k + 1, failures, 1 - error)
+    return np.where(k >= trials, 1.0, quantiles)
 
 
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
     """Returns two-sided limits of a binomial success probability, by Clopper and Pearson (1934).
 
     Args:
-      count: The number of successes, any shape, which is that of the limits.
+      count: The number of successes, any shape. The limits have the same shape.
       trials: The number of trials.
-      confidence: The confidence of both limits together; each misses with probability at most
-        (1 - confidence) / 2.
+      confidence: The confidence of both limits together; each misses with probability at most (1 -
+        confidence) / 2.
     """
     k = np.asarray(count, np.float64)
     error = (1 - confidence) / 2
@@ -57,23 +58,24 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
 
 
 class Bracket(NamedTuple):
-    """The ends of an interval in which a condition ceases to hold: it holds at `low` and not at `high`."""
+    """The ends of an interval in which a condition ceases: it is true at `low` and false at `high`."""
 
     low: float
     high: float
 
 
 def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Bracket:
-    """Returns an interval in which a condition on a parameter ceases to hold, by doubling.
+    """Returns an interval in which a condition on a parameter ceases, by doubling.
 
     Args:
-      holds: Whether the condition holds at a parameter. It must fail at every large enough parameter, or the
-        search does not end.
-      low: A parameter at which it holds.
-      first: The first parameter that is tried, above 0; it is doubled until the condition fails.
+      holds: Whether the condition is true at a parameter. It must be false at every large enough parameter,
+        or the search does not end.
+      low: A parameter at which it is true.
+      first: The first parameter to try, above 0; it is doubled until the condition is false.
 
     Returns:
-      The last parameter at which the condition holds, or the given `low`, and the first at which it fails.
+      The last parameter at which the condition is true, or the given `low`, and the first at which it is
+      false.
     """
     high = first
     while holds(high):
@@ -85,15 +87,15 @@ def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Br
 def find_largest_refuted(
     is_refuted: Callable[[float], bool], low: float, first: float, halvings: int
 ) -> float:
-    """Returns the largest parameter that data refute, rounded down so that they do refute it.
+    """Returns the largest parameter that data refute, rounded down to a refuted value.
 
     Doubling gives an interval from a parameter that is refuted to one that is not; bisection narrows it.
 
     Args:
-      is_refuted: whether the data refute a parameter; where they do, they refute all below it too.
-      low: the least parameter, which is returned where not even that is refuted.
-      first: the first parameter that is tried, above 0; it is doubled until it is not refuted.
-      halvings: how often bisection halves the interval.
+      is_refuted: whether the data refute a parameter; if so, they refute all smaller parameters too.
+      low: the least parameter, which is returned if it is not refuted.
+      first: the first parameter to try, above 0; it is doubled until it is not refuted.
+      halvings: the number of bisections.
     """
     if not is_refuted(low):
         return low
@@ -102,13 +104,13 @@ def find_largest_refuted(
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> Bracket:
-    """Returns the interval in which a condition ceases to hold, after halvings of a longer one.
+    """Returns the interval in which a condition ceases, after halvings of a longer one.
 
     Args:
-      holds: whether the condition holds at a parameter.
-      low: a parameter at which it holds.
-      high: a larger parameter, at which it does not.
-      halvings: how often the interval between them is halved.
+      holds: whether the condition is true at a parameter.
+      low: a parameter at which it is true.
+      high: a larger parameter, at which it is false.
+      halvings: the number of bisections.
     """
     for _ in range(halvings):
         middle = (low + high) / 2

@@ -1,8 +1,7 @@
-"""Pairs of score distributions of exact epsilon, most of them with no Gaussian trade-off curve.
+"""Pairs of score distributions with a known epsilon, most of them without a Gaussian trade-off curve.
 
-Converting mu to epsilon by a Gaussian curve claims too much where far scores reveal less than under it
-(Laplace, randomised response, logistic, Student t), and too little where they reveal more (subsampled
-Gaussian).
+Converting mu to epsilon by a Gaussian curve claims too much if far scores reveal less than under it (Laplace,
+randomised response, logistic, Student t), and too little if they reveal more (subsampled Gaussian).
 """
 
 import functools
@@ -23,7 +22,7 @@ Sampler = Callable[[Generator, float, bool, int], Array]
 _GRID = 400_001  # points of the quadrature
 _COARSE = 4_001  # points between which quantiles are interpolated
 _REACH = 60.0  # the grid spans -60 to 60, in units of the scores
-_LARGEST_EPSILON = 256.0  # a larger epsilon counts as infinite
+_MAX_EPSILON = 256.0  # a larger epsilon counts as infinite
 _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 
@@ -32,7 +31,7 @@ class Kernel(NamedTuple):
     """A standard distribution.
 
     Attributes:
-      name: Its name in `scipy.stats`, which we load only when it is needed, since it loads slowly.
+      name: Its name in `scipy.stats`, which is slow to load and loaded only if needed.
       distribution: Its distribution function, of x (n,).
       shape: Its shape parameters.
     """
@@ -52,8 +51,8 @@ class MixturePart(NamedTuple):
 
     Attributes:
       weight: The probability of the part.
-      centre: What is added to the kernel's values.
-      spread: What the kernel's values are multiplied by.
+      centre: The shift of the kernel's values.
+      spread: The factor of the kernel's values.
     """
 
     weight: float
@@ -68,10 +67,10 @@ class ScoreFamily(NamedTuple):
 
     Attributes:
       name: The family's name.
-      parameters: The parameters at which methods are calibrated.
-      kernel: The distribution of which all parts of a world's mixture are shifted and scaled copies.
+      parameters: The parameters for the calibration of methods.
+      kernel: The distribution that all parts of a world's mixture shift and scale.
       parts: Maps (parameter, inserted) to the mixture of a world.
-      known_epsilon: Maps (parameter, delta) to epsilon; None where only quadrature gives it.
+      known_epsilon: Maps (parameter, delta) to epsilon; None if it needs quadrature.
     """
 
     name: str
@@ -85,7 +84,8 @@ class ScoreFamily(NamedTuple):
         weights, centres, spreads = np.transpose(self.parts(parameter, inserted))
         chosen = np.zeros(n, int)
         if len(weights) > 1:
-            chosen = np.searchsorted(np.cumsum(weights)[:-1], rng.random(n), side="right")
+            ends = np.cumsum(weights)[:-1]
+            chosen = np.searchsorted(ends, rng.random(n), side="right")
         drawn = self.kernel.law.rvs(size=n, random_state=rng)
         return np.asarray(centres[chosen] + spreads[chosen] * drawn)
 
@@ -93,14 +93,16 @@ class ScoreFamily(NamedTuple):
         """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it."""
         total = np.zeros_like(x)
         for weight, centre, spread in self.parts(parameter, inserted):
-            total += weight / spread * self.kernel.law.pdf((x - centre) / spread)
+            z = (x - centre) / spread
+            total += weight / spread * self.kernel.law.pdf(z)
         return total
 
     def distribution(self, x: Array, parameter: float, inserted: bool) -> Array:
         """Returns the probability below x (n,) of scores with the canary if `inserted`, else without it."""
         total = np.zeros_like(x)
         for weight, centre, spread in self.parts(parameter, inserted):
-            total += weight * self.kernel.distribution((x - centre) / spread)
+            z = (x - centre) / spread
+            total += weight * self.kernel.distribution(z)
         return total
 
 
@@ -121,8 +123,8 @@ class KnownLaw(NamedTuple):
     def epsilon(self, delta: float) -> float:
         """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-indistinguishable.
 
-        The family's formula gives it or, where there is none, a quadrature. The quadrature is right to 1e-6
-        for the family's `parameters` and delta from 1e-9 to 0.5.
+        It comes from the family's formula or, without one, from quadrature. The quadrature is accurate to
+        1e-6 for the family's `parameters` and delta from 1e-9 to 0.5.
 
         Raises:
           InputError: Unless 0 < delta < 1.
@@ -143,7 +145,8 @@ class KnownLaw(NamedTuple):
         x = np.linspace(-_REACH, _REACH, _COARSE)
         below_in = self.law.distribution(x, self.parameter, inserted=True)
         below_out = self.law.distribution(x, self.parameter, inserted=False)
-        return np.interp(levels, (below_in + below_out) / 2, x)
+        below = (below_in + below_out) / 2
+        return np.interp(levels, below, x)
 
 
 @functools.lru_cache(maxsize=64)
@@ -158,24 +161,26 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
       delta: In (0, 1).
 
     Returns:
-      Epsilon, or infinity where it exceeds 256.
+      Epsilon, or infinity if it exceeds 256.
     """
     x = np.linspace(-_REACH, _REACH, _GRID)
     density_in = known_law.law.density(x, known_law.parameter, inserted=True)
     density_out = known_law.law.density(x, known_law.parameter, inserted=False)
 
     def excess(epsilon: float) -> float:
-        """Returns the privacy profile at an epsilon, the larger of both directions, less the given delta."""
+        """Returns the privacy profile at an epsilon, the larger of both directions, minus the given delta."""
         odds = np.exp(epsilon)
-        excesses = [density_in - odds * density_out, density_out - odds * density_in]
-        deltas = scipy.integrate.trapezoid(np.maximum(excesses, 0.0), x)
+        excess_in = density_in - odds * density_out
+        excess_out = density_out - odds * density_in
+        excesses = np.maximum([excess_in, excess_out], 0.0)
+        deltas = scipy.integrate.trapezoid(excesses, x)
         return float(deltas.max()) - delta
 
     if excess(0.0) <= 0:
         return 0.0
-    if excess(_LARGEST_EPSILON) > 0:
+    if excess(_MAX_EPSILON) > 0:
         return np.inf
-    return float(scipy.optimize.brentq(excess, 0.0, _LARGEST_EPSILON, xtol=1e-9))
+    return float(scipy.optimize.brentq(excess, 0.0, _MAX_EPSILON, xtol=1e-9))
 
 
 def _laplace_distribution(z: Array) -> Array:
@@ -193,7 +198,7 @@ def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns a normal law about each value of randomised response's bit, whose log odds are +-epsilon."""
+    """Returns a normal law about each value of randomised response's bit, with log odds +-epsilon."""
     rate = float(special.expit(epsilon if inserted else -epsilon))
     return [MixturePart(rate, _BIT), MixturePart(1 - rate, -_BIT)]
 

@@ -1,29 +1,29 @@
 """Tests of the mean of independent values in [0, 1] by betting, valid for every n and any distribution.
 
-A gambler who doubts that the mean is at least m stakes lambda on each value: from 1 the capital grows to
+A gambler who bets that the mean is below m stakes lambda on each value. The capital grows from 1 to
 
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
-If the mean is at least m, the expected capital is at most 1, so that it reaches 1 / error with probability at
-most `error` (Markov). This also holds for a mixture of stakes, among which the capital is split, and for the
+If the mean is at least m, the expected capital is at most 1. So it reaches 1 / error with probability at most
+`error` (Markov). This is also true for a mixture of stakes with fixed shares of the capital, and for the
 product of the capitals of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded
 random variables by betting" (JRSS B, 2023).
 
-The best stake is chosen on a pilot, other runs of the same kind, and gets most of the capital; the rest is
-spread over other stakes, in case the pilot misled. Where values hardly vary, no test can rule out that all is
-different in a share of about log(1 / error) / n of the runs, and the bound is as tight as that allows.
+The best stake is chosen on a pilot, other runs of the same kind, and gets most of the capital. The rest is
+spread over other stakes in case the pilot was misleading. For values that hardly vary, no test can exclude a
+share of about log(1 / error) / n of different runs, and the bound is as tight as that allows.
 
-From means to a privacy parameter: `canaries` explains why average error rates obey the trade-off inequality.
-The null hypothesis H(t) says that the average rates (a, b) of false positives and negatives have
-b >= f_t(a), for a family f_t that decreases in t. It is rejected if the capital is large enough everywhere on
-the curve b = f_t(a). The bound is the least t that is not rejected, which exceeds the truth with probability
-at most the error. The bets depend on the design:
+From means to a privacy parameter: `canaries` explains why average error rates satisfy the trade-off
+inequality. The null hypothesis H(t) states that the average rates (a, b) of false positives and negatives
+satisfy b >= f_t(a), for a family f_t that decreases in t. It is rejected if the capital is large enough
+everywhere on the curve b = f_t(a). The bound is the least t that is not rejected, which exceeds the truth
+with probability at most the error. The bets depend on the design:
 
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
-    coins    both come from one run: bets on z = part FN + (1 - part) FP, whose mean is part b + (1 - part) a
+    coins    both come from one run: bets on z = part FN + (1 - part) FP, with mean part b + (1 - part) a
 
-The curve is cut into cells of a, and the capital is taken at their corners (a_j, f_t(a_(j + 1))), where it is
-least, so that the grid makes no bound too large.
+The curve is cut into cells of a. The capital is evaluated at their corners (a_j, f_t(a_(j + 1))), its
+minimum, so the grid never increases a bound.
 """
 
 from collections.abc import Callable
@@ -38,22 +38,29 @@ from audit.methods.exact import Family
 
 Array = NDArray[np.float64]
 
-# Grids of rates and of means: evenly spaced normal quantiles, which are fine where rates are small.
-_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])
-_COARSE_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0]])
-_MEANS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 1601)), [1.0]])
+
+def _make_grid(reach: float, points: int) -> Array:
+    """Returns 0, the probabilities below evenly spaced normal scores up to `reach`, and 1."""
+    scores = np.linspace(-reach, reach, points)
+    return np.concatenate([[0.0], special.ndtr(scores), [1.0]])
+
+
+# Grids of rates and of means.
+_LEVELS = _make_grid(8.0, 3201)
+_COARSE_LEVELS = _make_grid(6.0, 241)
+_MEANS = _make_grid(6.0, 1601)
 _COARSE_MEANS = _MEANS[::2]
-# The weights of the false negatives that are tried.
+# Weights of the false negatives.
 _PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))
-# The stakes among which the best is sought.
-STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])
+_POSITIVE_STAKES = np.geomspace(0.02, 64.0, 36)
+STAKES = np.concatenate([[0.0], _POSITIVE_STAKES])
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 
 _BEST_SHARE = 0.7  # of the capital, on the bet that the pilot recommends
-# Of the capital, on bets on a single error rate: at the ends of a curve no others gain as much.
+# Of the capital, on bets on a single error rate, which gain most at the ends of a curve.
 _ALONE_SHARE = 0.1
-_MOST_PARAMETER = 16.0  # epsilon or mu, at most, that is predicted from a pilot
+_MAX_PARAMETER = 16.0  # the largest epsilon or mu predicted from a pilot
 _HALVINGS = 24  # of an interval of the parameter, for the bound
 _COARSE_HALVINGS = 12  # for the choice of bets
 
@@ -71,42 +78,44 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
       most: The largest possible value.
 
     Returns:
-      (L, G) log capital, which grows with m; -inf where m is so low that the stake might lose more than the
+      (L, G) log capital, which grows with m; -inf if m is so low that the stake might lose more than the
       capital.
     """
-    # Equal values are computed once, and count as often as they occur.
+    # Equal values are computed once and weighted by their number.
     distinct, counts = np.unique(values, return_counts=True)
     gains = means[:, None] - distinct
-    growth = np.full((len(stakes), len(means)), -np.inf)
+    shape = (len(stakes), len(means))
+    growth = np.full(shape, -np.inf)
     for row, stake in zip(growth, stakes, strict=True):
         allowed = stake * (most - means) <= 1  # the largest value loses no more than the capital
         with np.errstate(divide="ignore"):
             # A loss of the whole capital is -1; rounding may leave it below.
-            row[allowed] = np.log1p(np.maximum(stake * gains[allowed], -1.0)) @ counts
+            returns = np.maximum(stake * gains[allowed], -1.0)
+            row[allowed] = np.log1p(returns) @ counts
     return growth
 
 
 def mix_bets(growth: Array, shares: Array) -> Array:
-    """Returns the log capital (G,) of a capital of 1 split by shares (L,) over bets of log growth (L, G)."""
+    """Returns the log capital (G,) of a capital of 1 with shares (L,) on bets of log growth (L, G)."""
+    weights = shares[:, None]
     with np.errstate(divide="ignore"):
-        return np.asarray(special.logsumexp(growth, axis=0, b=shares[:, None]))
+        return np.asarray(special.logsumexp(growth, axis=0, b=weights))
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the lower limit of the privacy parameter by the betting test, at least 0.
 
     It is the largest parameter t at which the betting capital reaches 1 / error everywhere on the trade-off
-    curve f_t. The search starts at the parameter of the curve through the observed error rates. Where that is
-    0 or less, the rates are such as a mechanism that leaks nothing gives, and the limit is 0.
+    curve f_t. The search starts at the parameter of the curve through the observed error rates. If that is 0
+    or less, the limit is 0.
 
     Args:
       family: The trade-off functions f_t.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      error: The probability with which the limit may exceed the truth.
+      error: The probability that the limit exceeds the truth.
     """
     target = float(-np.log(error))  # log(1 / error)
-    # Where coins decide which canaries are in, each run gives both misses and false alarms. Else these come
-    # from two different sets of runs.
+    # With coins, each run gives both misses and false alarms. Otherwise these come from two sets of runs.
     if counted.rest.paired:
         find_least_capital = _bet_on_coins(family, counted, target)
     else:
@@ -116,8 +125,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
         """Returns whether the capital reaches 1 / error everywhere on the parameter's curve."""
         return find_least_capital(parameter) >= target
 
-    # The search starts at the parameter that the rates show. With coins, a run's errors are scaled up to
-    # rates, which may exceed 1.
+    # With coins, a run's errors are scaled up to rates, which may exceed 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if observed <= 0:
@@ -128,18 +136,19 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
     """Returns a mixture's least log capital over the points of a curve, or the target if that is less.
 
-    A mixture has at least the capital of each of its bets. So it is computed only at points where no bet
-    reaches the target alone. Where there is no such point, the result is the target.
+    A mixture has at least the capital of each of its bets. So it is computed only at points where no single
+    bet reaches the target.
 
     Args:
       growth: (L, G) log growth of each of L bets at each of G points.
       shares: (L,) the bets' shares of the capital.
       target: The log capital that is needed.
     """
-    best_alone = (growth + np.log(shares)[:, None]).max(0)
-    undecided = best_alone < target  # the points at which no bet suffices alone
-    # The initial value takes part in the minimum: it cuts it to the target.
-    return float(mix_bets(growth[:, undecided], shares).min(initial=target))
+    log_shares = np.log(shares)
+    best_single = (growth + log_shares[:, None]).max(0)
+    undecided = best_single < target
+    mixture = mix_bets(growth[:, undecided], shares)
+    return float(mixture.min(initial=target))
 
 
 def _split_capital(alone: int) -> Array:
@@ -149,29 +158,29 @@ def _split_capital(alone: int) -> Array:
     single error rate with 0.1 together.
 
     Args:
-      alone: The number of bets on each of the two error rates alone.
+      alone: The number of bets on each single error rate.
     """
     neighbours = len(_NEIGHBOURS)
     neighbour_share = (1 - _BEST_SHARE - _ALONE_SHARE) / neighbours
     alone_share = _ALONE_SHARE / (2 * alone)
-    return np.repeat([_BEST_SHARE, neighbour_share, alone_share], [1, neighbours, 2 * alone])
+    numbers = [1, neighbours, 2 * alone]
+    return np.repeat([_BEST_SHARE, neighbour_share, alone_share], numbers)
 
 
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for two sets of runs.
 
     Runs with canaries give misses, other runs without them give false alarms. A bet is a pair of stakes, one
-    on each set, and its capital is the product of what both stakes make. Pairs are chosen by the log growth
-    that the pilot predicts for the counted runs: the growth over the pilot's runs, times the ratio of the
-    numbers of runs.
+    on each set, and its capital is the product of both. Pairs are chosen by the log growth that the pilot
+    predicts for the counted runs: the growth over the pilot's runs, times the ratio of the numbers of runs.
 
-    The curve is cut into cells of the false-positive rate, whose ends are _LEVELS. The capital on the curve
-    is taken as the least over the cells, at a corner where it is no larger than anywhere in the cell.
+    The curve is cut into cells of the false-positive rate with ends _LEVELS. The capital on the curve is the
+    least over the cells, each at the corner with the least capital.
 
     Args:
       family: The trade-off functions.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected; larger capital is cut to it.
+      target: The log capital at which a parameter is rejected; larger capital is clipped to it.
     """
     # The error rate of each run: false positives of runs without canaries, misses of runs with them.
     rates_out, rates_in = counted.rest.rates()
@@ -187,15 +196,16 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter, cut to the target.
+        """Returns the least log capital on the curve of a parameter, clipped to the target.
 
-        The curve is cut into cells of the false-positive rate. In each the capital is taken at the corner
-        where it is least: the cell's lowest false-positive rate, and a false-negative rate below the curve.
+        In each cell of the false-positive rate, the capital is least at the lowest false-positive rate and a
+        false-negative rate below the curve.
         """
         corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
-        # The log growth of each of L pairs of stakes in each cell, (L, cells). The last level begins no cell.
-        growth = growth_out[stakes_out, :-1] + growth_in[stakes_in[:, None], corners]
-        return _find_least_mixture(growth, shares, target)
+        # The log growth of each of L pairs of stakes in each cell, (L, cells).
+        of_alarms = growth_out[stakes_out, :-1]
+        of_misses = growth_in[stakes_in[:, None], corners]
+        return _find_least_mixture(of_alarms + of_misses, shares, target)
 
     return find_least_capital
 
@@ -208,11 +218,11 @@ _Pairs = tuple[NDArray[np.int64], NDArray[np.int64], Array]
 def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
-    The others are pairs of stakes that are larger or smaller by a common factor, and bets on a single set of
-    runs. What a bet should reject is judged by the pilot's log growth, scaled to the number of counted runs.
+    The others are pairs of larger or smaller stakes by a common factor, and bets on a single set of runs.
+    Pairs are judged by the pilot's log growth, scaled to the number of counted runs.
 
     A parameter is rejected if the capital reaches the target everywhere on its trade-off curve. The curve is
-    cut into cells of the false-positive rate, whose ends are _COARSE_LEVELS.
+    cut into cells of the false-positive rate with ends _COARSE_LEVELS.
 
     Args:
       family: The trade-off functions.
@@ -230,32 +240,32 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     def find_sufficient(parameter: float) -> NDArray[np.bool_]:
         """Returns which pairs of stakes (S, S) suffice to reject a parameter, with the pilot's growth.
 
-        A pair suffices if it reaches the target in all cells of the parameter's curve, except for those in
+        A pair suffices if it reaches the target in all cells of the parameter's curve, except for cells in
         which a bet on a single set of runs reaches it. The first axis is that of stakes on false positives.
         """
-        # Log growth (S, cells) at the corner of each cell where it is least: the cell's lowest false-positive
-        # rate, and a false-negative rate below the curve.
+        # Log growth (S, cells) at the corner of each cell where it is least.
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
-        # The cells that are left to the pairs. A bet starts with a share of the capital, in logs added.
-        best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
+        # The cells that are left to the pairs.
+        best_out = at_corners_out[alone].max(0)
+        best_in = at_corners_in[alone].max(0)
+        best_alone = np.maximum(best_out, best_in)
         is_left = best_alone + log_alone_share < target
-        # The log growth of each pair: that of both its stakes, (S, S, cells that are left).
+        # The log growth of each pair, (S, S, cells that are left).
         sums = at_corners_out[:, None, is_left] + at_corners_in[None, :, is_left]
-        return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
+        is_sufficient = sums + np.log(_BEST_SHARE) >= target
+        return np.asarray(is_sufficient.all(-1))
 
     def should_be_rejected(parameter: float) -> bool:
         """Returns whether some pair should reject the parameter."""
         return bool(find_sufficient(parameter).any())
 
-    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS).low
-    # The first pair that suffices (`argmax` of booleans). Where none does, not even at the parameter 0, that
-    # is the first of all pairs, whose stakes are 0.
-    best_out, best_in = np.unravel_index(
-        int(find_sufficient(largest_rejected).argmax()), (size, size)
-    )
-    # Indices of stakes above 0; STAKES[0] is 0. The others are a geometric grid, so that an offset in indices
-    # is a factor. A bet on a single set of runs has stake 0 on the other.
+    largest_rejected = bisect(should_be_rejected, 0.0, _MAX_PARAMETER, _COARSE_HALVINGS).low
+    # The first pair that suffices. If none does, it is the pair with stakes of 0.
+    first = int(find_sufficient(largest_rejected).argmax())
+    best_out, best_in = np.unravel_index(first, (size, size))
+    # Stakes above 0 are a geometric grid, so an offset in indices is a factor. A bet on a single set of runs
+    # has stake 0 on the other.
     neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
     no_stake = np.zeros_like(alone)
@@ -268,8 +278,8 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
     """Returns, for each cell of false-positive rates, the index of a false-negative rate below its curve.
 
     The capital grows with both rates. In a cell it is least at the lowest false-positive rate together with
-    the lowest false-negative rate, which the curve has at the cell's upper end. That rate is rounded down to
-    one of the levels, so that the capital at this corner is not above the capital on the curve.
+    the lowest false-negative rate, which is that of the curve at the cell's upper end. That rate is rounded
+    down to one of the levels, so the capital at this corner is at most the capital on the curve.
 
     Args:
       family: The trade-off functions.
@@ -280,52 +290,48 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
       (cells,) indices into `levels`.
     """
     rates_in = family.trade_off(parameter, levels[1:])
-    # A rate below the first level, 0, could come from rounding only.
-    return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
+    places = np.searchsorted(levels, rates_in, side="right") - 1
+    return np.clip(places, 0, None)  # only rounding gives a rate below 0
 
 
-_CoinBets = tuple[
-    Array, Array, Array
-]  # the parts, the stakes and the shares of the capital of L bets
+# The parts, the stakes and the shares of the capital of L bets.
+_CoinBets = tuple[Array, Array, Array]
 
 
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for runs with coins.
 
-    In such runs a coin decides whether each canary is in. So each run gives both error rates, FN and FP. Bets
+    In such runs a coin decides whether each canary is in, so each run gives both error rates, FN and FP. Bets
     are on z = part * FN + (1 - part) * FP, a weighted average of both. At a point (a, b) of the curve, a
     false-positive rate and a false-negative rate, z has the mean part * b + (1 - part) * a. The curve is cut
-    into cells of a, and each cell is represented by the corner where the capital is least: a at its lower
-    end, b at its upper end (see `_find_corners`).
+    into cells of a. Each cell is represented by the corner with the least capital: a at its lower end, b at
+    its upper end (see `_find_corners`).
 
     Args:
       family: The trade-off functions.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected; larger capital is cut to it.
+      target: The log capital at which a parameter is rejected; larger capital is clipped to it.
     """
     parts_of_bets, stakes, shares = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z that is tabulated, (bets, means).
     rows = []
     for part, stake in zip(parts_of_bets, stakes, strict=True):
-        rows.append(_compute_coin_growth(counted.rest, part, _MEANS, np.array([stake])))
+        single_stake = np.array([stake])
+        rows.append(_compute_coin_growth(counted.rest, part, _MEANS, single_stake))
     growth = np.concatenate(rows)
-    # Columns, (bets, 1), so that they combine with the cells of a curve.
+    # Columns, (bets, 1), to combine with the cells of a curve.
     bet_indices = np.arange(len(stakes))[:, None]
     parts = parts_of_bets[:, None]
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter, cut to the target.
-
-        The curve is cut into cells of the false-positive rate. In each the capital is taken at the corner
-        where it is least: the lowest false-positive rate and the lowest false-negative rate of the cell.
-        """
+        """Returns the least log capital on the curve of a parameter, clipped to the target."""
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
-        # The mean, at each corner, of what each bet is on: a weighted average of both rates, (bets, cells).
+        # The mean of z at each corner, (bets, cells).
         means = parts * false_negative + (1 - parts) * false_positive
-        # Rounded down to a value of _MEANS. Capital grows with the mean, so that this makes none too large.
+        # Rounding means down to _MEANS never increases the capital.
         below = np.searchsorted(_MEANS, means, side="right") - 1
-        # _MEANS begins with 0. A mean below 0 could come from rounding only, and would count as no capital.
+        # Only rounding gives a mean below 0.
         growth_on_curve = np.where(below >= 0, growth[bet_indices, below], -np.inf)
         return _find_least_mixture(growth_on_curve, shares, target)
 
@@ -338,10 +344,10 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     A bet is a stake on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. The others are
     larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1).
 
-    What a bet should reject is judged by the pilot's log growth, scaled to the number of counted runs. This
-    gives each bet a critical mean of z, from which on it should bring the needed capital. So it should reject
-    a parameter if z has at least this mean everywhere on the parameter's trade-off curve. Points of the curve
-    that bets on a single error rate should reject do not count.
+    Bets are judged by the pilot's log growth, scaled to the number of counted runs. This gives each bet a
+    critical mean of z at which it should reach the needed capital. So it should reject a parameter if z has
+    at least this mean everywhere on the parameter's trade-off curve, except at points that bets on a single
+    error rate should reject.
 
     Args:
       family: The trade-off functions.
@@ -357,23 +363,21 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
-        """Returns the least mean of z, (stakes,), at which each stake should bring the needed capital.
+        """Returns the least mean of z, (stakes,), at which each stake should reach the needed capital.
 
-        z is part * FN + (1 - part) * FP, of a run's error rates FN and FP. The result is among
-        _COARSE_MEANS. Where the stake should suffice at none of them it is 2, beyond every mean.
+        The result is among _COARSE_MEANS, or 2, beyond every mean, if the stake does not suffice at any of
+        them.
 
         Args:
           part: The weight of the false-negative rate in z.
           tried: (stakes,) stakes lambda.
-          share: The share of the capital that each of them has.
+          share: Each stake's share of the capital.
         """
-        predicted = runs_per_pilot_run * _compute_coin_growth(
-            counted.pilot, part, _COARSE_MEANS, tried
-        )
-        # (stakes, means); a bet with a share of the capital has to grow by so much more.
-        sufficient = predicted >= target - np.log(share)
-        # Growth rises with the mean: `argmax` gives the first mean that suffices.
-        return np.where(sufficient.any(1), _COARSE_MEANS[sufficient.argmax(1)], 2.0)
+        growth = _compute_coin_growth(counted.pilot, part, _COARSE_MEANS, tried)
+        predicted = runs_per_pilot_run * growth
+        sufficient = predicted >= target - np.log(share)  # (stakes, means)
+        first_means = _COARSE_MEANS[sufficient.argmax(1)]
+        return np.where(sufficient.any(1), first_means, 2.0)
 
     # Bets on a single rate should reject the points of a curve at these rates or above them.
     critical_rate_out = find_critical_means(0.0, stakes_alone, alone_share).min()
@@ -383,10 +387,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     def find_margins(parameter: float) -> Array:
         """Returns the margin (parts, stakes) by which each bet should reject a parameter; below 0 it fails.
 
-        A bet is on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. It brings the needed
-        capital where z has at least the bet's critical mean. The margin is the least mean of z on the
-        parameter's trade-off curve, less the critical mean. Points of the curve at which bets on a single
-        error rate should bring the capital do not count.
+        The margin is the least mean of z on the parameter's trade-off curve minus the bet's critical mean.
+        Points that bets on a single error rate should reject do not count.
         """
         # The curve is cut into cells of the false-positive rate. The capital is least at these corners.
         fpr = _COARSE_LEVELS[:-1]
@@ -394,22 +396,22 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
         parts = _PARTS[:, None]
         means = parts * fnr[remaining] + (1 - parts) * fpr[remaining]  # (parts, points)
-        # 1, the largest mean, where no point remains.
-        least_means = means.min(1, initial=1.0)
+        least_means = means.min(1, initial=1.0)  # 1 if no point remains
         return np.asarray(least_means[:, None] - critical_means)
 
     def should_be_rejected(parameter: float) -> bool:
         """Returns whether some bet should reject the parameter."""
         return bool(find_margins(parameter).max() >= 0)
 
-    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS).low
-    best_part, best_stake = np.unravel_index(
-        int(find_margins(largest_rejected).argmax()), critical_means.shape
-    )
-    # Offset 0 is the best stake itself, which comes first, as in `_split_capital`.
-    neighbours = np.clip(best_stake + np.concatenate([[0], _NEIGHBOURS]), 0, len(stakes) - 1)
+    largest_rejected = bisect(should_be_rejected, 0.0, _MAX_PARAMETER, _COARSE_HALVINGS).low
+    best = int(find_margins(largest_rejected).argmax())
+    best_part, best_stake = np.unravel_index(best, critical_means.shape)
+    # Offset 0 is the best stake, which comes first, as in `_split_capital`.
+    offsets = np.concatenate([[0], _NEIGHBOURS])
+    neighbours = np.clip(best_stake + offsets, 0, len(stakes) - 1)
     alone = len(stakes_alone)
-    parts = np.repeat([_PARTS[best_part], 0.0, 1.0], [len(neighbours), alone, alone])
+    numbers = [len(neighbours), alone, alone]
+    parts = np.repeat([_PARTS[best_part], 0.0, 1.0], numbers)
     all_stakes = np.concatenate([stakes[neighbours], stakes_alone, stakes_alone])
     return parts, all_stakes, _split_capital(alone)
 
@@ -418,8 +420,8 @@ def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: A
     """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP, a value of each run.
 
     FN and FP are a run's estimated error rates: its shares of misses and of false alarms among its canaries,
-    times scale_in and scale_out. A canary gives a single error at most, a miss or a false alarm, so that z is
-    at most the larger of part * scale_in and (1 - part) * scale_out.
+    times scale_in and scale_out. A canary gives at most one error, so z is at most the larger of part *
+    scale_in and (1 - part) * scale_out.
 
     Args:
       errors: The runs' errors, with the scales that make their rates unbiased.
@@ -428,6 +430,7 @@ def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: A
       stakes: (stakes,) stakes lambda.
     """
     false_positive, false_negative = errors.rates()
-    most = max(part * errors.scale_in, (1 - part) * errors.scale_out)
-    z = part * false_negative + (1 - part) * false_positive
+    part_out = 1 - part
+    most = max(part * errors.scale_in, part_out * errors.scale_out)
+    z = part * false_negative + part_out * false_positive
     return compute_log_growth(z, means, stakes, most)

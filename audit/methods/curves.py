@@ -1,9 +1,9 @@
-"""The empirical trade-off curve of a set of scores, with a band that holds everywhere at once; the area under
-the ROC curve, and single points of it.
+"""The empirical trade-off curve of a set of scores with a simultaneous band; the AUC and points of the ROC
+curve.
 
-Of n draws from a law F, F at the r-th smallest is distributed as Beta(r, n + 1 - r). At a hundred ranks it
-gets two-sided limits, each at an equal part of the error (Bonferroni). Between them F is monotone. So the
-band is as precise in the tails as in the centre.
+Of n draws from a law F, F at the r-th smallest is distributed as Beta(r, n + 1 - r). A hundred ranks get
+two-sided limits, each at an equal part of the error (Bonferroni). Between them F is monotone. So the band is
+as precise in the tails as in the centre.
 """
 
 from typing import NamedTuple
@@ -46,19 +46,18 @@ class TradeOffCurve(NamedTuple):
 
         The limits cover the whole curve with at least the probability `confidence`. False-positive rates fall
         and false-negative rates rise with the threshold. So the best test at a rate a has the lowest
-        threshold whose true false-positive rate is at most a.
+        threshold with a true false-positive rate of at most a.
 
-        The first threshold whose false-positive rate has an upper limit of at most a is surely high enough:
-        its upper false-negative limit is the upper limit at a. The last threshold whose false-positive rate
-        has a lower limit above a is surely too low: its lower false-negative limit is the lower limit at a.
+        The first threshold with an upper false-positive limit of at most a is surely high enough: its upper
+        false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
+        above a is surely too low: its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, np.float64)
-        # The index of the first threshold whose upper (lower) limit is at most the rate. Limits fall as
-        # thresholds rise; negated they ascend, as searchsorted needs them.
+        # The index of the first threshold whose limit is at most the rate. Limits fall as thresholds rise, so
+        # they are negated for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
-        # With 0.0 in front, lower[i] is that of threshold i - 1, the last that surely exceeds the rate. The
-        # limit is 0 where none surely exceeds it, and 1 where none surely keeps to it.
+        # With 0.0 in front, lower[i] is that of threshold i - 1, the last that surely exceeds the rate.
         lower = np.append(0.0, self.false_negative_limits.lower)
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[first_possible], upper[first_sure])
@@ -67,9 +66,9 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
 ) -> TradeOffCurve:
-    """Returns threshold tests' empirical trade-off curve, with limits that hold for all rates at once.
+    """Returns threshold tests' empirical trade-off curve, with limits that are valid for all rates at once.
 
-    Each world gets limits with the square root of the confidence, since the worlds are independent.
+    Each world's limits have the square root of the confidence because the worlds are independent.
 
     Args:
       scores_in: (n,) scores of runs with the canary, higher meaning in.
@@ -77,7 +76,7 @@ def trade_off_curve(
       confidence: The confidence of all limits together, at least.
 
     Raises:
-      InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
+      InputError: A bad confidence, or scores that `estimate.check_scores` rejects.
     """
     conversions.require_confidence(confidence)
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
@@ -97,29 +96,33 @@ def trade_off_curve(
 
 
 def _choose_ranks(trials: int) -> NDArray[np.int64]:
-    """Returns ranks, from 1, at evenly spaced normal quantiles, which include both ends; all of a few."""
+    """Returns ranks, from 1, at evenly spaced normal quantiles with both ends; all ranks of a few trials."""
     end = special.ndtri(0.5 / trials)
-    shares = special.ndtr(np.linspace(end, -end, min(_RANKS, trials)))
+    quantiles = np.linspace(end, -end, min(_RANKS, trials))
+    shares = special.ndtr(quantiles)
     return np.unique(np.ceil(trials * shares).astype(np.int64))
 
 
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
-    """Returns limits of a distribution function at points, from how many of its draws lie below each point.
+    """Returns limits of a distribution function at points, from the number of draws below each point.
 
-    All limits hold at once with a probability of at least 1 - error, at any number of points.
+    All limits are valid at once with a probability of at least 1 - error, at any number of points.
 
     Args:
-      counts: (k,) how many draws lie below each point.
+      counts: (k,) the number of draws below each point.
       trials: The number of independent draws.
-      error: The probability, at most, that not all limits hold.
+      error: The largest probability that some limit is not valid.
     """
     ranks = _choose_ranks(trials)
+    ranks_from_top = trials + 1 - ranks
     local = error / len(ranks) / 2
-    lower = special.betaincinv(ranks, trials + 1 - ranks, local)
-    upper = special.betaincinv(ranks, trials + 1 - ranks, 1 - local)
+    lower = special.betaincinv(ranks, ranks_from_top, local)
+    upper = special.betaincinv(ranks, ranks_from_top, 1 - local)
     # A point lies between the last rank that its count reaches and the next.
     place = np.searchsorted(ranks, np.asarray(counts), side="right")
-    return Interval(np.append(0.0, lower)[place], np.append(upper, 1.0)[place])
+    all_lower = np.append(0.0, lower)
+    all_upper = np.append(upper, 1.0)
+    return Interval(all_lower[place], all_upper[place])
 
 
 class Auc(NamedTuple):
@@ -127,7 +130,7 @@ class Auc(NamedTuple):
 
     Attributes:
       value: P(score in > score out) + P(equal) / 2 over all pairs.
-      standard_error: The standard deviation that the value has where nothing leaks.
+      standard_error: The standard deviation of the value without any leakage.
     """
 
     value: float
@@ -140,18 +143,18 @@ class Auc(NamedTuple):
 
 
 def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
-    """Returns the AUC of scores (n_in,) and (n_out,); raises InputError for scores that no estimator can use.
+    """Returns the AUC of scores (n_in,) and (n_out,); raises InputError for scores that cannot be used.
 
     The AUC is the probability that a score in exceeds a score out; a tie counts half. The standard error is
-    that of n_in + n_out independent scores of a common distribution, whatever it is, and no more with ties:
+    that of n_in + n_out independent scores of any common distribution, and an upper limit with ties:
     sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4). Unlike those of Hanley and
-    McNeil or DeLong it does not vanish where chance separates a few scores.
+    McNeil or DeLong it does not vanish if chance separates a few scores.
     """
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     n_in = len(s_in)
     n_out = len(s_out)
     ordered = np.sort(s_out)
-    looked_up = np.sort(s_in)  # of millions of scores, sorted ones are found much faster
+    looked_up = np.sort(s_in)  # sorted scores are found much faster
     below = np.searchsorted(ordered, looked_up, "left")
     below_or_equal = np.searchsorted(ordered, looked_up, "right")
     # The mean of both counts takes a tie as half a score below.
@@ -166,25 +169,24 @@ def true_positive_rate(
     """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
 
     It is the share of scores in (n_in,) above a threshold, a point of the ROC curve. The threshold is the
-    least of the scores out (n_out,) for which the share of scores out above it is at most
-    `false_positive_rate`. It is chosen on the scores that it is used on, so that the result is no bound. A
-    rate below 1 / n_out allows no false positive.
+    least of the scores out (n_out,) with at most the share `false_positive_rate` of scores out above it. It
+    is chosen on the scores that it counts, so the result is not a bound. A rate below 1 / n_out does not
+    allow a false positive.
 
     Raises:
-      InputError: A rate out of range, or scores that no estimator can use.
+      InputError: A rate out of range, or scores that cannot be used.
     """
     rate = false_positive_rate
-    require(0 <= rate < 1, f"`false_positive_rate={rate}`: give 0 to below 1")
+    require(0 <= rate < 1, f"`false_positive_rate` must be at least 0 and below 1, got {rate}")
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    # How many scores out may exceed the threshold. The factor keeps a whole number, which rounding left
-    # slightly too small, from losing 1.
+    # How many scores out may exceed the threshold. The factor corrects a whole number that was rounded down.
     allowed = int(rate * len(s_out) * (1 + 1e-12))
     threshold = np.sort(s_out)[len(s_out) - 1 - allowed]
     return float((s_in > threshold).mean())
 
 
 class Rate(NamedTuple):
-    """A share of guesses, and its 95% limits by Clopper and Pearson, as if the threshold were given."""
+    """A share of guesses, and its 95% Clopper-Pearson limits for a given threshold."""
 
     value: float
     lower: float
@@ -192,12 +194,12 @@ class Rate(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """How well an attack guesses, in plain figures.
+    """How well an attack guesses.
 
     Attributes:
-      accuracy: The share of right guesses where both worlds are equally likely.
+      accuracy: The share of right guesses if both worlds are equally likely.
       found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None with fewer than 100
-        scores out, of which 1% is not one false positive.
+        scores out.
       found_at_01_percent: The same at 0.1%; None with fewer than 1,000 scores out.
     """
 
@@ -210,54 +212,58 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
     """Returns an attack's accuracy and its true-positive rates at 1% and 0.1% false positives.
 
     The attack guesses "in" for a score above the median of both worlds' even mixture, "out" below it, and at
-    random at the median itself. None of these figures is a bound.
+    random at the median itself. These figures are not bounds.
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
 
     Raises:
-      InputError: Scores that no estimator can use.
+      InputError: Scores that cannot be used.
     """
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     middle = _find_median_of_mixture(s_in, s_out)
-    right_in = (s_in > middle).mean() + (s_in == middle).mean() / 2
-    right_out = (s_out < middle).mean() + (s_out == middle).mean() / 2
-    # Each world's limits miss with probability 2.5%, so that the averages of both hold with 95%.
+    ties_in = (s_in == middle).mean()
+    ties_out = (s_out == middle).mean()
+    right_in = (s_in > middle).mean() + ties_in / 2
+    right_out = (s_out < middle).mean() + ties_out / 2
+    # Limits with 97.5% in each world give averages with 95%.
     rates = (
         _limit_rate(float(right_in), len(s_in), 0.975),
         _limit_rate(float(right_out), len(s_out), 0.975),
     )
     found: list[Rate | None] = []
     for rate in (0.01, 0.001):
-        if rate * len(s_out) < 1:  # it allows no false positive
+        if rate * len(s_out) < 1:  # not even one false positive
             found.append(None)
         else:
-            found.append(_limit_rate(true_positive_rate(s_in, s_out, rate), len(s_in), 0.95))
-    return Attack(Rate(*np.mean(rates, axis=0).tolist()), *found)
+            value = true_positive_rate(s_in, s_out, rate)
+            found.append(_limit_rate(value, len(s_in), 0.95))
+    accuracy = np.mean(rates, axis=0).tolist()
+    return Attack(Rate(*accuracy), *found)
 
 
 def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
-    """Returns the median of all scores, where the scores of each world weigh a half together.
+    """Returns the median of all scores, with equal weight for both worlds.
 
-    Where exactly half of the weight lies below a gap between scores, it is the middle of the gap.
+    If exactly half of the weight is below a gap between scores, it is the middle of the gap.
 
     Args:
       s_in: (n,) scores.
       s_out: (m,) scores.
     """
     scores = np.concatenate([s_in, s_out])
-    weights = np.repeat([len(s_out), len(s_in)], [len(s_in), len(s_out)])
-    # The median from below and from above: they differ where exactly half of the weight lies below a gap.
+    n_in = len(s_in)
+    n_out = len(s_out)
+    weights = np.repeat([n_out, n_in], [n_in, n_out])
+    # The median from below and from above, which differ at a gap.
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
     high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")
-    return float(low / 2 + high / 2)  # the sum of both might be too large for a float
+    return float(low / 2 + high / 2)  # the sum might overflow
 
 
 def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
-    """Returns a share of right guesses with its two-sided Clopper-Pearson limits.
-
-    A guess at a tie counts as half right, so that the number of right guesses is rounded for the limits.
-    """
-    limits = intervals.clopper_pearson(round(value * guesses), guesses, confidence)
+    """Returns a share of right guesses with two-sided Clopper-Pearson limits; a tie counts as half right."""
+    right = round(value * guesses)
+    limits = intervals.clopper_pearson(right, guesses, confidence)
     return Rate(value, float(limits.lower), float(limits.upper))

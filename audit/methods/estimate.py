@@ -1,22 +1,22 @@
-"""Scores in, scores out -> a Bound with what it assumes, or an Estimate with why it is no bound.
+"""Scores in, scores out -> a Bound with its assumption, or an Estimate with a caveat.
 
-Three estimators, from what the paper prints to what needs no assumption. Each takes the scores of
-independent runs with the canary (in) and without (out), higher meaning "in":
+Three estimators, from the paper's own to one without assumptions. Each takes the scores of independent runs
+with the canary (in) and without (out). Higher scores mean "in":
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
-                     truth in up to 15% of audits where 5% is claimed, and more with more (Errata H10);
-    if_gaussian      the threshold's rank from a twentieth, one exact test on the rest (`exact`).
-    assumption_free  likewise from an eighth, against the trade-off function of (epsilon, delta)-DP itself.
+                     truth in up to 15% of audits instead of 5%, and more with more scores (Errata H10)
+    if_gaussian      the threshold's rank from a twentieth, one exact test on the rest (`exact`)
+    assumption_free  likewise from an eighth, against the trade-off function of (epsilon, delta)-DP itself
 
-The first two give mu; their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
+The first two give mu. Their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
 
-A bound is a function of the two sets of scores, and of their ranks alone: neither the order of rows nor an
-increasing map of all scores changes it. One split into pilot and rest would leave the threshold to chance.
-So 21 splits are drawn, by a hash of the ranks, and the bound is the median of their bounds, each at 11/21 of
-the error. Where the median is above the truth, 11 of 21 tests reject a true hypothesis at once, which by
-Markov's inequality has at most the probability `error`, however the splits depend on each other (Meinshausen,
-Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
+A bound depends only on the ranks of the two sets of scores: the order of rows and increasing maps of all
+scores do not change it. A single split into pilot and rest would make the threshold random. So 21 splits are
+drawn, by a hash of the ranks, and the bound is the median of their bounds, each at 11/21 of the error. If the
+median is above the truth, 11 of 21 tests reject a true hypothesis at once. By Markov's inequality the
+probability of this is at most `error`, for any dependence between the splits (Meinshausen, Meier and
+Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ Worlds = tuple[Array, Array]
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_LEAST_PILOT = 20  # scores of a world, where half of them are not fewer
+_MIN_PILOT = 20  # scores of a world, where half of them are not fewer
 _SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # of the splits: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
@@ -62,11 +62,11 @@ class _Counted:
     Attributes:
       method: The name of its method.
       epsilon: The value at delta.
-      mu: The mu that epsilon follows from; None where the method gives epsilon directly.
-      delta, confidence: The levels it was computed for.
-      threshold: The threshold on the scores; None where the method has none.
+      mu: The mu that implies epsilon; None if the method gives epsilon directly.
+      delta, confidence: The levels.
+      threshold: The threshold on the scores; None if the method does not use one.
       false_positives, false_negatives: The errors at the threshold.
-      n_in, n_out: The numbers of scores that were counted.
+      n_in, n_out: The numbers of counted scores.
     """
 
     method: str
@@ -86,11 +86,11 @@ class Bound(_Counted):
     """A lower bound at a confidence.
 
     Attributes:
-      assumes: What it assumes.
-      holds: False where the scores refute what it assumes; the bound then proves nothing.
-      counted: What was counted, in words, where that is not the errors at a threshold.
-      false_positive_rate: The exact rate at the threshold, where a law gives it and no count does.
-      path: (R,) the bound after each run, where it is valid after any number of runs; else empty.
+      assumes: Its assumption.
+      holds: False if the scores refute the assumption; the bound then proves nothing.
+      counted: A description of the counts, if these are not the errors at a threshold.
+      false_positive_rate: The exact rate at the threshold, if a law gives it instead of a count.
+      path: (R,) the bound after each run, if it is valid after any number of runs; else empty.
     """
 
     assumes: Assumption
@@ -102,18 +102,18 @@ class Bound(_Counted):
 
 @dataclasses.dataclass(frozen=True)
 class Estimate(_Counted):
-    """A value that is no confidence bound; no verdict rests on it.
+    """A value that is not a confidence bound and never decides a verdict.
 
     Attributes:
-      confidence: The level that its formula uses, at which it does not hold.
-      caveat: Why it is no bound.
-      standard_error: The standard error of epsilon, if canaries are independent; NaN where there is none.
-      noise_floor: What the method shows where nothing leaks; NOT_SIMULATED for most methods.
+      confidence: The level in its formula, at which it is not valid.
+      caveat: Why it is not a bound.
+      standard_error: The standard error of epsilon, if canaries are independent; otherwise NaN.
+      noise_floor: The values without any leakage; NOT_SIMULATED for most methods.
     """
 
     caveat: str
     standard_error: float = math.nan
-    false_positive_rate: ClassVar[None] = None  # as of a bound that counts it: never known exactly
+    false_positive_rate: ClassVar[None] = None  # never known exactly
     noise_floor: NoiseFloor = NOT_SIMULATED
 
 
@@ -142,7 +142,7 @@ def findings(
 def in_sample(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> Estimate:
-    """Returns the estimate of the hidden-state paper (Algorithm 4), which is no confidence bound.
+    """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
     At each midpoint between neighbouring scores as a threshold, both error rates get two-sided
     Clopper-Pearson limits, and mu is that of the Gaussian curve through the upper limits. The estimate is the
@@ -183,8 +183,7 @@ def if_gaussian(
 
     The scores are split 21 times, at random, into a pilot and the rest. The pilot, a twentieth of each world
     (at least 20 scores, but at most half), chooses the threshold's rank. The rest's errors are tested. The
-    bound is the median over the splits, reported with the threshold and the errors of the split that gives
-    it.
+    bound is the median over the splits, with the threshold and the errors of the split that gives it.
 
     Args:
       scores_in: (n,) scores of runs with the canary, higher meaning in.
@@ -203,7 +202,7 @@ def assumption_free(
 ) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It holds whatever the trade-off curve. With n scores a world it is at most about log(n / 2). Scores are
+    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). Scores are
     split and tested as by `if_gaussian`, with an eighth of each world in the pilot.
     """
     conversions.require_levels(delta, confidence)
@@ -213,11 +212,11 @@ def assumption_free(
 
 
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
-    """Returns the largest parameter of a family, mu or epsilon, that so many scores in and out can prove.
+    """Returns the largest parameter of a family, mu or epsilon, that this number of scores can prove.
 
-    It is that of scores without an error, at a threshold that is the first of its world: a higher rank has
-    errors of its own. Scores that separate the worlds perfectly may prove less, since the pilot, which does
-    not see how wide the gap is, may choose a higher rank for them or the other world.
+    This needs scores without errors at a threshold that is the first of its world: a higher rank has errors
+    of its own. Even perfectly separated scores may prove less because the pilot may choose a higher rank or
+    the other world.
     """
     conversions.require_confidence(confidence)
     rest_in = n_in - _find_pilot_size(n_in, family)
@@ -225,8 +224,10 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     parameters = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
         # All splits are alike.
-        tests = [exact.Counts(1, scores=scores, errors=0, trials=trials)] * _SPLITS
-        parameters.append(exact.lower_bound(family, tests, _REJECTING, 1 - confidence)[0])
+        perfect = exact.Counts(1, scores=scores, errors=0, trials=trials)
+        tests = [perfect] * _SPLITS
+        bound, _ = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
+        parameters.append(bound)
     return max(parameters)
 
 
@@ -265,20 +266,20 @@ METHODS = {
 
 
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns a caller's scores as flat float64 arrays (in, out), all finite.
+    """Returns a user's scores as flat float64 arrays (in, out), all finite.
 
-    Infinite scores become numbers beyond all finite scores. NaN, the score of a run that failed, becomes a
-    number below all others, in either world. Finite scores stay as they are.
+    Infinite scores become numbers beyond all finite scores. NaN, the score of a failed run, becomes a number
+    below all others, in either world. Finite scores do not change.
 
     Raises:
-      InputError: Scores that no estimator can use: an array that is not flat, an empty world, scores that are
-        all equal, or too many runs that failed.
+      InputError: An array that is not flat, an empty world, scores that are all equal, or too many failed
+        runs.
     """
     arrays = []
     for name, scores in (("in", scores_in), ("out", scores_out)):
         array = floats(f"the {name} scores", scores)
         require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
-        require(array.size, f"there are no {name} scores: both worlds need runs")
+        require(array.size, f"there are no {name} scores: give runs of both worlds")
         arrays.append(array)
     pooled = np.concatenate(arrays)  # NaN is the score of a run that failed
     require_few_failed("scores", int(np.isnan(pooled).sum()), pooled.size)
@@ -290,36 +291,36 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
     """Returns the size of a pilot: a share of the scores, but at least 20 and at most half of them."""
     share = _PILOT_IF_GAUSSIAN if family is exact.GAUSSIAN else _PILOT
-    return min(max(round(share * scores), _LEAST_PILOT), scores // 2)
+    return min(max(round(share * scores), _MIN_PILOT), scores // 2)
 
 
 def _test_splits(
     scores_in: ArrayLike, scores_out: ArrayLike, family: exact.Family, confidence: float
 ) -> tuple[float, tuple[float, int, int, int, int]]:
-    """Returns (the bound on the parameter, what the split that decides it counted).
+    """Returns (the bound on the parameter, the counts of the split that decides it).
 
-    The latter is the threshold, false positives, false negatives, and the numbers of scores in and out.
+    The counts are the threshold, false positives, false negatives, and the numbers of scores in and out.
 
-    The scores are split 21 times, at random, into a pilot and the rest. The pilot chooses the rank of a
-    threshold, and the rest's errors at that threshold are tested. The bound is the median of the splits'
-    bounds. Each split is tested at 11/21 of the error. The median exceeds the truth only if 11 tests reject
-    a true hypothesis at once, which by Markov's inequality has at most the probability of the error.
+    The scores are split 21 times into a pilot and the rest. The pilot chooses the rank of a threshold, and
+    the rest's errors at that threshold are tested at 11/21 of the error. The bound is the median of the
+    splits' bounds; the module's docstring explains why it is valid.
 
     Args:
       scores_in: (n,) scores of runs with the canary.
       scores_out: (m,) scores of runs without it.
-      family: The trade-off functions that are tested.
+      family: The trade-off functions to test.
       confidence: The confidence of the bound.
     """
     worlds = check_scores(scores_in, scores_out)
     sizes = [len(world) for world in worlds]
     values, places = np.unique(np.concatenate(worlds), return_inverse=True)
-    # Places among the distinct scores stand for them: neither the order of runs nor the scores' unit matters.
-    ordered = [np.sort(world) for world in np.split(places.astype(np.int64), [sizes[0]])]
+    # Places among the distinct scores replace them, so the order of runs and the scores' unit do not matter.
+    worlds_of_places = np.split(places.astype(np.int64), [sizes[0]])
+    ordered = [np.sort(world) for world in worlds_of_places]
     counts = [np.bincount(world, minlength=len(values)) for world in ordered]
     has_ties = len(values) < sum(sizes)
-    tests = []  # for each split, what the exact test is given
-    results = []  # for each split, what is reported if it decides
+    tests = []  # the input of each split's exact test
+    results = []  # each split's report if it decides
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         # A random part below 1 puts equal scores in random order.
@@ -336,27 +337,30 @@ def _test_splits(
             n_out,
             family.parameter,
             (1 - confidence) * _REJECTING / _SPLITS,  # the level of each split's test
-            # Under a Gaussian curve scores are normal, up to an increasing map. Else they may be anything.
+            # Under a Gaussian curve scores are normal, up to an increasing map.
             any_shape=family is not exact.GAUSSIAN,
         )
-        # The threshold is itself a score of the rest, of the chosen rank r in its world, from the end where
-        # that world's errors lie. The r - 1 scores before it are these errors. The test is of the errors of
-        # the other world. For the highest scores out, all are negated, and the worlds change places.
+        # The threshold is itself a score of the rest, with the chosen rank r from the end of its world's
+        # errors. The r - 1 scores before it are these errors. The test is of the errors of the other world.
+        # For the highest scores out, all are negated, and the worlds change places.
         near = rest_in
         other = rest_out
         if not chosen.is_in:
             near = -rest_out[::-1]
             other = -rest_in[::-1]
         place = near[chosen.rank - 1]
-        errors = [len(other) - int(np.searchsorted(other, place)), chosen.rank - 1]
-        tests.append(exact.Counts(chosen.rank, len(near), errors[0], len(other)))
+        not_above = int(np.searchsorted(other, place))
+        errors = len(other) - not_above
+        tests.append(exact.Counts(chosen.rank, len(near), errors, len(other)))
+        false_positives = errors
+        false_negatives = chosen.rank - 1
         if not chosen.is_in:
-            errors.reverse()
-        # Without its random part the place is the index of a distinct score.
-        threshold = float(values[int(abs(place))])
-        results.append((threshold, errors[0], errors[1], n_in, n_out))
+            false_positives = chosen.rank - 1
+            false_negatives = errors
+        threshold = float(values[int(abs(place))])  # without the random part
+        results.append((threshold, false_positives, false_negatives, n_in, n_out))
 
-    # `exact.lower_bound` is given the whole error, and takes 11/21 of it for each test, as above.
+    # `exact.lower_bound` takes the whole error, and uses 11/21 of it for each test.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     return parameter, results[deciding]
 

@@ -1,42 +1,41 @@
-"""The exact null: a lower bound on epsilon from runs whose canaries are uniform directions, all of them in.
+"""The exact null: a lower bound on epsilon from runs with uniform directions as canaries, all inserted.
 
-A canary's direction v is uniform on the sphere of R^d, drawn afresh for every run and canary. Whatever vector
-u is computed from the released model without v, in the world without v the cosine of u and v exceeds t with a
-probability a(t) that is known exactly, however small (`cosine_law`). DP holds for each fixed v; averaged over
-v, at every threshold t,
+A canary's direction v is uniform on the sphere of R^d and drawn afresh for every run and canary. In the world
+without v, the released model does not depend on v. So the cosine of v with any vector u that is computed from
+the model exceeds t with a probability a(t) that is known exactly (`cosine_law`). DP is valid for each fixed
+v. On average over v, at every threshold t,
 
     P_in(cosine > t) <= e^epsilon a(t) + delta,
 
-so that only runs with the canary are needed, and only true positives are counted. With K canaries in, the
-neighbour of canary j is the training run with the other K - 1, and the inequality holds for the mean over j
-too: h_i(t), the share of run i's cosines above t, has a mean of at most m(t) = e^epsilon a(t) + delta given
-the runs before it, however the canaries of a run depend on each other.
+so only runs with the canary are needed, and only true positives are counted. With K canaries, the neighbour
+of canary j is the run with the other K - 1, and the inequality is valid for the mean over j: h_i(t), the
+share of run i's cosines above t, has a mean of at most m(t) = e^epsilon a(t) + delta given earlier runs. The
+canaries of a run may depend on each other in any way.
 
-A gambler against epsilon may bet the share c of his capital on h(t) in every run, or bet on a ramp: for
-f(x) = 1 + sum_t b_t 1{x > t} with any b >= 0, the mean of f over a run's cosines is on average at most
-1 + sum_t b_t m(t). After n runs he has
+A gambler against epsilon bets the share c of the capital on h(t) in every run, or bets on a ramp: for f(x) =
+1 + sum_t b_t 1{x > t} with b >= 0, the mean of f over a run's cosines is on average at most 1 + sum_t b_t
+m(t). After n runs the capital is
 
     prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)),
 
-nonnegative supermartingales from 1 if epsilon is true. So is a mixture of such bets with fixed shares, and by
-Ville's inequality it ever reaches 1 / error with probability at most `error`: the bound holds at all numbers
-of runs at once, wherever the audit stops. It is the least epsilon of a grid that was never refuted, less a
+which are nonnegative supermartingales from 1 if epsilon is true. So is a mixture of such bets with fixed
+shares. By Ville's inequality it ever reaches 1 / error with probability at most `error`, so the bound is
+valid wherever the audit stops. The bound is the least epsilon of a grid that was never refuted, minus one
 step.
 
-"Ever" is along the order in which runs were begun. Rows of a file come in any order, even sorted, and the
-largest capital along a sorted file proves nothing. The capital after all rows is a product, the same
-in every order: where the order is not vouched for, that alone decides.
+"Ever" means in the order of runs. Rows of a file may come in any order, even sorted, and
+the largest capital along a sorted file proves nothing. The capital after all rows is the same in every order.
+If the order is unknown, only that capital counts.
 
-Thresholds lie on the scale of Student's T, x. Ramps are likelihood ratios of N(nu, 1) and N(0, 1) over
-e^epsilon, cut at 1 and at 20, which is what grows fastest where canaries shift cosines by nu. In the first
-run a part of the capital is bet whole on the mean of likely thresholds, as Markov's inequality does, and goes
-on in the mixture with what it won; where the order is not vouched for, only if there is no other run.
+Thresholds are on the scale of Student's T. Ramps are likelihood ratios of N(nu, 1) to N(0, 1) over e^epsilon,
+clipped to [1, 20]. These grow fastest if canaries shift cosines by nu. In the first run, a part of the
+capital is staked entirely on the mean of likely thresholds, as in Markov's inequality, and its winnings join
+the mixture. If the order is unknown, this happens only for a single run.
 
-One run alone pays the logarithm of the number of thresholds. Where a cosine uses nothing of other canaries'
-directions (`plain`: no leave-one-out), half of the first run's canaries chooses a threshold for the other
-half: given the former, the law of each of the latter is what it was. As P_in(t chosen, hit) <= e^epsilon
-P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at most, the share of hits over max(e^epsilon a(t) /
-(1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
+A single run pays the logarithm of the number of thresholds. If a cosine does not use other canaries'
+directions (`plain`: no leave-one-out), half of the first run's canaries choose a threshold for the other
+half. Since P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta,
+the share of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
 """
 
 import dataclasses
@@ -62,48 +61,52 @@ Array = NDArray[np.float64]
 
 EXACT_NULL = FRESH_DIRECTIONS.free
 EXACT_NULL_GDP = "exact_null_gdp"
-LAW_LEVEL = 1e-6  # below it canaries that are out refute the law
+LAW_LEVEL = 1e-6  # a smaller p-value of left-out canaries refutes the law
 
-# Thresholds on the scale of Student's T: a quarter apart where the usual claims put scores, 1 apart beyond,
-# where only training runs that leak far more have any.
-STUDENT = np.concatenate([np.arange(0.5, 9.51, 0.25), np.arange(10.0, 41.0)])
+# Thresholds on the scale of Student's T: dense at the scores of usual claims, sparse beyond.
+_NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
+_FAR_STUDENT = np.arange(10.0, 41.0)
+STUDENT = np.concatenate([_NEAR_STUDENT, _FAR_STUDENT])
 _FAR = 10.0  # thresholds from there on
 _FAR_SHARE = 0.05  # of the capital, on those
-# c, the shares of a component's capital that it stakes on each run. The best c falls with the number of runs
-# and rises with the share of cosines that exceed the threshold, so that they spread evenly in logarithms, and
-# half of the capital is on the largest three: a few runs decide most audits.
-BETS = np.concatenate([np.geomspace(3e-4, 0.9, 12), [0.97, 0.995]])
-_BET_SHARES = np.concatenate([np.full(11, 0.5 / 11), [0.1, 0.1, 0.3]])
-# nu of the ramps, in deviations of a cosine: from a leak that hardly shows to one far beyond usual claims.
+# c, the share of a component's capital that is staked on each run. The best c depends on the number of runs
+# and on the share of cosines above the threshold, so stakes are geometric. Half of the capital is on the
+# largest three because a few runs decide most audits.
+_SMALL_BETS = np.geomspace(3e-4, 0.9, 12)
+BETS = np.concatenate([_SMALL_BETS, [0.97, 0.995]])
+_SMALL_SHARES = np.full(11, 0.5 / 11)
+_BET_SHARES = np.concatenate([_SMALL_SHARES, [0.1, 0.1, 0.3]])
+# nu of the ramps, in standard deviations of a cosine.
 _SHIFTS = np.geomspace(0.5, 12.0, 24)
-_RAMPS_TOP = 20.0  # where ramps are cut: 20 times the stake refutes at confidence 0.95
+_RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
-_LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds whose mean is bet whole on the first run
-# Canaries that choose a threshold for others: the least that show where most of them lie.
-_LEAST_PILOT = 20
-_CHOSEN_SHARE = 0.8  # of what is bet whole, on the chosen threshold; the rest on the likely ones
-_ETA = 0.1  # of the module's docstring: the share of m that is delta's
+_LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds of the first run's bet
+# Canaries that choose a threshold for the others.
+_MIN_PILOT = 20
+_CHOSEN_SHARE = 0.8  # of the first run's bet, on the chosen threshold
+_ETA = 0.1  # the share of m for delta; see the module's docstring
 
 _STEP = 2.0**-6  # of epsilon
 _TINY = 1e-300
-_LARGEST_LOG = 700.0  # exp of more overflows
+_MAX_LOG = 700.0  # exp of more overflows
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
-    """Returns the log of the probability that a canary's cosine exceeds each level if the canary is out.
+    """Returns the log probability that the cosine of a left-out canary exceeds each level.
 
-    If the score is a rank among M fresh draws (`design.draws`), the probability is rounded down to a multiple
-    of 1 / (M + 1), but is at least 1 / (M + 1): ranks have no other probabilities.
+    For ranks among M fresh draws (`design.draws`), the probability is rounded down to a multiple of 1 / (M +
+    1), but is at least 1 / (M + 1): ranks do not have other probabilities.
 
     Args:
       design: The design, with its dimension and number of fresh draws.
-      levels: Cosines, any shape, which the result has.
+      levels: Cosines of any shape. The result has the same shape.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
         return log_rates
-    ranks = np.maximum(np.floor(np.exp(log_rates) * (design.draws + 1)), 1)
-    return np.asarray(np.log(ranks / (design.draws + 1)))
+    places = design.draws + 1
+    ranks = np.floor(np.exp(log_rates) * places)
+    return np.asarray(np.log(np.maximum(ranks, 1) / places))
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
@@ -117,25 +120,26 @@ class DirectionsMethod(Method):
     """A method for fresh directions.
 
     Attributes:
-      compute: Maps (design, delta, confidence) to the method's bound.
+      compute: Maps (design, delta, confidence) to a bound.
     """
 
     compute: Callable[[Fresh, float, float], Bound]
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound on epsilon of the method "exact_null", from a design's cosines.
+    """Returns the bound on epsilon of the method "exact_null".
 
-    A gambler bets against each epsilon, run by run, that more cosines exceed thresholds than (epsilon, delta)
-    allows. Capital of 1 / (1 - confidence) refutes the epsilon, and the bound is the largest that is refuted.
-    Only canaries that are in are bet on; runs without any are skipped, but some run must have one.
+    A gambler bets against each epsilon, run by run, that more cosines exceed thresholds than (epsilon,
+    delta)-DP allows. A capital of 1 / (1 - confidence) refutes the epsilon, and the bound is the largest
+    refuted epsilon. Only inserted canaries count. Runs without any are skipped, but at least one run must
+    have one.
 
-    Where rows are in the order in which runs were begun, the bound holds after each run, and the last is
-    returned. Otherwise only the capital after all runs decides, and `path` is empty.
+    If rows are in start order, the bound is valid after each run, and the last value
+    is returned. Otherwise only the capital after all runs counts, and `path` is empty.
 
-    The reported threshold has most of the capital at the end. Of a single run it is the threshold that half
-    of the canaries chose, if they chose one. Where canaries that are out refute the law of cosines, epsilon
-    is 0 and the bound is marked as not holding.
+    The reported threshold has most of the capital at the end. For a single run, it is the threshold that half
+    of the canaries chose, if they chose one. If left-out canaries refute the law of cosines, epsilon is 0 and
+    `holds` is False.
 
     Args:
       design: The cosines, or ranks stored as cosines.
@@ -151,11 +155,14 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         epsilon = float(path[-1])
     else:
         path = np.zeros(0)
-        epsilon = max(capital.find_first_unrefuted(len(runs), 0, target) - 1, 0) * _STEP
+        steps = capital.find_first_unrefuted(len(runs), 0, target)
+        epsilon = max(steps - 1, 0) * _STEP
     threshold = capital.start.level
     if len(runs) > 1 or threshold is None:
-        on_thresholds = capital.compute_log(len(runs), epsilon)[: STUDENT.size * BETS.size]
-        by_level = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
+        shape = (STUDENT.size, BETS.size)
+        log_capital = capital.compute_log(len(runs), epsilon)
+        on_thresholds = log_capital[: STUDENT.size * BETS.size].reshape(shape)
+        by_level = special.logsumexp(on_thresholds, axis=1)
         threshold = float(cosine_of(STUDENT[by_level.argmax()], design.dimension))
     holds = has_law(design)
     return Bound(
@@ -174,10 +181,10 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    Nothing is assumed of the law of scores that are in. Epsilon is what a mu-GDP guarantee would state at
-    delta; it does not bound the epsilon of another trade-off curve. Where canaries that are out refute the
-    exact law, mu and epsilon are 0 and the bound is marked as not holding. The reported threshold is that on
-    which most of the capital is, in the test of this mu.
+    It makes no assumption about the law of inserted scores. Epsilon is the value that a mu-GDP guarantee
+    implies at delta. It does not bound the epsilon of other trade-off curves. If left-out canaries refute the
+    exact law, mu and epsilon are 0 and `holds` is False. The reported threshold has most of the capital in
+    the test of this mu.
 
     Args:
       design: The cosines, or ranks stored as cosines.
@@ -188,7 +195,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     counted = count_exceedances(design)
     holds = has_law(design)
     mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
-    path = np.zeros(0)  # empty where the order is not vouched for
+    path = np.zeros(0)  # empty if the order is unknown
     if holds and counted.in_order:
         path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
     place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
@@ -213,16 +220,19 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 def _count_hits(design: Fresh, threshold: float) -> dict[str, Any]:
     """Returns the fields of a bound that count canaries above a threshold, a cosine.
 
-    Of ranks among M fresh draws the threshold is shown as the largest rank that counts as above it: its rate
-    times M + 1. Low ranks stand for high cosines.
+    For ranks among M fresh draws, the threshold is shown as the largest rank that counts as above it: its
+    rate times M + 1. Low ranks correspond to high cosines.
     """
     present = design.cosines[design.presence]
-    rate = float(np.exp(compute_log_rates(design, threshold)))
-    shown = float(np.rint(rate * (design.draws + 1))) if design.draws else threshold
+    cosine = threshold
+    rate = float(np.exp(compute_log_rates(design, cosine)))
+    if design.draws:
+        threshold = float(np.rint(rate * (design.draws + 1)))
+    misses = np.count_nonzero(present <= cosine)
     return {
-        "threshold": shown,
-        "false_positives": 0,  # none are counted: their rate is known exactly
-        "false_negatives": int(np.count_nonzero(present <= threshold)),
+        "threshold": threshold,
+        "false_positives": 0,  # their rate is known exactly
+        "false_negatives": int(misses),
         "n_in": len(present),
         "n_out": int((~design.presence).sum()),
         "false_positive_rate": rate,
@@ -230,9 +240,9 @@ def _count_hits(design: Fresh, threshold: float) -> dict[str, Any]:
 
 
 def has_law(design: Fresh) -> bool:
-    """Returns False where canaries that are out refute the exact law, at LAW_LEVEL; True without any.
+    """Returns False if left-out canaries refute the exact law at LAW_LEVEL; True if there are none.
 
-    The law is that of their cosines or, if there are fresh draws, that of their ranks among the draws.
+    The law is that of their cosines or, if there are fresh draws, of their ranks among the draws.
     """
     if not design.is_out().any():
         return True
@@ -242,15 +252,15 @@ def has_law(design: Fresh) -> bool:
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test whether cosines of canaries that are out have their law in R^d.
+    """Returns the p-value of a test that cosines of left-out canaries have their law in R^d.
 
-    That is the law of the cosine between a fixed and a uniform direction. The cosines, (n,) or (R, K), must
-    be independent. It is enough that each belongs to a direction of its own, and that the vectors on the
-    other side depend on none of these directions. They are mapped to normal deviates of the same probability
+    It is the law of the cosine between a fixed and a uniform direction. The cosines, (n,) or (R, K), must be
+    independent. This is the case if each has its own direction and the vectors on the other side depend on
+    none of these directions. Cosines are mapped to normal deviates of the same probability
     (`gaussians.measure_normality`).
 
-    At LAW_LEVEL the test detects in 9 of 10 audits that `dimension` is too large or too small: by a factor of
-    1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
+    At LAW_LEVEL the test detects a wrong `dimension` in 9 of 10 audits if it is off by a factor of 1.2 with
+    2,600 cosines, of 1.5 with 520, and of 2 with 210.
     """
     values = np.ravel(cosines)
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
@@ -259,9 +269,9 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 
 
 def count_exceedances(design: Fresh) -> Exceedances:
-    """Returns which share of each run's canaries exceeds each threshold of `claimed_curve`.
+    """Returns the share of each run's inserted canaries above each threshold of `claimed_curve`.
 
-    Only canaries that are in count; runs without any are skipped.
+    Runs without inserted canaries are skipped.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])
@@ -272,34 +282,33 @@ def count_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Returns the summary of a design's scores for simulations, on the scale of Student's T.
 
-    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. Only canaries that are in count. A
-    failed run has the cosine -1, whose T would drown the mean of all scores: it is raised to -10, below all
-    thresholds.
+    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. Only inserted canaries count. A failed
+    run has the cosine -1. Its T is raised to -10, below all thresholds, because it would dominate the mean of
+    all scores.
     """
     runs = []
     for run in _select_present(design):
-        student = run * np.sqrt((design.dimension - 1) / np.maximum(1 - run * run, _TINY))
+        remainder = np.maximum(1 - run * run, _TINY)
+        student = run * np.sqrt((design.dimension - 1) / remainder)
         runs.append(np.maximum(student, -_FAR))
     return summarise_scores(runs)
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
-    """Returns values (R,) after each of a design's runs, from those after each run that has a canary in.
+    """Returns values (R,) after each of a design's runs, from those after each run with an inserted canary.
 
-    A run without any canary in tells nothing, and leaves the value as it is: 0 before the first with any.
+    A run without inserted canaries keeps the earlier value, which is 0 at the start.
 
     Args:
-      design: The design, whose runs are in the order in which they were begun.
-      values: (P,), values after each of the P runs that have a canary in.
+      design: The design, with runs in start order.
+      values: (P,), values after each of the P runs with an inserted canary.
     """
-    return np.append(0.0, values)[np.cumsum(design.presence.any(axis=1))]
+    num_present = np.cumsum(design.presence.any(axis=1))
+    return np.append(0.0, values)[num_present]
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the cosines of each run's canaries that are in, an array (K,) for each run that has any.
-
-    Raises InputError where no run has any, as a single run of a few canaries may.
-    """
+    """Returns the cosines (K,) of inserted canaries of each run with any; raises InputError without any."""
     present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
     runs = [run for run in present if len(run)]
     require(runs, "no canary is in: train more runs")
@@ -307,10 +316,9 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns what the bound assumes: nothing where this tool drew the canaries and trained all runs.
+    """Returns what the bound assumes: empty if this tool drew the canaries and trained all runs.
 
-    If the design was given by a user, the bound assumes that canaries were drawn as the user says. If several
-    runs are declared to be in order, it assumes that order too.
+    For user data, the bound assumes that canaries were drawn as stated and, if declared, the order of runs.
     """
     if not design.given:
         return _OWN_RANKS if design.draws else _OWN
@@ -371,14 +379,14 @@ METHODS = {
 
 
 class Start(NamedTuple):
-    """How the capital begins, and what is bet on the first run.
+    """The initial capital, and the bet on the first run.
 
     Attributes:
-      ramps: The share of the capital that is on ramps; the rest is on thresholds.
-      whole: The share of each component's capital that is bet whole on the first run.
-      won: Maps epsilon to what a capital of 1 becomes that is bet whole on the first run.
-      level: The cosine chosen as the threshold of that bet by half of the run's canaries; None where it bets
-        only on likely thresholds.
+      ramps: The share of the capital on ramps; the rest is on thresholds.
+      whole: The share of each component's capital that is staked entirely on the first run.
+      won: Maps epsilon to the result of a capital of 1 that is staked entirely on the first run.
+      level: The cosine that half of the run's canaries chose as the threshold of that bet; None if it uses
+        only likely thresholds.
     """
 
     ramps: float
@@ -390,9 +398,8 @@ class Start(NamedTuple):
 class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon.
 
-    There is a component for each pair of a threshold and one of BETS, and one for each ramp: those of the
-    first threshold, those of the second, ..., then the ramps, T * C + V in all. Components begin with shares
-    of the capital of 1.
+    It has a component for each pair of a threshold and one of BETS (grouped by threshold), then one for each
+    ramp: T * C + V in all. Components start with shares of a capital of 1.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -402,40 +409,44 @@ class Capital:
         self._delta = delta
         self._log_rates = compute_log_rates(design, levels)
         self._shares = np.stack([_compute_shares(run, levels) for run in runs])  # (R, T)
-        # Runs with few canaries have few distinct rows of shares: each is computed once.
+        # Runs with few canaries have few distinct rows of shares. Each is computed once.
         self._rows, self._places = np.unique(self._shares, axis=0, return_inverse=True)
 
         is_near = STUDENT < _FAR
         near_share = (1 - _FAR_SHARE) / is_near.sum()
         threshold_shares = np.where(is_near, near_share, _FAR_SHARE / (~is_near).sum())
-        on_thresholds = (1 - self.start.ramps) * threshold_shares[:, None] * _BET_SHARES
-        on_ramps = np.full(len(_SHIFTS), self.start.ramps / len(_SHIFTS))
+        ramps = self.start.ramps
+        on_thresholds = (1 - ramps) * threshold_shares[:, None] * _BET_SHARES
+        on_ramps = np.full(len(_SHIFTS), ramps / len(_SHIFTS))
         self.log_shares = np.log(np.append(on_thresholds, on_ramps))
 
     def log_factors(self, shares: Array, epsilon: float) -> Array:
-        """Returns the log of the factors (n, T * C + V) by which runs multiply the components' capital.
+        """Returns the log factors (n, T * C + V) by which runs multiply the components' capital.
 
-        With h(t) the share of a run's cosines above threshold t, and m(t) = e^epsilon a(t) + delta, it is
+        With h(t) the share of a run's cosines above threshold t, and m(t) = e^epsilon a(t) + delta, they are
 
-            1 + c (h(t) / m(t) - 1)                                      of a threshold t and a bet c
-            (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          of a ramp that rises by b_t at t.
+            1 + c (h(t) / m(t) - 1)                                      for a threshold t and a bet c
+            (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          for a ramp that rises by b_t at t.
 
-        A ramp is the likelihood ratio of N(nu, 1) to N(0, 1) over e^epsilon, cut at 1 from below and at 20
-        from above. If the mechanism is (epsilon, delta)-DP, each factor has a mean of at most 1 given the
-        runs before.
+        A ramp is the likelihood ratio of N(nu, 1) to N(0, 1) over e^epsilon, clipped to [1, 20]. If the
+        mechanism is (epsilon, delta)-DP, each factor has a mean of at most 1 given earlier runs.
 
         Args:
           shares: (n, T) h(t) of each run.
           epsilon: The epsilon that is bet against.
         """
-        # The exponent is cut where exp would overflow.
-        largest_means = np.exp(np.minimum(epsilon + self._log_rates, _LARGEST_LOG)) + self._delta
-        bets = np.log1p((shares / largest_means - 1)[..., None] * BETS)  # (n, T, C)
-        exponents = _SHIFTS[:, None] * (STUDENT - _SHIFTS[:, None] / 2) - epsilon
-        heights = np.exp(np.clip(exponents, 0.0, np.log(_RAMPS_TOP)))
-        rises = np.diff(heights, axis=1, prepend=1.0)  # b_t, (V, T)
+        # The exponent is clipped to avoid an overflow.
+        exponents = np.minimum(epsilon + self._log_rates, _MAX_LOG)
+        largest_means = np.exp(exponents) + self._delta
+        gains = shares / largest_means - 1
+        bets = np.log1p(gains[..., None] * BETS)  # (n, T, C)
+        shifts = _SHIFTS[:, None]
+        log_ratios = shifts * (STUDENT - shifts / 2)
+        log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMPS_TOP))
+        rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)  # b_t, (V, T)
+        observed = 1 + shares @ rises.T
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
-        ramps = np.log((1 + shares @ rises.T) / expected)
+        ramps = np.log(observed / expected)
         return np.hstack([bets.reshape(len(shares), STUDENT.size * BETS.size), ramps])
 
     def compute_log(self, runs: int, epsilon: float) -> Array:
@@ -448,8 +459,10 @@ class Capital:
             s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
         """
         start = self.start
-        by_components = np.log1p(-start.whole) + self.log_factors(self._shares[:1], epsilon)[0]
-        log_won = np.log(max(start.whole * start.won(epsilon), _TINY))
+        first_factors = self.log_factors(self._shares[:1], epsilon)[0]
+        by_components = np.log1p(-start.whole) + first_factors
+        won = start.whole * start.won(epsilon)
+        log_won = np.log(max(won, _TINY))
         after_first = np.logaddexp(by_components, log_won) + self.log_shares
         counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
         occur = counts > 0
@@ -457,11 +470,11 @@ class Capital:
         return np.asarray(after_first + grown)
 
     def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
-        """Returns the least k >= `steps` whose epsilon k * _STEP the capital after the first runs allows.
+        """Returns the least k >= `steps` for which the first runs do not refute the epsilon k * _STEP.
 
         Args:
           runs: The number of runs.
-          steps: The first k that is tried.
+          steps: The first k to try.
           target: The log capital that refutes.
         """
 
@@ -476,8 +489,8 @@ class Capital:
 
         if not is_refuted(steps):
             return steps
-        # The capital on thresholds falls with epsilon, which need not be so of the whole capital: after the
-        # epsilons that it refutes each multiple is tried.
+        # The capital on thresholds falls with epsilon, so bisection works. The whole capital may not fall, so
+        # the multiples after that are tried one by one.
         leap = 1
         while not is_left(steps + leap):
             leap *= 2
@@ -489,8 +502,7 @@ class Capital:
     def find_path(self, target: float) -> Array:
         """Returns the bound after each run, (R,), in multiples of _STEP.
 
-        The multiples 0, 1, 2, ... of _STEP are refuted in this order, each by the capital after some run so
-        far. The bound is the last multiple that is refuted, or 0.
+        Multiples of _STEP are refuted in ascending order. The bound is the last refuted multiple, or 0.
 
         Args:
           target: The log capital that refutes.
@@ -499,7 +511,7 @@ class Capital:
         first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
         components = self.compute_log(1, 0.0)  # against that epsilon
         for run in range(len(self._shares)):
-            if run:  # what `compute_log` would give, from the new run only
+            if run:  # update `compute_log` by the new run only
                 factors = self.log_factors(self._shares[run : run + 1], first_unrefuted * _STEP)
                 components = components + factors[0]
             if special.logsumexp(components) >= target:
@@ -516,18 +528,18 @@ def _compute_shares(run: Array, levels: Array) -> Array:
 
 
 def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
-    """Returns how the capital begins: with a special bet on the first run, which stakes a part of it.
+    """Returns the initial capital, with a special bet on the first run.
 
-    Against an epsilon the bet turns a capital of 1 into h(t) / m(t), on average over likely thresholds t.
-    h(t) is the share of the cosines above t, and m(t) = e^epsilon a(t) + delta, where a(t) is the rate at
-    which a canary that is out exceeds t. If it is unknown which of several runs was first, nothing is bet.
+    Against an epsilon, the bet turns a capital of 1 into h(t) / m(t), on average over likely thresholds t.
+    h(t) is the share of cosines above t, and m(t) = e^epsilon a(t) + delta, where a(t) is the rate at which a
+    left-out canary exceeds t. The bet is skipped if there are several runs of unknown order.
 
-    In a plain design, where no score depends on other canaries' directions, with at least 40 canaries in,
-    half of the canaries chooses a threshold for the other half. Most of the bet is then on that threshold.
-    (The module docstring proves that both bets are fair.)
+    In a plain design with at least 40 inserted canaries, half of the canaries choose a threshold for the
+    other half, and most of the bet is on that threshold. The module's docstring proves that both bets are
+    fair.
 
     Args:
-      runs: The cosines (K,) of each run's canaries that are in.
+      runs: The cosines (K,) of each run's inserted canaries.
       design: The design.
       delta: The delta of the bound.
     """
@@ -535,22 +547,22 @@ def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
     shares = _compute_shares(run, levels)
-    # A ramp gains by single far cosines, which are what few canaries show; many show shares above thresholds,
-    # and prove much by the first run.
-    has_many = design.cosines.shape[1] >= 2 * _LEAST_PILOT
+    # Ramps gain from single large cosines, which suits few canaries. Many canaries give precise shares above
+    # thresholds, and prove much in the first run.
+    has_many = design.cosines.shape[1] >= 2 * _MIN_PILOT
     ramps = 0.1 if has_many else 0.5
 
     def win_on_likely(epsilon: float) -> float:
-        """Returns what a capital of 1 becomes on the likely thresholds, against epsilon."""
-        most = np.exp(np.minimum(epsilon + log_rates, _LARGEST_LOG)) + delta
+        """Returns the result of a capital of 1 on the likely thresholds, against epsilon."""
+        most = np.exp(np.minimum(epsilon + log_rates, _MAX_LOG)) + delta
         return float(np.mean(shares / most))
 
     if not design.in_order and len(runs) > 1:
         return Start(ramps, 0.0, win_on_likely)
-    if not design.plain or len(run) < 2 * _LEAST_PILOT:
+    if not design.plain or len(run) < 2 * _MIN_PILOT:
         return Start(ramps, 0.3 if has_many else 0.1, win_on_likely)
 
-    # Half of the canaries, the pilot, chooses the threshold above which the others are counted.
+    # Half of the canaries, the pilot, choose the threshold for the others.
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
     rest = run[rest_places]
     level = _choose_threshold(run[pilot_places], len(rest), design.dimension)
@@ -558,11 +570,11 @@ def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
     share = float(np.mean(rest > level))
 
     def win_on_both(epsilon: float) -> float:
-        """Returns what a capital of 1 becomes on the chosen and the likely thresholds, against epsilon."""
-        # DP allows a share e^epsilon a(t) of hits above the chosen threshold t, and delta more over all
-        # thresholds that might be chosen. The first is at most (1 - _ETA) `most`, the second at most _ETA
-        # `most`. So the share of hits over `most` has a mean of at most 1, as a fair bet must.
-        by_epsilon = np.exp(min(epsilon + log_rate, _LARGEST_LOG))
+        """Returns the result of a capital of 1 on the chosen and the likely thresholds, against epsilon."""
+        # DP allows a share e^epsilon a(t) of hits above the chosen threshold t, plus delta over all
+        # thresholds. The first is at most (1 - _ETA) * most, the second at most _ETA * most. So the share
+        # of hits over `most` has a mean of at most 1, as required of a fair bet.
+        by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))
         most = max(by_epsilon / (1 - _ETA), delta / _ETA)
         chosen = share / most
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
@@ -571,10 +583,10 @@ def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draws a pilot of a given size from values (n,); returns (the pilot's places, the places of the rest).
+    """Draws a pilot of a given size from values (n,); returns (indices of the pilot, indices of the rest).
 
-    Files may come sorted, so that the pilot is drawn at random. The draw is seeded by the values' ranks, so
-    that the same values give the same pilot.
+    The draw is random because files may be sorted. Its seed depends on the ranks of the values, so the same
+    values give the same pilot.
     """
     ranks = np.unique(values, return_inverse=True)[1]
     rng = np.random.default_rng(hash_ranks(ranks))
@@ -585,24 +597,28 @@ def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """Returns the threshold that promises the largest epsilon if further cosines are normal like the pilot's.
 
-    It is the cosine where log(h / a) is largest: h is the share of cosines expected above it, less two
-    standard deviations, and a the rate at which canaries that are out exceed it. Tenths of 1/sqrt(d) up to
-    10/sqrt(d) are tried, then 400 cosines up to 1, each a constant factor above the last.
+    It is the cosine with the largest log(h / a): h is the expected share of cosines above it minus two
+    standard deviations, and a the rate at which left-out canaries exceed it. Candidates are tenths of
+    1/sqrt(d) up to 10/sqrt(d), then 400 cosines up to 1 in geometric steps.
 
     Args:
       pilot: The cosines of the pilot's canaries.
-      canaries: The number of further canaries, which the threshold is for.
+      canaries: The number of further canaries to be counted.
       dimension: d.
     """
-    # `units` are cosines times sqrt(d). Those of sqrt(d) or more, which no cosine below 1 has, are dropped.
-    # The last one is at least 11: they ascend from 10 even where sqrt(d) is smaller.
+    # `units` are cosines times sqrt(d). Values of sqrt(d) or more are dropped. `end` keeps the second part
+    # ascending if sqrt(d) is below 10.
     root = np.sqrt(dimension)
-    units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
+    end = max(root, 11)
+    near = np.arange(0, 100) / 10
+    far = np.geomspace(10, end, 400)
+    units = np.concatenate([near, far])
     thresholds = units[units < root] / root
     spread = max(float(pilot.std()), 1e-12)  # cosines may all be equal
     share = special.ndtr((pilot.mean() - thresholds) / spread)
-    # A few lucky canaries do not decide. Where nothing is left, the threshold is ruled out.
-    sure_share = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
+    # A few lucky canaries must not decide the choice.
+    deviation = np.sqrt(share / canaries)
+    sure_share = np.maximum(share - 2 * deviation, 0.0)
     with np.errstate(divide="ignore"):
         promised = np.log(sure_share) - cosine_law.log_sf(thresholds, dimension)
     return float(thresholds[np.argmax(promised)])

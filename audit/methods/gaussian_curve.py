@@ -1,28 +1,28 @@
-"""A test of the assumption that mu-based bounds rest on: is the trade-off curve Gaussian?
+"""A test of the assumption behind mu-based bounds: is the trade-off curve Gaussian?
 
-Null hypothesis: some increasing map of the scores, the same for both worlds, makes them normal with a common
-spread. That is what a Gaussian trade-off curve means, and it concerns only the ranks of the pooled scores.
-Alternative: any other pair of distributions. Scores are counted in cells at pooled quantiles, and the null,
-two normal laws of a common spread cut at common points, is fitted to the counts by maximum likelihood. Three
+Null hypothesis: an increasing map of the scores, common to both worlds, makes them normal with equal
+variance. This is equivalent to a Gaussian trade-off curve, and depends only on the ranks of the pooled
+scores. Alternative: any other pair of distributions. Scores are counted in cells at pooled quantiles. The
+null, two normal laws of equal variance with common cuts, is fitted to the counts by maximum likelihood. Three
 statistics measure the misfit:
 
-    cells     the likelihood ratio against any two multinomials: all that cells can show
+    cells     the likelihood ratio against any two multinomials
     spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
-    tails     Rao's score, one-sided, for a cubic term that bends the ratio towards 0: far scores say less
-              than under a Gaussian curve, so that an epsilon converted from mu exceeds the truth
+    tails     Rao's score, one-sided, for a cubic term that bends the ratio towards 0: far scores reveal less
+              than under a Gaussian curve, and an epsilon converted from mu exceeds the truth
 
-Each has its p-value from tables drawn from the fit, since chi-squared laws fail where the worlds hardly
-overlap. The test takes the least of the three over its share of the level (Bonferroni). Under a Gaussian
-curve `p_value` lies below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
+P-values come from tables drawn from the fit, because chi-squared laws fail if the worlds hardly overlap. The
+test takes the smallest p-value relative to its share of the level (Bonferroni). Under a Gaussian curve the
+p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
-A test that never fires proves nothing by not firing, so its power is reported with it: how often it would
-fire at these numbers of scores if the curve were that of Laplace, logistic or Student t noise or of a noisy
-bit, of the mu that was fitted. A bound that assumes a Gaussian curve counts only where the test does not fire
-*and* has power against all four; then it exceeds the truth in few audits of such mechanisms, whatever the
-number of scores. Where no test can tell, the report says so.
+A test that never rejects proves nothing, so we also report its power: how often it would reject, with these
+numbers of scores, curves of Laplace, logistic or Student t noise or of a noisy bit that fit the same mu. A
+bound that assumes a Gaussian curve counts only if the test does not reject *and* has power against all four.
+The bound then exceeds the truth in few audits of such mechanisms. If the test has no power, the report states
+this.
 
-All this is necessary, not sufficient: nothing seen at rates above 1/n tells what happens at delta. A small
-p-value refutes the assumption; a large p-value does not prove it.
+The test is necessary, not sufficient: rates above 1/n do not show the curve at delta. A small p-value refutes
+the assumption; a large p-value does not prove it.
 """
 
 import functools
@@ -39,32 +39,33 @@ from audit.methods import estimate
 Array = NDArray[np.float64]
 
 CURVE_LEVEL = 0.05  # a p-value below it counts as refuting the Gaussian curve
-CURVE_POWER = 0.95  # what the test must have before not firing counts for anything
-_MOST_CELLS = 16
+CURVE_POWER = 0.95  # the least power with which a failure to reject counts
+_MAX_CELLS = 16
 _SCORES_PER_CELL = 8  # at least, of the balanced pool
 _SCORING_STEPS = 8  # of Fisher scoring, from parameters near by
 _HALVINGS = 60  # to the last digit
-_MOST_MU = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
+_MAX_MU = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
 _TINY = 1e-300  # in place of 0, by which is divided
 _TABLES = 199  # drawn from the fit, and from each reference
-# Of the level, for cells, spread and tails: most for tails, where an epsilon from mu exceeds the truth.
+# Shares of the level for cells, spread and tails. Tails matter most: there an epsilon from mu is too high.
 _LEVEL_SHARES = np.array([0.2, 0.2, 0.6])
-# The reference that is hardest to tell from a Gaussian curve comes first: often it alone decides.
+# The reference that is hardest to tell from a Gaussian curve comes first.
 _REFERENCES = (
     known_laws.LAWS["logistic"],
     known_laws.LAWS["laplace"],
     known_laws.LAWS["t3"],
     known_laws.LAWS["randomized_response"],
 )
-_MOST_PARAMETER = 30.0  # of a reference
+_MAX_PARAMETER = 30.0  # of a reference
+_ROOT_2_PI = np.sqrt(2 * np.pi)
 
 
 class Fit(NamedTuple):
-    """Fits of the null hypothesis to tables: two normal laws of a common spread, cut at common points.
+    """Fits of the null hypothesis to tables: two normal laws of equal variance with common cuts.
 
     Attributes:
       mu: (...,) the distance of the two normal laws in standard deviations, from -12 to 12.
-      cuts: (..., cells - 1) the points between cells, in standard deviations from the mean of world "out".
+      cuts: (..., cells - 1) the cuts between cells, in standard deviations from the mean of world "out".
     """
 
     mu: Array
@@ -77,7 +78,7 @@ class _Null(NamedTuple):
     Attributes:
       table: (2, cells) counts, world out first.
       fit: The fit to the table.
-      drawn: (_TABLES, 3) statistics of tables drawn from the fit; (0, 3) where nothing can be tested.
+      drawn: (_TABLES, 3) statistics of tables drawn from the fit; (0, 3) if the scores cannot be tested.
     """
 
     table: Array
@@ -88,25 +89,26 @@ class _Null(NamedTuple):
 def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """Returns the p-value of a Gaussian trade-off curve between two sets of scores, (n,) in and (m,) out.
 
-    The result depends on pooled ranks only: an increasing map of the scores changes nothing but rounding.
-    With fewer than three cells, or without overlap between the worlds, nothing can be tested: it is 1 then.
+    Only pooled ranks matter: an increasing map of the scores changes the result by rounding only. The p-value
+    is 1 with fewer than three cells or if the worlds do not overlap, because no test is possible then.
 
     Raises:
-      InputError: Scores that `estimate.check_scores` refuses.
+      InputError: Scores that `estimate.check_scores` rejects.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
         return 1.0
-    return float(_compute_p_values(_compute_statistics(null.table, null.fit), null.drawn))
+    statistics = _compute_statistics(null.table, null.fit)
+    return float(_compute_p_values(statistics, null.drawn))
 
 
 def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """Returns the least power of the test `examine` against four curves that are not Gaussian.
 
-    They are the curves of Laplace, logistic and Student t noise and of a noisy bit, each with the parameter
-    at which the mu fitted to its scores is |mu| of the scores given. Power is the probability of a p-value
-    below 5% at the numbers of scores given, (n,) in and (m,) out. It is simulated, with a standard error of
-    at most 0.036, and 0.015 near 95%. It is 0 where nothing can be tested.
+    They are the curves of Laplace, logistic and Student t noise and of a noisy bit. Each has the parameter
+    whose scores fit the same |mu|. Power is the probability of a p-value below 5% with these numbers of
+    scores, (n,) in and (m,) out. It is simulated with a standard error of at most 0.036, and 0.015 near 95%.
+    It is 0 if no test is possible.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -117,15 +119,17 @@ def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 def _fit_null(scores_in: ArrayLike, scores_out: ArrayLike) -> _Null:
     """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
 
-    Nothing is drawn where nothing can be tested. With two cells the fit has as many parameters, a cut and mu,
-    as the table has free shares. Without overlap mu is infinite: it is finite if each world has scores in a
-    higher cell than some of the other world's.
+    Statistics are drawn only if a test is possible. With two cells the fit has as many parameters as the
+    table. Without overlap mu is infinite. It is finite if each world has scores in a higher cell than some of
+    the other world's.
     """
     table = count_in_cells(*estimate.check_scores(scores_in, scores_out))
     fit = fit_tables(table)
     cells_out = np.flatnonzero(table[0])
     cells_in = np.flatnonzero(table[1])
-    has_overlap = cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0]
+    out_reaches_in = cells_out[-1] > cells_in[0]
+    in_reaches_out = cells_in[-1] > cells_out[0]
+    has_overlap = out_reaches_in and in_reaches_out
     drawn = np.empty((0, 3))
     if table.shape[1] >= 3 and has_overlap:
         shares = _expand(fit)[1]
@@ -134,38 +138,45 @@ def _fit_null(scores_in: ArrayLike, scores_out: ArrayLike) -> _Null:
 
 
 def _compute_drawn(sizes: Array, shares: Array, near: Fit) -> Array:
-    """Draws multinomial tables by a fixed seed, and returns their statistics (_TABLES, 3).
+    """Draws multinomial tables with a fixed seed, and returns their statistics (_TABLES, 3).
 
     Args:
       sizes: (2,) the number of scores of each world.
       shares: (2, cells) the probability of each cell.
-      near: The fit at which those to the tables start.
+      near: The fit from which the fits to the drawn tables start.
     """
     rng = np.random.default_rng(0)
     worlds = []
     for size, probabilities in zip(sizes, shares, strict=True):
-        worlds.append(rng.multinomial(int(size), probabilities / probabilities.sum(), _TABLES))
+        normalized = probabilities / probabilities.sum()
+        worlds.append(rng.multinomial(int(size), normalized, _TABLES))
     tables = np.stack(worlds, 1).astype(np.float64)
-    start = Fit(np.full(_TABLES, near.mu), np.tile(near.cuts, (_TABLES, 1)))
-    return _compute_statistics(tables, fit_tables(tables, start))
+    mus = np.full(_TABLES, near.mu)
+    cuts = np.tile(near.cuts, (_TABLES, 1))
+    fits = fit_tables(tables, Fit(mus, cuts))
+    return _compute_statistics(tables, fits)
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
     """Returns the three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
 
-    They are called cells, spread and tails: the likelihood ratio, and Rao's scores for a quadratic and for a
-    cubic term. Spread is two-sided, so it is squared.
+    They are called cells, spread and tails: the likelihood ratio, and Rao's scores for a quadratic and a
+    cubic term. Spread is squared because it is two-sided.
     """
-    spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
-    return np.stack([compute_likelihood_ratio(tables, fits), spread**2, tails], -1)
+    cells = compute_likelihood_ratio(tables, fits)
+    rao_scores = compute_rao_scores(tables, fits)
+    spread = rao_scores[..., 0]
+    tails = rao_scores[..., 1]
+    return np.stack([cells, spread**2, tails], -1)
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     """Returns the test's p-values (...,) from the statistics cells, spread and tails, by Bonferroni.
 
     A statistic's p-value is the tail of a smooth law with the mean and variance of the drawn statistics: a
-    gamma law for cells and spread, which are about chi-squared, a normal law for tails. Where r > 0 of the n
-    drawn statistics reach the observed one, it is at least (r + 1) / (n + 1), which needs no smooth law.
+    gamma law for cells and spread, which are about chi-squared, and a normal law for tails. If r > 0 of the n
+    drawn statistics reach the observed one, the p-value is at least (r + 1) / (n + 1), which does not need a
+    smooth law.
 
     Args:
       statistics: (..., 3) observed statistics.
@@ -173,48 +184,57 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
-    # Columns 0 and 1 are cells and spread, column 2 is tails. A gamma law of mean m and variance v has shape
-    # m^2 / v and rate m / v.
-    smooth = special.gammaincc(mean**2 / variance, np.maximum(statistics, 0) * mean / variance)
+    # Columns 0 and 1 are cells and spread, with a gamma law. Column 2 is tails, with a normal law.
+    rate = mean / variance
+    shape = mean * rate
+    smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
     # At least 1: tables of few scores vary too little around their own fit.
     deviation = max(np.sqrt(variance[2]), 1.0)
-    smooth[..., 2] = special.ndtr((mean[2] - statistics[..., 2]) / deviation)
+    excess = statistics[..., 2] - mean[2]
+    smooth[..., 2] = special.ndtr(-excess / deviation)
 
     reaching = (drawn >= statistics[..., None, :]).sum(-2)
-    # Where none reaches it, the smooth law decides.
-    share = np.where(reaching, (reaching + 1) / (len(drawn) + 1), 0.0)
-    p_values = np.maximum(smooth, share)
-    return np.asarray(np.minimum((p_values / _LEVEL_SHARES).min(-1), 1.0))
+    empirical = (reaching + 1) / (len(drawn) + 1)
+    p_values = np.maximum(smooth, np.where(reaching, empirical, 0.0))
+    corrected = p_values / _LEVEL_SHARES
+    return np.asarray(np.minimum(corrected.min(-1), 1.0))
 
 
 def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test fires, with a p-value below CURVE_LEVEL, on scores of a reference law.
+    """Returns how often the test rejects, with a p-value below CURVE_LEVEL, scores of a reference law.
 
-    There are as many scores as in the null's table. The law's parameter is that at which |mu| of the null is
-    the mu that is fitted to the law's scores.
+    The number of scores is that of the null's table. The law's parameter is the one whose scores fit |mu| of
+    the null.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     parameters, mus = _tabulate_fitted_mus(law, cells)
-    parameter = float(np.interp(abs(float(null.fit.mu)), mus, parameters))
+    null_mu = abs(float(null.fit.mu))
+    parameter = float(np.interp(null_mu, mus, parameters))
     shares = _compute_reference_shares(KnownLaw(law, parameter), cells)
-    # The table of mean counts, whose fit is near those of all tables.
-    statistics = _compute_drawn(sizes, shares, fit_tables(shares * sizes[:, None]))
-    return float((_compute_p_values(statistics, null.drawn) < CURVE_LEVEL).mean())
+    # The fit to the table of mean counts is near the fits to all tables.
+    mean_counts = shares * sizes[:, None]
+    statistics = _compute_drawn(sizes, shares, fit_tables(mean_counts))
+    p_values = _compute_p_values(statistics, null.drawn)
+    return float((p_values < CURVE_LEVEL).mean())
 
 
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(law: ScoreFamily, cells: int) -> tuple[Array, Array]:
     """Returns (48 parameters of a law, the mu fitted to infinitely many scores at each), both ascending."""
-    parameters = np.geomspace(0.01, _MOST_PARAMETER, 48)
-    tables = [_compute_reference_shares(KnownLaw(law, float(one)), cells) for one in parameters]
-    return parameters, np.maximum.accumulate(fit_tables(np.array(tables)).mu)
+    parameters = np.geomspace(0.01, _MAX_PARAMETER, 48)
+    tables = []
+    for parameter in parameters:
+        reference = KnownLaw(law, float(parameter))
+        tables.append(_compute_reference_shares(reference, cells))
+    fits = fit_tables(np.array(tables))
+    return parameters, np.maximum.accumulate(fits.mu)
 
 
 def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
     """Returns the probabilities (2, cells) of cells under a pair of score laws, world out first.
 
-    Cells are cut at the quantiles of scores of which half are in and half out.
+    Cuts are the quantiles of the even mixture of both worlds.
     """
     cuts = reference.quantiles(np.arange(1, cells) / cells)
     shares = []
@@ -224,47 +244,53 @@ def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
     return np.array(shares)
 
 
-# Tables hold counts (2, cells), the world "out" first. `count_in_cells` gives a single table; the
+# Tables contain counts (2, cells), the world "out" first. `count_in_cells` gives a single table; the
 # functions after it take batches of them (..., 2, cells).
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     """Counts scores (n,) in and (m,) out in cells, and returns a table (2, cells) with world out first.
 
-    Cells hold about equal shares of the scores, where each world weighs a half. There are 2 to 16 cells, so
-    many that twice the number of the smaller world's scores is at least 8 for each cell. Equal scores share a
-    cell.
+    Cells contain about equal shares of the scores, with equal weight for both worlds. There are 2 to 16
+    cells, limited by a mean of 8 scores per cell if both worlds had the size of the smaller. Equal scores
+    share a cell.
     """
-    values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
+    pooled = np.concatenate([scores_out, scores_in])
+    values, ranks = np.unique(pooled, return_inverse=True)
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
-    shares = (counts / counts.sum(1, keepdims=True)).mean(0).cumsum()
-    # The distinct scores divide the interval from 0 to 1 by their shares. Each lies in the cell in which the
-    # middle of its part lies.
-    middles = shares - np.diff(shares, prepend=0.0) / 2
+    sizes = counts.sum(1, keepdims=True)
+    shares = (counts / sizes).mean(0)
+    # The distinct scores divide the interval from 0 to 1 by their shares. The middle of a score's part
+    # decides its cell.
+    ends = shares.cumsum()
+    middles = ends - np.diff(ends, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
-    cells = np.clip(2 * smaller_world // _SCORES_PER_CELL, 2, _MOST_CELLS)
+    cells = np.clip(2 * smaller_world // _SCORES_PER_CELL, 2, _MAX_CELLS)
     _, cell = np.unique(np.floor(middles * cells), return_inverse=True)  # without empty cells
     return np.array([np.bincount(cell, world) for world in counts])
 
 
 def approximate_fit(table: Array) -> Fit:
-    """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, where `fit_tables` can start.
+    """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, as a start for `fit_tables`.
 
-    At each cut mu is estimated by the distance of both worlds' normal quantiles, and these estimates are
-    averaged over cuts. Each cut is then placed where the mixture of N(0, 1) and N(mu, 1) has the pooled share
-    of scores below it.
+    Each cut gives an estimate of mu, the distance of both worlds' normal quantiles. The estimates are
+    averaged. Then each cut is placed where the mixture of N(0, 1) and N(mu, 1) has the pooled share of scores
+    below it.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
     # Half a score more below and above each cut keeps the quantiles finite.
-    z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
-    # The variance of a normal quantile z is about share (1 - share) / density^2, over the number of scores:
-    # the density, which varies most, is all that cuts are weighed by.
-    variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
-    mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
+    quantiles = special.ndtri((below + 0.5) / (sizes + 1))
+    z_out = quantiles[..., 0, :]
+    z_in = quantiles[..., 1, :]
+    # The variance of a normal quantile z is about share (1 - share) / (n density^2). Cuts are weighted by the
+    # density, which varies most.
+    variances = np.exp(z_out**2) + np.exp(z_in**2)
+    distances = z_out - z_in
+    mu = np.average(distances, -1, 1 / variances, keepdims=True)
     # Beyond these limits the worlds do not overlap, and any larger mu would fit as well.
-    mu = np.clip(mu, -_MOST_MU, _MOST_MU)
+    mu = np.clip(mu, -_MAX_MU, _MAX_MU)
 
     pooled = below.sum(-2) / sizes.sum(-2)
     share_in = sizes[..., 1, :] / sizes.sum(-2)
@@ -272,45 +298,52 @@ def approximate_fit(table: Array) -> Fit:
     high = -low
     for _ in range(_HALVINGS):
         cuts = (low + high) / 2
-        too_low = share_in * special.ndtr(cuts - mu) + (1 - share_in) * special.ndtr(cuts) < pooled
+        below_in = special.ndtr(cuts - mu)
+        below_out = special.ndtr(cuts)
+        too_low = share_in * below_in + (1 - share_in) * below_out < pooled
         low = np.where(too_low, cuts, low)
         high = np.where(too_low, high, cuts)
     return Fit(mu[..., 0], (low + high) / 2)
 
 
 def _expand(fit: Fit) -> tuple[Array, Array, Array, Array]:
-    """Returns what follows from a fit, with world out, N(0, 1), first and world in, N(mu, 1), second.
+    """Returns the values that follow from a fit, world out, N(0, 1), first, and world in, N(mu, 1), second.
 
     Returns:
-      edges (..., 2, cells + 1), the ends of cells in deviations from each world's own mean, of which the
-      outer ones are infinite; shares (..., 2, cells), the probabilities of cells, above 0; density
-      (..., 2, cells + 1), the normal density at the edges; and the derivatives (..., 2, cells, cells) of
-      shares by the fit's parameters, the cells - 1 cuts and then mu.
+      edges (..., 2, cells + 1), the ends of cells in deviations from each world's mean, infinite at both
+      ends; shares (..., 2, cells), the probabilities of cells, above 0; density (..., 2, cells + 1), the
+      normal density at the edges; and the derivatives (..., 2, cells, cells) of shares by the fit's
+      parameters, the cells - 1 cuts and then mu.
     """
     infinity = np.full((*fit.mu.shape, 1), np.inf)
-    of_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
-    edges = np.stack([of_out, of_out - fit.mu[..., None]], -2)
+    edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
+    edges_in = edges_out - fit.mu[..., None]
+    edges = np.stack([edges_out, edges_in], -2)
     shares = np.maximum(conversions.mass_between(edges), _TINY)
-    density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
+    density = np.exp(-0.5 * edges**2) / _ROOT_2_PI
     # How the edges move with each parameter: a cut moves its own edge, mu all edges of the world in.
     cells = shares.shape[-1]
     moves = np.zeros((2, cells + 1, cells))
     moves[:, 1:-1, :-1] = np.eye(cells - 1)
     moves[1, :, -1] = -1.0
-    return edges, shares, density, np.diff(density[..., None] * moves, axis=-2)
+    jacobian = np.diff(density[..., None] * moves, axis=-2)
+    return edges, shares, density, jacobian
 
 
 def _compute_information(jacobian: Array, weights: Array) -> Array:
-    """Returns Fisher's information J' diag(weights) J, (..., p, p), with a ridge that keeps it invertible.
+    """Returns Fisher's information J' diag(weights) J, (..., p, p), with a ridge that makes it invertible.
 
     Args:
       jacobian: J, (..., 2, cells, p) the derivatives of cell shares by p parameters.
       weights: (..., 2, cells) each world's number of scores over the cell's share.
     """
-    flat = jacobian.reshape((*jacobian.shape[:-3], -1, jacobian.shape[-1]))
-    weighted = weights.reshape(flat.shape[:-1])[..., None] * flat
+    parameters = jacobian.shape[-1]
+    shape = (*jacobian.shape[:-3], -1, parameters)
+    flat = jacobian.reshape(shape)
+    flat_weights = weights.reshape(flat.shape[:-1])
+    weighted = flat_weights[..., None] * flat
     information: Array = np.swapaxes(flat, -1, -2) @ weighted
-    return information + 1e-9 * np.eye(flat.shape[-1])
+    return information + 1e-9 * np.eye(parameters)
 
 
 def fit_tables(table: Array, near: Fit | None = None) -> Fit:
@@ -334,23 +367,26 @@ def fit_tables(table: Array, near: Fit | None = None) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step (..., cells): the changes of the cells - 1 cuts, then that of mu.
 
-    The step is scaled down so that it closes at most 0.7 of any gap between cuts, and moves no parameter by
-    more than 1. (Cuts stay in order with any share below 1 in place of 0.7.) The size of mu is cut at 12,
-    beyond which the worlds do not overlap and any larger mu would fit as well.
+    The step is scaled to close at most 0.7 of any gap between cuts, which keeps cuts in order, and to move
+    each parameter by at most 1. |mu| is limited to 12: beyond it, the worlds do not overlap and any larger mu
+    would fit as well.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
-    ratios = np.where(closing > 0, 0.7 * gaps / np.maximum(closing, _TINY), 1.0)
+    allowed = 0.7 * gaps / np.maximum(closing, _TINY)
+    ratios = np.where(closing > 0, allowed, 1.0)
     largest = np.maximum(np.abs(step).max(-1), 1)
     scale = np.minimum(ratios.min(-1, initial=1.0), 1 / largest)
-    mu = np.clip(fit.mu + scale * step[..., -1], -_MOST_MU, _MOST_MU)
-    return Fit(mu, fit.cuts + scale[..., None] * step[..., :-1])
+    scaled_step = scale[..., None] * step
+    mu = np.clip(fit.mu + scaled_step[..., -1], -_MAX_MU, _MAX_MU)
+    cuts = fit.cuts + scaled_step[..., :-1]
+    return Fit(mu, cuts)
 
 
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial laws.
 
-    It is 2 sum n log(n / e) over both worlds' cells, with the counts n and the counts e that the fit expects.
+    It is 2 sum n log(n / e) over both worlds' cells, with the counts n and the expected counts e of the fit.
 
     Args:
       table: (..., 2, cells) counts, world out first.
@@ -359,20 +395,20 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     expected = table.sum(-1, keepdims=True) * _expand(fit)[1]
     # Empty cells contribute 0: xlogy(0, y) is 0 for y > 0. Rounding may leave the sum below 0.
     terms = special.xlogy(table, np.maximum(table, 1) / expected)
-    return np.asarray(np.maximum(2 * terms.sum((-1, -2)), 0.0))
+    statistic = 2 * terms.sum((-1, -2))
+    return np.asarray(np.maximum(statistic, 0.0))
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for two more terms in the log-likelihood ratio of the worlds.
 
-    The first term is quadratic. The second is cubic, with the sign opposite to that of mu: it bends the ratio
-    towards 0, so that far scores say less than under a Gaussian curve.
+    The first term is quadratic. The second is cubic, with the opposite sign of mu: it bends the ratio towards
+    0, as if far scores revealed less than under a Gaussian curve.
 
-    A term f tilts the fitted law of world "in" by exp(c f), and leaves that of world "out" as it is; the fit
-    is c = 0. Its statistic is the derivative of the log likelihood by c at c = 0, divided by the standard
-    deviation that the derivative has when cuts and mu are fitted. (Rao's score test with nuisance
-    parameters.) Both statistics are about standard normal where the fit holds and cells contain many scores
-    of both worlds.
+    A term f tilts the fitted law of world "in" by exp(c f); the fit is c = 0. The statistic is the derivative
+    of the log likelihood by c at c = 0, divided by its standard deviation when cuts and mu are fitted (Rao's
+    score test with nuisance parameters). Both statistics are about standard normal under the null if cells
+    contain many scores of both worlds.
 
     Args:
       table: (..., 2, cells) counts, world out first.
@@ -382,16 +418,18 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     inverse_variances = table.sum(-1, keepdims=True) / shares
 
     # The terms f at each cell's mean score under the even mixture of both fitted laws, (..., cells, 2). The
-    # integral of a standard normal score over a cell is the density at its lower end less that at its upper
+    # integral of a standard normal score over a cell is the density at its lower end minus that at its upper
     # end. Scores are measured from the middle between both means, where the log-likelihood ratio is 0.
     moments = density[..., :-1] - density[..., 1:]
-    moments[..., 1, :] += (edges[..., 0, 1] - edges[..., 1, 1])[..., None] * shares[..., 1, :]
-    centres = moments.sum(-2) / shares.sum(-2) - fit.mu[..., None] / 2
+    shift = edges[..., 0, 1] - edges[..., 1, 1]
+    moments[..., 1, :] += shift[..., None] * shares[..., 1, :]
+    middle = fit.mu[..., None] / 2
+    centres = moments.sum(-2) / shares.sum(-2) - middle
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([centres**2, direction * centres**3], -1)
 
-    # Derivatives of shares by c, (..., 2, cells, 2): a tilt changes only those of world "in", by the share
-    # times f less the mean of f, so that their sum stays 1.
+    # Derivatives of shares by c, (..., 2, cells, 2): a tilt changes only world "in", by the share times f
+    # minus the mean of f.
     shares_in = shares[..., 1, :, None]
     means = (shares_in * terms).sum(-2, keepdims=True)
     derivatives = np.zeros((*shares.shape, 2))
@@ -400,13 +438,14 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     # The log likelihood is sum counts * log(shares). In the products w is the world, c the cell, q a term,
     # and p, in the last of them, a parameter of the fit.
     score = np.einsum("...wcq,...wc->...q", derivatives, table / shares)
-    # The variance of the score: the information of c, less what it shares with that of the cuts and mu.
+    # The variance of the score is the information of c minus the part shared with the cuts and mu.
     information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
     shared_information = np.einsum(
         "...wcp,...wc,...wcq->...pq", jacobian, inverse_variances, derivatives, optimize=True
     )
     fit_information = _compute_information(jacobian, inverse_variances)
-    explained = (shared_information * np.linalg.solve(fit_information, shared_information)).sum(-2)
+    coefficients = np.linalg.solve(fit_information, shared_information)
+    explained = (shared_information * coefficients).sum(-2)
     # Rounding may leave the difference below 0.
     remaining = np.maximum(information - explained, 1e-9 * information)
     return np.asarray(score / np.sqrt(np.maximum(remaining, _TINY)))

@@ -3,25 +3,25 @@
     lidp_wilson_L       epsilon from two intervals for exchangeable bits of order L = 1, 2, 4, with both
                         directions of the inequality (LiDP paper, Sections 4 and 5): asymptotic, as published
     lidp_bernstein_L    the same with finite-sample intervals
-    lifted              epsilon by betting on the per-run averages: finite-sample, assumes nothing
+    lifted              epsilon by betting on per-run averages: finite-sample, without assumptions
     lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
 
-`canaries` explains why average error rates obey the trade-off inequality, `betting` how they are tested. The
-threshold and the bets are chosen on a pilot: runs that are not counted. A hash of the set of runs decides
-which runs these are, and the threshold is a score of the pilot, chosen by ranks. Therefore a bound does not
-change with the order of the runs, the order of the canaries in a run, or an increasing map of all scores.
+`canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how we test it.
+The threshold and the bets are chosen on a pilot: runs that are not counted, drawn by a hash of the set of
+runs. The threshold is a score of the pilot, chosen by ranks. So a bound does not change with the order of
+runs, the order of canaries in a run, or an increasing map of all scores.
 
-Exchangeable bits (LiDP paper, Section 4 and Appendix): a run gives K bits x_1..x_K, of which only the sum S
-matters. Let m_l = C(S, l) / C(K, l), the share of l-tuples whose bits are all 1, and mu_l = E m_l. The mean
-of m_l over n runs estimates mu_l, and two random l-subsets share i canaries with probability h_l(i), so that
+Exchangeable bits (LiDP paper, Section 4 and Appendix): a run gives K bits x_1..x_K, and only their sum S
+matters. Let m_l = C(S, l) / C(K, l), the share of l-tuples of ones, and mu_l = E m_l. The mean of m_l over n
+runs estimates mu_l, and two random l-subsets share i canaries with probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 
 A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
-bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1: each variance is bounded in terms of
-upper limits of the higher moments and of the unknown moment itself. There are L such limits, and each gets an
-L-th of the error. The authors' code has a wrong term at order 4 (mu_4 minus the square of the bound on mu_3);
-here it follows from the identity (Errata L1 in experiments/lidp/README.md).
+bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1: each variance is bounded by upper
+limits of the higher moments and the unknown moment itself. There are L such limits, and each gets an L-th of
+the error. The authors' code has a wrong term at order 4 (mu_4 minus the square of the bound on mu_3). Here it
+follows from the identity (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -78,9 +78,9 @@ class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
-      family: Maps delta to the family of trade-off functions that the threshold is chosen for.
-      prove: Maps (error counts, delta, confidence) to epsilon and the mu that it follows from, else None.
-      canaries: The least number of canaries per run that the method needs.
+      family: Maps delta to the family of trade-off functions used to choose the threshold.
+      prove: Maps (error counts, delta, confidence) to epsilon and its mu, or None without a mu.
+      canaries: The least number of canaries per run.
     """
 
     family: Callable[[float], Family]
@@ -94,18 +94,17 @@ class CanaryMethod(Method):
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
-    """Chooses a threshold on a pilot of the runs; counts its errors in the pilot and in the other runs.
+    """Chooses a threshold on a pilot of the runs, and counts its errors in the pilot and in the other runs.
 
-    A canary whose score is above the threshold is guessed to be in.
+    A canary is guessed to be in if its score is above the threshold.
 
     Args:
       design: The scores.
-      family: The trade-off functions for whose parameter the threshold is chosen.
+      family: The threshold is chosen for the parameter of these trade-off functions.
       error: The error of the bound that will be computed.
     """
     pilot, other_runs = design.split()
-    # The choice needs only the numbers of the other runs and of their canaries. These are the same at
-    # any threshold, such as 0.
+    # The choice needs only the numbers of runs and canaries, which are the same at any threshold.
     sizes = other_runs.errors(0.0)
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), other_runs.errors(threshold))
@@ -119,7 +118,7 @@ def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
     """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
-    Whatever the curve, no guarantee of mu-GDP holds with a smaller mu. The epsilon is a lower bound only if
+    For any curve, every guarantee of mu-GDP with a smaller mu is false. The epsilon is a lower bound only if
     the trade-off curve of the error rates, averaged over canaries and runs, is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
@@ -131,7 +130,7 @@ def _prove_lidp(
 ) -> Proven:
     """Returns the epsilon of the trade-off curve through both rates' upper limits, at least 0.
 
-    Each error rate has an upper confidence limit, at half of the bound's error. They use moments of a run's
+    Each error rate has an upper confidence limit at half of the bound's error. It uses moments of a run's
     errors up to an order, a power of two, and an interval: `wilson` or `bernstein` (Pillutla et al., 2023).
     """
     error = (1 - confidence) / 2  # of each limit
@@ -146,14 +145,13 @@ def _prove_lidp(
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1].
 
-    They enclose the means x that a one-sided normal test at level `error` does not reject, those with
-    (x - mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 - error. They are asymptotic in
-    n.
+    They enclose the means x that a one-sided normal test at level `error` does not reject, those with (x -
+    mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 - error. They are asymptotic in n.
 
     Args:
       mean: The average of the values.
       n: The number of values.
-      error: The probability with which each of the limits may miss.
+      error: The error probability of each limit.
       variance: An upper bound on the variance of a value.
     """
     z = float(-special.ndtri(error))
@@ -170,22 +168,24 @@ def bernstein(
 ) -> Limits:
     """Returns limits (lower, upper) of the mean of n values in [0, 1] by Bernstein's inequality.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error). They
+    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error), and
     are valid for every n.
 
     Args:
       mean: The average of the values.
       n: The number of values.
-      error: The probability with which each of the limits may miss, at most.
+      error: The largest error probability of each limit.
       variance: An upper bound on the variance of a value.
     """
     log_per_value = np.log(1 / error) / n  # L / n
     shift = 2 * log_per_value / 3
     largest_width = np.sqrt(log_per_value / 2)  # the variance is at most 1/4, and at least 0
-    low, _ = _solve(mean - shift, 2 * log_per_value, variance)
-    _, high = _solve(mean + shift, 2 * log_per_value, variance)
-    lower = np.clip(low, mean - shift - largest_width, mean - shift)
-    upper = np.clip(high, mean + shift, mean + shift + largest_width)
+    lower_mean = mean - shift
+    upper_mean = mean + shift
+    low, _ = _solve(lower_mean, 2 * log_per_value, variance)
+    _, high = _solve(upper_mean, 2 * log_per_value, variance)
+    lower = np.clip(low, lower_mean - largest_width, lower_mean)
+    upper = np.clip(high, upper_mean, upper_mean + largest_width)
     return float(np.clip(lower, 0, 1)), float(np.clip(upper, 0, 1))
 
 
@@ -195,38 +195,36 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
     # Rounding, or a variance bound below 0, can make the discriminant negative. It then counts as 0.
-    root = np.sqrt(max(b * b - 4 * a * c, 0.0))
+    discriminant = b * b - 4 * a * c
+    root = np.sqrt(max(discriminant, 0.0))
     return (b - root) / (2 * a), (b + root) / (2 * a)
 
 
 def exchangeable_limits(
     sums: Array, canaries: int, order: int, error: float, interval: Interval
 ) -> Limits:
-    """Returns confidence limits of the mean mu_1 of K exchangeable bits, from their sums in n runs.
+    """Returns confidence limits (lower, upper) of the mean mu_1 of K exchangeable bits, from their sums in n
+    runs.
 
     mu_j is the probability that j random bits of a run are all 1. An interval for mu_j needs a bound on the
     variance of its estimate, which follows from upper limits of mu_(j + 1), ..., mu_(2 j). So limits are
-    computed from the highest moment down. For moments above order / 2 the variance is bounded as that of a
-    bit.
+    computed from the highest moment down. Above order / 2, the variance is bounded as for a bit.
 
     Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
 
     Args:
       sums: (n,) the sum of each run's bits.
       canaries: K, at least `order`.
-      order: The highest moment that is estimated, a power of two.
-      error: The probability with which each of the limits may miss, as far as the interval holds.
+      order: The highest moment to estimate, a power of two.
+      error: The error probability of each limit.
       interval: `wilson` or `bernstein`.
 
-    Returns:
-      (lower, upper)
-
     Raises:
-      InputError: An order that is no power of two or above K.
+      InputError: An order that is not a power of two or above K.
     """
-    # A power of two, and no other number, shares no bit with the number before it.
-    require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
-    few = f"order {order} needs {order} canaries a run, here are {canaries}"
+    # Only a power of two does not share any bit with the number before it.
+    require(order >= 1 and order & (order - 1) == 0, f"`order` must be a power of two, got {order}")
+    few = f"order {order} needs {order} canaries per run, got {canaries}"
     require(order <= canaries, few)
     means = moments(sums, canaries, order)
     # Limits of mu_j, by j, each at an equal part of the error.
@@ -242,8 +240,8 @@ def exchangeable_limits(
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
     """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order of the bits of a run.
 
-    mu_l is the probability that l bits, drawn at random from the K bits of a run, are all 1. Its estimate is
-    the mean over runs of C(S, l) / C(K, l), the share of a run's l-tuples whose bits are all 1.
+    mu_l is the probability that l random bits of a run are all 1. Its estimate is the mean over runs of C(S,
+    l) / C(K, l), the share of a run's l-tuples of ones.
 
     Args:
       sums: S, (n,) the sum of each run's bits.
@@ -252,16 +250,18 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     """
     # From l to l + 1, C(S, l) / C(K, l) is multiplied by (S - l) / (K - l), or 0 with fewer ones.
     taken = np.arange(order)
-    factors = np.maximum(sums[:, None] - taken, 0) / (canaries - taken)
-    return [1.0, *np.cumprod(factors, axis=1).mean(axis=0).tolist()]
+    ones_left = np.maximum(sums[:, None] - taken, 0)
+    factors = ones_left / (canaries - taken)
+    shares = np.cumprod(factors, axis=1)
+    return [1.0, *shares.mean(axis=0).tolist()]
 
 
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
     """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of mu_j.
 
-    Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the probability that two random sets of j
-    canaries share i, a hypergeometric law (LiDP paper, Appendix). Sets that coincide (i = j) give the linear
-    term. The others give the constant, with each moment replaced by its upper limit.
+    Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the hypergeometric probability that two
+    random sets of j canaries share i (LiDP paper, Appendix). Identical sets (i = j) give the linear term. The
+    others give the constant, with each moment replaced by its upper limit.
 
     Args:
       j: The order of the moment.
@@ -271,8 +271,9 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
     shared = np.arange(j + 1)
     subsets = special.comb(j, shared) * special.comb(canaries - j, j - shared)
     overlaps = subsets / special.comb(canaries, j)
-    moments_of_others = np.array([limits[2 * j - i][1] for i in range(j)])
-    return VarianceBound(float(overlaps[j]), float(overlaps[:j] @ moments_of_others))
+    upper_limits = np.array([limits[2 * j - i][1] for i in range(j)])
+    constant = overlaps[:j] @ upper_limits
+    return VarianceBound(float(overlaps[j]), float(constant))
 
 
 METHODS: dict[str, CanaryMethod] = {}
@@ -346,22 +347,22 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _conclude(
     method: CanaryMethod, design: Design, counted: Counted, delta: float, confidence: float
 ) -> Bound:
-    """Returns the record of a method's bound, widened where the coins are a caller's, which may be unfair.
+    """Returns the record of a method's bound, widened if the user's coins may be unfair.
 
-    Confidence limits of the probability that a canary is in then raise the error rates of the counted runs,
-    and use up a part of the error. The pilot's rates stay as they are: the limits depend on the coins of the
-    counted runs too, and these must not change what the pilot chose.
+    Widening raises the error rates of the counted runs by confidence limits of the probability that a canary
+    is in, and uses a part of the error. The pilot's rates stay the same: the limits depend on the coins of
+    the counted runs, which must not affect the pilot's choice.
     """
     errors = counted.rest
     widened, error = design.widen(errors, 1 - confidence)
     assumes = method.assumes
-    # Runs out are neighbours of the runs in only if they hold the other K - 1 canaries, which no score shows.
+    # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries. Scores do not show
+    # this.
     if assumes == NOTHING and not errors.paired and errors.canaries_in > 1:
         assumes = OTHERS_IN
     if assumes == NOTHING and widened is not errors:
         assumes = COINS
-    # With coins, a guess on each canary counts for both worlds, with a scale of 2: half of all canaries are
-    # in.
+    # With coins, a guess on each canary counts for both worlds, with a scale of 2.
     guesses_in, guesses_out = errors.guesses()
     return Bound(
         method.name,
@@ -381,14 +382,14 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
     Error rates at each score of the pilot are estimated from normal distributions, from the pilot's counts,
-    and from counts raised by their error (`thresholds.Candidates`); each predicts a parameter. The usual
-    choice is the best score by normal distributions or, where these predict nothing, the score with the
-    smallest sum of both rates. It is overruled if the raised counts at another score predict more than the
-    plain counts do at the usual score: the largest of many predictions may be large by chance.
+    and from counts raised by their error (`thresholds.Candidates`). Each estimate predicts a parameter. The
+    usual choice is the best score by normal distributions or, if these predict 0, the score with the smallest
+    sum of both rates. Another score replaces it if its raised counts predict more than the plain counts do at
+    the usual score: the largest of many predictions may be large by chance.
 
     Args:
       pilot: The scores of the pilot's runs.
-      sizes: The numbers of runs and canaries that will be counted; its errors do not matter.
+      sizes: The numbers of runs and canaries to be counted; its errors do not matter.
       family: The trade-off functions.
       error: The error of the bound.
     """
@@ -396,16 +397,18 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     guesses_in, guesses_out = sizes.guesses()
 
     def raise_rates(rates: Array, scale: float, guesses: int, runs: int) -> Array:
-        """Returns approximate upper confidence limits (T,) of rates, which a test cannot exclude.
+        """Returns approximate upper confidence limits (T,) of rates.
 
-        About guesses / scale of the guesses are on canaries of the world whose errors are counted. A mean
-        over these has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2 variance)) bounds the
-        probability that it is off by x. Rare runs may fail in every guess: a share log(1 / error) / runs of
-        them is not seen with about the probability `error`.
+        About guesses / scale of the guesses are on canaries of the world with these errors. A mean over these
+        has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2 variance)) bounds the probability that
+        it is off by x. Rare runs may fail in every guess: a share log(1 / error) / runs of them stays unseen
+        with about the probability `error`.
         """
-        error_of_guesses = np.sqrt(2 * log_inverse_error * scale * rates * (1 - rates) / guesses)
+        variances = scale * rates * (1 - rates) / guesses
+        error_of_guesses = np.sqrt(2 * log_inverse_error * variances)
         error_of_runs = scale * log_inverse_error / runs
-        return np.asarray(np.minimum(rates + error_of_guesses + error_of_runs, 1.0))
+        raised = rates + error_of_guesses + error_of_runs
+        return np.asarray(np.minimum(raised, 1.0))
 
     def predict(rates_out: Array, rates_in: Array) -> Array:
         """Returns the parameter (T,) of the curve through both rates' limits."""
@@ -420,6 +423,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     if normal.max() <= 0:
         usual = int(np.argmin(np.add(*candidates.counted)))
     best = int(np.argmax(raised))
-    # A parameter below 0 proves no more than 0 does.
-    is_better = raised[best] > max(predict(*candidates.counted)[usual], 0.0)
-    return float(candidates.thresholds[best if is_better else usual])
+    counted = predict(*candidates.counted)
+    if raised[best] > max(counted[usual], 0.0):
+        return float(candidates.thresholds[best])
+    return float(candidates.thresholds[usual])

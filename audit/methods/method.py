@@ -1,9 +1,8 @@
-"""The record of a method: all that tables, figures, pages and JSON know of a bound or an estimate.
+"""The record of a method: the words and looks of a bound or an estimate in tables, figures, pages and JSON.
 
-A method is a function and its record, side by side in a file: `estimate.METHODS` has the methods of a single
-canary a run, `lifted.METHODS` those of several. Whatever shows, counts or calibrates methods reads these;
-functions of a single run alone are in `one_run_bounds.OF_COINS`, and in one_shot's FITTED and LIMITS.
-Importing this loads no SciPy.
+A method is a function and its record in the same file: `estimate.METHODS` has the methods for a single canary
+per run, `lifted.METHODS` those for several. Tables, figures and calibration read these. Methods for a single
+run are in `one_run_bounds.OF_COINS`, and in FITTED and LIMITS of one_shot. This module does not load SciPy.
 """
 
 import dataclasses
@@ -12,11 +11,11 @@ from typing import NamedTuple
 
 
 class NoiseFloor(NamedTuple):
-    """The epsilon that an estimate shows in simulated audits in which nothing leaks.
+    """The epsilon of an estimate in simulated audits without any leakage.
 
     Attributes:
       mean: The mean of epsilon.
-      quantile_95: The epsilon that 95% of the audits do not exceed.
+      quantile_95: The 95% quantile of epsilon.
       audits: The number of simulated audits.
     """
 
@@ -29,16 +28,16 @@ NOT_SIMULATED = NoiseFloor(math.nan, math.nan, 0)
 
 
 class Assumption(NamedTuple):
-    """What a bound assumes, or why an estimate is no bound, in words for each place where it is shown.
+    """The assumption of a bound, or why an estimate is not a bound, in words for each place that shows it.
 
     Attributes:
-      text: The words in JSON, and where a bound is printed alone.
+      text: The words in JSON, and next to a bound printed without a table.
       word: The word in the last column of a table.
       sentence: The words on a page.
-      note: The line below a table that says what the word means; empty where it needs none.
-      gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian, so that the test of
-        the curve concerns it.
-      proviso: The words in a verdict, after "with 95% confidence, and"; empty where nothing is assumed.
+      note: The line below a table that explains the word; empty if not needed.
+      gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian, which the test of the
+        curve examines.
+      proviso: The words in a verdict, after "with 95% confidence, and"; empty without an assumption.
     """
 
     text: str
@@ -53,15 +52,15 @@ class Assumption(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How a method's epsilons look in a sweep's figure.
+    """The look of a method's epsilons in a sweep's figure.
 
     Attributes:
       color: A colour's name in the figures' palette.
-      marker: A marker of matplotlib's.
+      marker: A matplotlib marker.
       size: The marker's size in points.
       place: The rank, from left to right, among the marks at a single point of the axis.
       filled: Whether the marker is filled.
-      outline: A colour of matplotlib's for the marker's edge; empty for the marker's own colour.
+      outline: A matplotlib colour for the marker's edge; empty for the marker's own colour.
       line: The width of lines, in points.
     """
 
@@ -76,15 +75,15 @@ class Mark(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """The words and looks of a method; records of subclasses add the functions that compute it.
+    """The words and looks of a method; subclasses add the functions that compute it.
 
     Attributes:
       name: The method's name in tables and JSON.
-      assumes: What its values assume.
+      assumes: The assumption of its values.
       label: Its name in figures and on pages.
-      legend: Its name together with what it assumes.
-      counterpart: The name of the method for a single canary a run that it replaces where runs have several.
-      mark: Its look in sweeps' figures; None where they leave it out.
+      legend: Its name together with its assumption.
+      counterpart: The method for a single canary per run that it replaces for several.
+      mark: Its look in sweeps' figures; None to leave it out.
     """
 
     name: str

@@ -1,38 +1,37 @@
 """Lower bounds on epsilon from a single run with many canaries, which may depend on each other in any way.
 
-    exact_null         from cosines of uniformly random canaries that are all in: `exact_null` of a single run
+    exact_null         from cosines of uniformly random canaries, all inserted: `exact_null` of a single run
     one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: right guesses against mu-GDP
 
-Given the released model the scores of one run's canaries are not independent, so that no method here counts
-them as if they were.
+Given the released model, the scores of one run's canaries are not independent, and no method here assumes
+that they are.
 
-Guesses. m canaries of one run are each in or out by a fair coin of its own, independent of all else. From all
-that is released an adversary guesses exactly r of the coins, and v guesses are right. The canaries may be
-anything, and their scores depend on each other in any way: only the coins are independent. Here the sign of a
-score less the median is the guess, and its size how sure the guess is; the r surest are guessed.
+Guesses. Each of m canaries is in or out by an independent fair coin. From the release an adversary guesses
+exactly r of the coins, and v guesses are right. Canaries and their scores may depend on each other in any
+way; only the coins are independent. Here the guess is the sign of a score minus the median. Its size is the
+certainty of the guess, and we guess the r most certain coins.
 
-A pilot, some of the canaries, chooses r by its coins and its scores. The coins tell nothing of the other
-coins; the scores are a part of what is released. At delta = 0 the first bound holds for any r that is chosen
-from the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is the second. With a
-chosen r the term of delta could reach its largest value over all r, in place of that of the chosen r (Errata
-O11 has the derivation, and what was measured).
+A pilot, some of the canaries, chooses r by its coins and its scores. The coins are independent of the other
+coins, and the scores are a part of the release. At delta = 0 the first bound is valid for any r chosen from
+the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is the second. With a
+chosen r, the term of delta could reach its largest value over all r instead of that of the chosen r (Errata
+O11 has the derivation and measurements).
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
                         P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
     gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
 
-The second, for q_j = P(at least j right) and S_j = q_j + q_(j+1) + ...: flip the coin of a random canary. On
-the event that at least j of the others are guessed right, it is guessed right with probability
-(j q_(j+1) + S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under a mu-GDP mechanism
-the latter is at least g(the former), g(x) = Phi(Phi^-1(x) - mu), by convexity of g on average over canaries
-and coins. So
+The second, for q_j = P(at least j right) and S_j = q_j + q_(j+1) + ...: flip the coin of a random canary.
+Conditional on at least j right guesses among the others, its guess is right with probability (j q_(j+1) +
+S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under mu-GDP the latter is at least
+g(the former), g(x) = Phi(Phi^-1(x) - mu), by convexity of g on average over canaries and coins. So
 
     q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),
 
-whose right side grows with q_(j+1) and S_(j+1). If q_v were as large as the error, q_0 would be at least what
-this gives; beyond 1 that is a contradiction.
+and the right side grows with q_(j+1) and S_(j+1). If q_v were equal to the error, q_0 would be at least the
+result of this recursion. A result above 1 is a contradiction.
 """
 
 import dataclasses
@@ -56,17 +55,19 @@ from audit.methods.method import GAUSSIAN_CURVE, Assumption
 Array = NDArray[np.float64]
 
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
-LEAST_COINS = 40  # the least pilot, and as many coins to guess
-MOST_COINS = 20_000  # the time that mu takes grows with the number of guesses
+LEAST_COINS = 40  # the smallest pilot, and the same number of guesses
+MAX_COINS = 20_000  # the time to compute mu grows with the number of guesses
 _PILOT_SHARE = 0.2  # of the coins, on which the number of guesses is chosen
-_LEAST_PILOT = 20  # coins
-_LEAST_SPREAD = 1e-200  # of evidence, by which is divided
+_MIN_PILOT = 20  # coins
+_MIN_SPREAD = 1e-200  # avoids a division by 0
 # Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
-_GUESSED_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])
+_SMALL_SHARES = np.geomspace(0.02, 0.5, 8)
+_LARGE_SHARES = np.linspace(0.6, 1.0, 5)
+_GUESSED_SHARES = np.concatenate([_SMALL_SHARES, _LARGE_SHARES])
 _HALVINGS = 40  # of an interval of epsilon
 _HALVINGS_OF_MU = 25  # of an interval of mu
-_SECTIONS = 32  # of an interval of mu, by which numbers of guesses are compared
-_FIRST_MU = 8.0  # where a search ends unless it is refuted too
+_SECTIONS = 32  # of an interval of mu, to compare numbers of guesses
+_FIRST_MU = 8.0  # the first upper end of a search
 
 
 UNIFORM = Assumption(
@@ -96,7 +97,7 @@ FAIR_COINS_GAUSSIAN = Assumption(
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on epsilon, by the method `exact_null`, of a run whose canaries are all in."""
+    """Returns the lower bound on epsilon, by the method `exact_null`, of a run with all canaries inserted."""
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives
     counted = f"{hits}/{bound.n_in} above {bound.threshold:.3g}"
@@ -106,26 +107,27 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def make_design(cosines: Cosines) -> Fresh:
-    """Returns the observed cosines as the design of a single run of fresh directions, all in."""
+    """Returns the observed cosines as the design of a single run of fresh directions, all inserted."""
     observed = cosines.observed[None]
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
 def weigh_coins(design: Coins) -> Array:
-    """Returns (K,) a number for each coin of a single run, positive where the guess at it is right.
+    """Returns (K,) a number for each coin of a single run, positive if the guess is right.
 
-    A score above the median guesses that its canary is in, a score below it that the canary is out. The
-    distance from the median, the size of the number, is how sure the guess is.
+    A score above the median guesses that its canary is in, a score below it that the canary is out. The size
+    of the number, the distance from the median, is the certainty of the guess.
 
     Raises:
-      InputError: Several runs; or fewer than 40 canaries, of which 20 choose the number of guesses, and the
-        others are guessed.
+      InputError: Several runs, or fewer than 40 canaries: 20 choose the number of guesses, the others are
+        guessed.
     """
     runs, canaries = design.scores.shape
     require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
     few = f"there are {canaries} canaries with coins: give at least {LEAST_COINS}"
     require(canaries >= LEAST_COINS, few)
-    distances = design.scores[0] - np.median(design.scores[0])
+    scores = design.scores[0]
+    distances = scores - np.median(scores)
     return np.asarray(np.where(design.presence[0], distances, -distances))
 
 
@@ -137,10 +139,9 @@ def bound_by_guesses(signed: Array, delta: float, confidence: float) -> list[Bou
 def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
-    chooses how many of the other coins are guessed: those with the surest guesses. The pilot's own coins are
-    not guessed, since their luck decides the number. For delta > 0 the bound is proven for a fixed number
-    (Errata O11).
+    It follows from the number of right guesses at the run's coins. A random part of the coins, the pilot,
+    chooses how many of the other coins are guessed: the most certain ones. The pilot's own coins are not
+    guessed because they decide the number. For delta > 0 the bound is proven for a fixed number (Errata O11).
 
     Args:
       signed: The numbers of `weigh_coins`.
@@ -150,11 +151,12 @@ def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
     ordered = _split_and_order(signed)
-    # At delta = 0 the bound grows as the upper limit of the share of wrong guesses falls. Their number is
-    # rounded up, so as to predict no more than is expected.
+    # At delta = 0 the bound grows as the upper limit of the share of wrong guesses falls. The number of wrong
+    # guesses is rounded up to be conservative.
     numbers = ordered.guess_counts
     wrong = np.ceil(numbers * (1 - ordered.expected_shares))
-    number = int(numbers[np.argmin(intervals.clopper_pearson_upper(wrong, numbers, error))])
+    limits = intervals.clopper_pearson_upper(wrong, numbers, error)
+    number = int(numbers[np.argmin(limits)])
     right = int(ordered.right[number - 1])
     epsilon = epsilon_from_guesses(len(ordered.right), number, right, delta, error)
     counts = ordered.describe(number)
@@ -166,30 +168,30 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
     Coins are guessed as in `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
-    Its epsilon follows from mu and holds if the trade-off curve is Gaussian.
+    Its epsilon follows from mu and is valid if the trade-off curve is Gaussian.
     """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
     ordered = _split_and_order(signed)
     coins = len(ordered.right)
     numbers = ordered.guess_counts[:, None]
-    # Rounded down, so as to predict no more than is expected.
-    expected_right = np.floor(numbers * ordered.expected_shares[:, None])
+    expected_right = np.floor(numbers * ordered.expected_shares[:, None])  # conservative
 
     def find_last_refuted(grids: Array) -> Array:
         """Returns the last refuted mu of each row (choices, 1) of ascending mus, or the row's first."""
         refuted = gaussian_refutes(coins, numbers, expected_right, grids, error)
-        last = np.maximum(
-            refuted.sum(1, keepdims=True) - 1, 0
-        )  # refuted mus come first in each row
+        num_refuted = refuted.sum(1, keepdims=True)  # they come first in each row
+        last = np.maximum(num_refuted - 1, 0)
         return np.take_along_axis(grids, last, 1)
 
-    # The largest mu that each number should refute, in a coarse grid and then in a fine one from there.
+    # The largest mu that each number should refute, on a coarse grid and then on a fine one.
     mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
     coarse = find_last_refuted(np.tile(mus, (len(numbers), 1)))
     section = np.linspace(0.0, mus[1], _SECTIONS + 1)
-    number = int(numbers[np.argmax(find_last_refuted(coarse + section)), 0])
-    mu = mu_from_guesses(coins, number, int(ordered.right[number - 1]), error)
+    fine = find_last_refuted(coarse + section)
+    number = int(numbers[np.argmax(fine), 0])
+    right = int(ordered.right[number - 1])
+    mu = mu_from_guesses(coins, number, right, error)
     epsilon = conversions.epsilon_from_mu(mu, delta)
     counts = ordered.describe(number)
     return Bound(
@@ -206,10 +208,10 @@ OF_COINS: dict[str, CoinMethod] = {
 
 
 class _OrderedCoins(NamedTuple):
-    """The coins that are not the pilot's, the surest guess first, and how many of them may be guessed.
+    """The coins outside the pilot, the most certain guess first, and how many of them may be guessed.
 
     Attributes:
-      right: (coins,) how many of the surest 1, 2, ... guesses are right.
+      right: (coins,) how many of the most certain 1, 2, ... guesses are right.
       guess_counts: (choices,) the numbers of guesses to choose from.
       expected_shares: (choices,) the share of right guesses that the pilot predicts for each of these
         numbers.
@@ -233,45 +235,48 @@ class _OrderedCoins(NamedTuple):
 
 
 def _split_and_order(signed: Array) -> _OrderedCoins:
-    """Draws a pilot of coins, and orders at most 20,000 of the other coins, the surest guess first.
+    """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    The pilot is a fifth of the coins, but at least 20. For each number of guesses that may be chosen, a
-    normal law that is fitted to its evidence predicts the share of right guesses.
+    The pilot is a fifth of the coins, but at least 20. For each number of guesses, a normal law fitted to the
+    pilot's evidence predicts the share of right guesses.
     """
-    # The size of the evidence does not look at the coins, only its sign does. The draw of the pilot and the
-    # order of the other coins depend on the size alone: neither can pick guesses that are right.
+    # Only the sign of the evidence depends on the coins. The pilot and the order of the other coins depend on
+    # its size, so they cannot favour right guesses.
     certainty = np.abs(signed)
-    pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
+    pilot_size = max(round(_PILOT_SHARE * len(certainty)), _MIN_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
-    guessable = guessable[:MOST_COINS]  # a random subset, since `split_pilot` shuffles
+    guessable = guessable[:MAX_COINS]  # a random subset, since `split_pilot` shuffles
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0, dtype=np.int64)
-    guess_counts = np.maximum(np.round(_GUESSED_SHARES * len(right)).astype(np.int64), 1)
+    counts = np.round(_GUESSED_SHARES * len(right))
+    guess_counts = np.maximum(counts.astype(np.int64), 1)
 
     centre = float(signed[pilot].mean())
-    spread = max(float(signed[pilot].std()), _LEAST_SPREAD)  # evidence may all be equal
-    # A coin is guessed where the size of its evidence exceeds a level: rightly if the evidence is positive,
-    # wrongly if it is negative. Of 2,001 levels, up to 6 deviations beyond the mean, those are taken at which
-    # the guessed shares are nearest to _GUESSED_SHARES.
+    spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # evidence may all be equal
+    # A coin is guessed if the size of its evidence exceeds a level: rightly if the evidence is positive,
+    # wrongly if it is negative. We use the levels whose guessed shares are nearest to _GUESSED_SHARES.
     levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
     rightly = special.ndtr((centre - levels) / spread)
-    guessed = rightly + special.ndtr((-centre - levels) / spread)
-    nearest = np.argmin(np.abs(guessed[:, None] - _GUESSED_SHARES), 0)
-    return _OrderedCoins(right, guess_counts, (rightly / guessed)[nearest])
+    wrongly = special.ndtr((-centre - levels) / spread)
+    guessed = rightly + wrongly
+    distances = np.abs(guessed[:, None] - _GUESSED_SHARES)
+    nearest = np.argmin(distances, 0)
+    expected_shares = (rightly / guessed)[nearest]
+    return _OrderedCoins(right, guess_counts, expected_shares)
 
 
 def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, error: float) -> float:
-    """Returns the largest epsilon that the number of right guesses refutes; 0 where it refutes none.
+    """Returns the largest epsilon that the number of right guesses refutes, or 0.
 
-    The p-values of Steinke, Nasr and Jagielski (2023, Theorem 5.2) are inverted, by doubling from 1 and
+    It inverts the p-values of Steinke, Nasr and Jagielski (2023, Theorem 5.2) by doubling from 1 and
     bisection.
 
     Args:
       coins: The number of coins.
-      number: The number of coins that are guessed, taken as fixed.
+      number: The number of guessed coins, taken as fixed.
       right: The number of right guesses.
       delta: The delta of epsilon.
-      error: The probability with which a true epsilon may be refuted.
+      error: The probability of refuting a true epsilon.
     """
     if right == 0:  # 0 or more right guesses are certain, whatever epsilon
         return 0.0
@@ -284,13 +289,13 @@ def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, erro
 
 
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
-    """Returns the largest mu for which so many right guesses refute mu-GDP; 0 where they refute none.
+    """Returns the largest mu whose mu-GDP guarantee the number of right guesses refutes, or 0.
 
     Args:
       coins: The number of coins.
-      number: The number of coins that are guessed, taken as fixed.
+      number: The number of guessed coins, taken as fixed.
       right: The number of right guesses.
-      error: The probability with which a true mu may be refuted.
+      error: The probability of refuting a true mu.
     """
 
     return find_largest_refuted(
@@ -306,23 +311,25 @@ def log_p_approximate(
 ) -> float:
     """Returns the log of an upper bound on the probability of `right` or more right guesses.
 
-    Under (epsilon, delta)-DP, with W ~ Binomial(r, e^eps / (1 + e^eps)),
-    P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
-    (Steinke, Nasr and Jagielski, 2023, Theorem 5.2).
+    Under (epsilon, delta)-DP, with W ~ Binomial(r, e^eps / (1 + e^eps)), P(v right) <= P(W >= v) + 2 m delta
+    max_i P(v > W >= v - i) / i (Steinke, Nasr and Jagielski, 2023, Theorem 5.2).
 
     Args:
       canaries: m, the number of coins.
-      guesses: r, the number of coins that are guessed.
+      guesses: r, the number of guessed coins.
       right: v, the number of right guesses.
       epsilon: At least 0.
       delta: At least 0.
     """
     law = scipy.stats.binom(guesses, special.expit(epsilon))  # of W
-    masses = np.cumsum(law.pmf(np.arange(right - 1, -1, -1)))  # P(v > W >= v - i) for i = 1, ..., v
-    largest_ratio = (masses / np.arange(1, right + 1)).max(initial=0.0)
+    below = np.arange(right - 1, -1, -1)
+    masses = np.cumsum(law.pmf(below))  # P(v > W >= v - i) for i = 1, ..., v
+    ratios = masses / np.arange(1, right + 1)
+    largest_ratio = ratios.max(initial=0.0)
     with np.errstate(divide="ignore"):  # without delta it is the log of 0
         log_delta_term = np.log(2 * canaries * delta * largest_ratio)
-    return float(min(np.logaddexp(law.logsf(right - 1), log_delta_term), 0.0))
+    log_p = np.logaddexp(law.logsf(right - 1), log_delta_term)
+    return float(min(log_p, 0.0))
 
 
 def gaussian_refutes(
@@ -334,32 +341,33 @@ def gaussian_refutes(
 
         q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),    g(x) = Phi(Phi^-1(x) - mu)
 
-    (Mahloujifar, Melis and Chaudhuri, 2024; derived at the top of this module). The recursion starts from
-    q_v = S_v = error, as if v right guesses were that likely, and takes j down to 0. Where a probability then
-    exceeds 1, the hypothesis is refuted.
+    (Mahloujifar, Melis and Chaudhuri, 2024; derived in the module's docstring). The recursion starts from q_v
+    = S_v = error, the largest probability of v right guesses that is not rejected, and takes j down to 0. If
+    a probability then exceeds 1, the hypothesis is refuted.
 
     Args:
       canaries: m, the number of coins.
-      guesses: r, the number of coins that are guessed.
+      guesses: r, the number of guessed coins.
       right: v, the number of right guesses, at most r.
       mu: The hypotheses; guesses, right and mu broadcast.
       error: The level of the test.
     """
-    r, v, mus = np.broadcast_arrays(
-        np.asarray(guesses, np.float64), np.asarray(right, np.float64), np.asarray(mu, np.float64)
-    )
+    inputs = [np.asarray(values, np.float64) for values in (guesses, right, mu)]
+    r, v, mus = np.broadcast_arrays(*inputs)
     q = np.full(r.shape, error)  # q_(j+1), then q_j
     q_sum = np.full(r.shape, error)  # S_(j+1), then S_j
     most_right = int(v.max(initial=0))  # `initial` is for empty arrays
     for j in range(most_right - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
-        # It exceeds 1 only after q did, in hypotheses that are refuted already. The minimum avoids NaN.
-        wrong_probability = special.ndtr(special.ndtri(np.minimum(right_probability, 1.0)) - mus)
-        # q_j is also at least q_(j+1). Where j >= v, r - j may be 0, but the result is not used.
+        # It exceeds 1 only if the hypothesis is refuted already. The minimum avoids NaN.
+        quantiles = special.ndtri(np.minimum(right_probability, 1.0))
+        wrong_probability = special.ndtr(quantiles - mus)
+        # If j >= v, r - j may be 0, but the result is not used.
         with np.errstate(divide="ignore", invalid="ignore"):
-            least_q = np.maximum(q, (canaries * wrong_probability + q_sum) / (r - j))
+            required_q = (canaries * wrong_probability + q_sum) / (r - j)
+        least_q = np.maximum(q, required_q)
         started = j < v  # entries with a smaller v start later
-        # Any value above 1 refutes: 2 stands for all larger values, which might overflow.
+        # Any value above 1 refutes. Larger values are clipped to 2 because they might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
     # Without a right guess q is still the error, and nothing is refuted.

@@ -1,19 +1,18 @@
 """Estimates of epsilon from the cosines of a single run's canaries (Andrew et al., ICLR 2024).
 
-Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
-vector. Where nothing leaks, the cosine has the law of `cosine_law`, which is nearly N(0, 1/d).
+Each canary is a uniform direction of R^d, and training with it shifts its cosine with the released vector.
+Without any leakage the cosine has the law of `cosine_law`, which is nearly N(0, 1/d).
 
     one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
-    one_shot_equal_variance    against N(mean, 1/d): this is what Table 1 shows, not the former (Errata O1)
+    one_shot_equal_variance    against N(mean, 1/d), which is the estimate in Table 1 (Errata O1)
     one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
     one_shot_clopper_pearson   the same with Clopper-Pearson limits
 
-None is a confidence bound. The first two measure what N(mean, ...) would leak if it were the truth, and so
-contain the error of the fit; the last two choose the threshold on the canaries that they count (Errata O7,
-O8). Where cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to
-them.
+These are not confidence bounds. The first two take N(mean, ...) for the truth, and so contain the error of
+the fit. The last two choose the threshold on the canaries that they count (Errata O7, O8). If cosines of
+unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
 
-Cosines are handled in units of 1/sqrt(d).
+Cosines are in units of 1/sqrt(d).
 """
 
 import functools
@@ -33,17 +32,15 @@ from audit.methods.method import NoiseFloor
 ONE_SHOT_FITTED = "one_shot_fitted"
 ONE_SHOT_EQUAL_VARIANCE = "one_shot_equal_variance"
 ONE_SHOT_JEFFREYS = "one_shot_jeffreys"
-# The prior of the beta law of each in-sample estimate's limits: 1/2 for Jeffreys', 1 for Clopper and
-# Pearson's.
+# The prior of the limits' beta law: 1/2 for Jeffreys, 1 for Clopper and Pearson.
 LIMITS = {ONE_SHOT_JEFFREYS: 0.5, "one_shot_clopper_pearson": 1.0}
 
 Array = NDArray[np.float64]
 
 _STANDARD = Gaussian(0.0, 1.0)
 _SIMULATED_FITS = 2000  # simulated fits of means and deviations
-# In fewer dimensions the cosine's law is not taken for normal, as in the paper's code.
-_EXACT_BELOW = 1000
-_LEVEL_OF_FITS = 0.95  # shown with fits, which use none
+_EXACT_BELOW = 1000  # dimensions, below which the normal limit is not used, as in the paper's code
+_LEVEL_OF_FITS = 0.95  # shown with fits, which do not use it
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
@@ -54,7 +51,9 @@ def fit(values: Array, dimension: int) -> Gaussian:
     The variance divides by K, not K - 1, as in the one-shot paper.
     """
     root = np.sqrt(dimension)
-    return Gaussian(values.mean(-1) * root, values.std(-1) * root)
+    mean = values.mean(-1) * root
+    deviation = values.std(-1) * root
+    return Gaussian(mean, deviation)
 
 
 def fitted(null: Gaussian, seen: Gaussian, delta: float) -> Array:
@@ -74,13 +73,13 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
 
 
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns all estimates of epsilon from a run's cosines; none of them is a confidence bound.
+    """Returns all estimates of epsilon from a run's cosines, which are not confidence bounds.
 
     Args:
       run: The cosines.
       delta: The delta of epsilon.
-      confidence: The confidence of each error rate's limit in the last estimate, which chooses the best
-        threshold on the same cosines and so does not hold at this confidence.
+      confidence: The confidence of each error rate's limit in the last estimates. They choose the best
+        threshold on the same cosines, so they are not valid at this confidence.
     """
     conversions.require_levels(delta, confidence)
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
@@ -93,9 +92,9 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
 def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
-    The null is the law of a cosine where nothing leaks. It is fitted to the unobserved cosines; without any,
-    it is N(0, 1/d). The estimate comes with its standard error, over 2,000 means and deviations drawn as they
-    vary between samples of the fitted normal laws, and with its noise floor: its values where nothing leaks.
+    The null is fitted to the unobserved cosines; without any, it is N(0, 1/d). The standard error comes from
+    2,000 means and deviations, drawn as they vary between samples of the fitted normal laws. The noise floor
+    is the estimate's distribution without any leakage.
 
     Args:
       name: The estimate's name, a key of FITTED.
@@ -127,11 +126,10 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
-    """Returns the values of an estimate of FITTED where nothing leaks, by 2,000 simulated fits.
+    """Returns the values of an estimate of FITTED without any leakage, from 2,000 simulated fits.
 
-    Observed and unobserved cosines then have the same law, which is taken to be normal. Without unobserved
-    canaries the null is that law itself. Errata O2 of experiments/one_shot/README.md says why estimates need
-    this.
+    Observed and unobserved cosines then have the same normal law. Without unobserved canaries the null is
+    that law itself. See Errata O2 of experiments/one_shot/README.md.
 
     Args:
       method: The estimate's name.
@@ -144,36 +142,39 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     if unobserved:
         null = _draw_fits(rng, _STANDARD, unobserved)
     values = FITTED[method](null, _draw_fits(rng, _STANDARD, observed), delta)
-    return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
+    mean = float(values.mean())
+    quantile_95 = float(np.quantile(values, 0.95))
+    return NoiseFloor(mean, quantile_95, values.size)
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussian:
     """Draws the means and standard deviations (2000,) of samples of a normal law, without the samples.
 
-    A sample's mean is normal. n times its variance (which is divided by n) over the law's variance is
-    chi-squared with n - 1 degrees of freedom.
+    A sample's mean is normal. n times its variance (with divisor n) over the law's variance is chi-squared
+    with n - 1 degrees of freedom.
     """
-    means = law.mean + law.deviation * rng.standard_normal(_SIMULATED_FITS) / np.sqrt(canaries)
+    errors = rng.standard_normal(_SIMULATED_FITS)
+    means = law.mean + law.deviation * errors / np.sqrt(canaries)
     squares = rng.chisquare(canaries - 1, _SIMULATED_FITS)
-    return Gaussian(means, law.deviation * np.sqrt(squares / canaries))
+    deviations = law.deviation * np.sqrt(squares / canaries)
+    return Gaussian(means, deviations)
 
 
 def _make_estimate(
     name: str, run: Cosines, epsilon: float, delta: float, confidence: float, **others: Any
 ) -> Estimate:
-    """Returns the record of an estimate of a run, which has no mu, no threshold and no counted errors."""
+    """Returns the record of an estimate of a run, without mu, threshold and counted errors."""
     counts = (0, 0, len(run.observed), len(run.unobserved))
     return Estimate(name, epsilon, None, delta, confidence, None, *counts, **others)
 
 
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
-    """Returns the in-sample estimate of epsilon, the largest over all thresholds, which papers call eps_lo.
+    """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
     Epsilon at a threshold is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr),
     from upper limits of both error rates. Without unobserved canaries the false-positive rate is exact: that
-    of the law of a cosine, or from dimension 1,000 on of its normal limit. With them it has a limit of its
-    own, so even at a threshold chosen beforehand both limits hold only with probability 1 - 2 error (Errata
-    O8).
+    of the law of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a limit of its
+    own, so even at a fixed threshold both limits are valid only with probability 1 - 2 error (Errata O8).
 
     Args:
       run: The cosines.
@@ -190,27 +191,32 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
             log_fpr = cosine_law.log_sf(points, run.dimension)
         log_fnr = np.log(limits_in[:-1])
     else:
-        # Thresholds lie below all cosines, and on each of them: above it are those that are larger.
+        # Thresholds are below all cosines and at each of them.
         thresholds = np.concatenate([[-np.inf], run.observed, run.unobserved])
         misses = np.searchsorted(points, thresholds, side="right")
         not_above = np.searchsorted(np.sort(run.unobserved), thresholds, side="right")
-        limits_out = _compute_upper_limits(len(run.unobserved), error, prior)
-        log_fpr = np.log(limits_out[len(run.unobserved) - not_above])
+        unobserved = len(run.unobserved)
+        limits_out = _compute_upper_limits(unobserved, error, prior)
+        log_fpr = np.log(limits_out[unobserved - not_above])
         log_fnr = np.log(limits_in[misses])
+    above_fnr = np.maximum(1 - delta - np.exp(log_fnr), 0)
+    above_fpr = np.maximum(1 - delta - np.exp(log_fpr), 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        from_fpr = np.log(np.maximum(1 - delta - np.exp(log_fnr), 0)) - log_fpr
-        from_fnr = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0)) - log_fnr
-    # `fmax` passes over NaN, the difference of two logs of 0.
-    return float(np.fmax(np.fmax(from_fpr, from_fnr), 0.0).max())
+        from_fpr = np.log(above_fnr) - log_fpr
+        from_fnr = np.log(above_fpr) - log_fnr
+    # `fmax` ignores NaN, the difference of two logs of 0.
+    epsilons = np.fmax(from_fpr, from_fnr)
+    return float(np.fmax(epsilons, 0.0).max())
 
 
 def _compute_upper_limits(trials: int, error: float, prior: float) -> Array:
     """Returns upper limits (trials + 1,) of error rates for 0, 1, ..., trials errors.
 
-    They are quantiles of Beta(count + prior, trials - count + 1 - prior), or 1 where the second parameter is
-    not positive.
+    They are quantiles of Beta(count + prior, trials - count + 1 - prior), or 1 if the second parameter is not
+    positive.
     """
     count = np.arange(trials + 1)
     second_parameter = trials - count + 1 - prior
-    limits = special.betaincinv(count + prior, np.maximum(second_parameter, 0.5), 1 - error)
+    defined = np.maximum(second_parameter, 0.5)
+    limits = special.betaincinv(count + prior, defined, 1 - error)
     return np.where(second_parameter > 0, limits, 1.0)

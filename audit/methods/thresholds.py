@@ -1,8 +1,7 @@
-"""How a threshold is chosen, and what that leaves valid.
+"""How a threshold is chosen, and the validity of the result.
 
-A bound is a confidence bound only for a threshold that does not depend on the scores it counts. The
-functions here choose on a set of scores; it is up to `estimate` that others are then counted. Everywhere, a
-score above the threshold is a guess of "in".
+A bound is a confidence bound only for a threshold that does not depend on the counted scores. The functions
+here choose on a set of scores; `estimate` must count others. A score above the threshold is a guess of "in".
 """
 
 from collections.abc import Callable
@@ -19,19 +18,21 @@ Counts = NDArray[np.int64]
 Worlds = tuple[Array, Array]
 # The constants of the choice on a pilot are tuned; no bound's validity depends on them.
 _PRIOR = 5.0  # scores of normal distributions that are added to the pilot's, as a prior
-# Over the root of the pilot's size, it is the share by which limits predicted from its counts err.
-_DOUBT = 1.7
-# The least number of the pilot's scores beyond a rank for its counts to be trusted there.
-_STEADY = 8
-# Standard deviations between the counts and normal distributions that refute the latter.
-_MISFIT = 1.8
+_DOUBT = (
+    1.7  # over the root of the pilot's size, the relative error of limits predicted from its counts
+)
+_STEADY = (
+    8  # counts at a rank are trusted with at least this number of the pilot's scores beyond it
+)
+_MISFIT = (
+    1.8  # standard deviations between the counts and normal distributions that refute the latter
+)
 _CLEAR = 1.5  # standard deviations by which counted rates are raised
 _LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
-_MOST_THRESHOLDS = 200_000  # that are tried on the scores on which their errors are counted
+_MAX_THRESHOLDS = 200_000  # of `best_empirical`
 
 
-# Maps false-positive and false-negative rates, arrays that broadcast, to the privacy parameter, such as mu,
-# of the trade-off curve through both.
+# Maps false-positive and false-negative rates, which broadcast, to the parameter of the curve through both.
 Parameter = Callable[[Array, Array], Array]
 
 
@@ -60,20 +61,20 @@ def best_empirical(
     """Returns the threshold at which the scores show the largest privacy parameter, and that parameter.
 
     The thresholds are the midpoints between neighbouring distinct scores (hidden-state paper, Algorithm 4),
-    evenly thinned out from 200,000 on. At each, both error rates have Clopper-Pearson upper limits, and the
+    thinned out evenly from 200,000 on. At each, both error rates have Clopper-Pearson upper limits, and the
     privacy parameter is that of the trade-off curve through both limits (Errata H12 of
-    experiments/hidden_state/README.md). The largest is no confidence bound, since the threshold is chosen on
-    the same scores on which its errors are counted.
+    experiments/hidden_state/README.md). The largest is not a confidence bound because the threshold is chosen
+    on the scores that it counts.
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it; at least two scores must differ.
       parameter: Maps false-positive and false-negative rates to the privacy parameter.
-      error: The probability with which each rate's upper limit may miss.
+      error: The error probability of each rate's upper limit.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2
-    points = points[:: 1 + len(points) // _MOST_THRESHOLDS]
+    points = points[:: 1 + len(points) // _MAX_THRESHOLDS]
     counts = count_errors(scores_in, scores_out, points)
     fpr = intervals.clopper_pearson_upper(counts.false_positives, len(scores_out), error)
     fnr = intervals.clopper_pearson_upper(counts.false_negatives, len(scores_in), error)
@@ -83,7 +84,7 @@ def best_empirical(
 
 
 class Rank(NamedTuple):
-    """A threshold for scores to come: the rank-th lowest of those in, or the rank-th highest of those out."""
+    """A threshold for further scores: the rank-th lowest of those in, or the rank-th highest of those out."""
 
     is_in: bool
     rank: int
@@ -95,24 +96,24 @@ def choose_on_pilot(
     """Chooses, on a pilot's scores, the rank of the further score that should be the best threshold.
 
     The best threshold gives the largest lower limit of a privacy parameter, such as mu. Rank r of the scores
-    in means a threshold at the r-th lowest of them; rank r of the scores out, at the r-th highest. Ranks
-    1, 2, 4, ... of either world are tried. Each rank's limit is predicted in two ways: from normal
-    distributions with the pilot's area under the ROC curve, and from the pilot's error counts.
+    in means a threshold at the r-th lowest of them; rank r of the scores out, at the r-th highest. Ranks 1,
+    2, 4, ... of either world are tried. Each rank's limit is predicted from normal distributions with the
+    pilot's area under the ROC curve, and from the pilot's error counts.
 
-    The usual choice is the best rank for the normal distributions, since it varies little between pilots.
-    With `any_shape`, the counts overrule it where they clearly contradict normal distributions, or clearly
-    predict a larger limit at another rank. The choice depends on the order of the scores alone.
+    The usual choice is the best rank for the normal distributions, which varies little between pilots. With
+    `any_shape`, the counts overrule it if they clearly contradict normal distributions, or clearly predict a
+    larger limit at another rank. The choice depends only on the order of the scores.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
       n_in: The number of further scores in.
       n_out: The number of further scores out.
       parameter: Maps false-positive and false-negative rates to the privacy parameter.
-      error: The probability with which each rate's upper limit may miss.
+      error: The error probability of each rate's upper limit.
       any_shape: Whether scores may be far from normal.
     """
     pilot_in, pilot_out = pilot
-    if not len(pilot_in) or not len(pilot_out):  # nothing to choose by: any rank will do
+    if not len(pilot_in) or not len(pilot_out):  # any rank is valid
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
@@ -123,14 +124,15 @@ def choose_on_pilot(
     normal, counted, places, misfits = np.hstack([by_in, by_out])
     best = int(np.argmax(normal))
     if any_shape:
-        # Ranks at which the pilot has too few scores to trust its counts are not steady.
         steady = places >= _STEADY
         best_counted = int(np.argmax(counted))
-        # The counts must predict more by a margin, their error, which falls with the pilot's size. (A poor
-        # choice makes the bound weaker, but not wrong.) A predicted limit below 0 is worth no more than 0.
-        margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
-        if np.abs(misfits[steady]).max(initial=0.0) > _MISFIT:
-            best = int(np.argmax(np.where(steady, counted, -np.inf)))
+        # The margin is the error of the counts. A poor choice makes the bound weaker, but not wrong.
+        smaller_pilot = min(len(pilot_in), len(pilot_out))
+        margin = 1 + _DOUBT / np.sqrt(smaller_pilot)
+        steady_misfits = np.abs(misfits[steady])
+        if steady_misfits.max(initial=0.0) > _MISFIT:
+            steady_limits = np.where(steady, counted, -np.inf)
+            best = int(np.argmax(steady_limits))
         elif counted[best_counted] > margin * max(counted[best], 0.0):
             best = best_counted
     ranks_in = by_in.shape[1]
@@ -148,41 +150,41 @@ def _judge_ranks(
     parameter: Parameter,
     error: float,
 ) -> Array:
-    """Predicts what thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
+    """Predicts the limits that thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
 
     A threshold is the score of rank r, from the lowest, of its own world. Lower scores are guessed to be of
-    the other world: r - 1 guesses on its own world are wrong, and those on scores of the other world above
-    it. The upper limits of both error rates then prove a lower limit of the parameter. Ranks end at half of
-    the scores: beyond, most guesses on the own world are wrong.
+    the other world: the errors are r - 1 guesses on its own world, and scores of the other world above the
+    threshold. The upper limits of both error rates then prove a lower limit of the parameter. Ranks end at
+    half of the scores.
 
     Args:
       own: The pilot's scores of the threshold's own world.
-      other: The pilot's scores of the other world, most of which should be lower.
+      other: The pilot's scores of the other world, most of them lower.
       n_own: The number of further scores of the threshold's own world.
       n_other: The number of further scores of the other world.
       mu: The distance of both worlds in standard deviations, if they are normal.
-      parameter: Maps false-positive and false-negative rates to the privacy parameter. It is symmetric: it
-        does not matter which world is "in".
-      error: The probability with which each rate's upper limit may miss.
+      parameter: Maps false-positive and false-negative rates to the privacy parameter. It is symmetric.
+      error: The error probability of each rate's upper limit.
 
     Returns:
-      (4, R), for each rank: the lower limit of the parameter as predicted from normal distributions; that
-      from the pilot's counts; how many scores of the pilot's own world reach up to the rank; and by how many
-      standard deviations the counts differ from normal distributions. Limits are rounded: the last digits of
-      a platform's functions do not decide between equal ranks.
+      (4, R), for each rank: the lower limit of the parameter predicted from normal distributions; that from
+      the pilot's counts; how many scores of the pilot's own world reach up to the rank; and by how many
+      standard deviations the counts differ from normal distributions. Limits are rounded to give the same
+      choice on all platforms.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
     levels = ranks / (n_own + 1)  # the expected share of its own world below the threshold
     # The rank, from 1, of the pilot's score nearest to each quantile: of n scores, the k-th lowest is near
-    # the quantile of level k / (n + 1). Below it, scores of the other world are counted.
-    places = np.maximum(np.rint(levels * (len(own) + 1)), 1.0)
+    # the quantile of level k / (n + 1). We count scores of the other world below it.
+    gaps = len(own) + 1
+    places = np.maximum(np.rint(levels * gaps), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
     below = np.searchsorted(np.sort(other), score_at_place)
     # The shares of the other world below that score and below the quantile itself, if both are normal.
-    normal_at_place = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
+    normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
     # The normal distribution is a prior of the counts. From the score to the quantile, the share changes by
-    # the factor by which the normal share does.
+    # the same factor as the normal share.
     size = len(other)
     shares = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
     shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
@@ -192,19 +194,20 @@ def _judge_ranks(
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
     limits = np.round(parameter(other_limits, own_limit), 9)
 
-    # A count varies for two reasons: the other scores are random, which is binomial; and so is the position
-    # of the own score, which moves the count by a share of about 1 / sqrt(place).
+    # A count varies with the other scores, which is binomial, and with the own score's position, by a share
+    # of about 1 / sqrt(place).
     expected = size * normal_at_place
-    deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
-    return np.stack([*limits, places, (below - expected) / deviation])
+    from_other = expected * (1 - normal_at_place)
+    from_own = expected**2 / places
+    misfits = (below - expected) / np.sqrt(from_other + from_own)
+    return np.stack([*limits, places, misfits])
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     """Returns the distance mu, in standard deviations, of two normal laws with the pilot's AUC.
 
-    The AUC is the share of pairs of a score in and a score out in which the score in is larger; ties count
-    half. That of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). A tied pair is added to the pilot's pairs, so
-    that the AUC is never 0 or 1.
+    The AUC is the share of pairs in which the score in is larger; ties count half. That of N(mu, 1) against
+    N(0, 1) is Phi(mu / sqrt(2)). A tied pair is added to avoid an AUC of 0 or 1.
 
     Args:
       pilot_in: (n,) scores with the canary.
@@ -215,7 +218,8 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     below = np.searchsorted(ordered, pilot_in, side="left").sum()
     not_above = np.searchsorted(ordered, pilot_in, side="right").sum()
     pairs = len(pilot_in) * len(pilot_out)
-    area = ((below + not_above) / 2 + 0.5) / (pairs + 1)
+    wins = (below + not_above) / 2
+    area = (wins + 0.5) / (pairs + 1)
     return float(np.sqrt(2) * special.ndtri(area))
 
 
@@ -226,9 +230,9 @@ class Candidates(NamedTuple):
       thresholds: (T,) the distinct scores, ascending.
       normal: (2, T) the false-positive and false-negative rates of two normal distributions with the pilot's
         area under the ROC curve.
-      counted: (2, T) the rates as counted, with a few scores of the normal distributions added.
-      raised: (2, T) `counted`, raised by 1.5 standard deviations: a threshold that is good only by chance
-        looks no better than others.
+      counted: (2, T) the counted rates, with a few scores of the normal distributions added.
+      raised: (2, T) `counted`, raised by 1.5 standard deviations, which penalizes thresholds that are good by
+        chance.
     """
 
     thresholds: Array
@@ -240,27 +244,32 @@ class Candidates(NamedTuple):
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     """Returns each distinct score of a pilot as a threshold, with three estimates of its error rates.
 
-    All three depend on the order of the scores alone: (n,) scores with the canary, (m,) without it.
+    All three depend only on the order of the scores: (n,) scores with the canary, (m,) without it.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
-    distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
+    pooled = np.concatenate([pilot_in, pilot_out])
+    distinct, counts = np.unique(pooled, return_counts=True)
 
-    # As normal distributions, scores out are N(0, 1) and scores in N(mu, 1). A threshold stands for the
-    # number z below which the same share of their mixture lies as of the pilot's scores. It is read off
-    # the mixture's distribution function on a grid, _LATENT.
+    # As normal distributions, scores out are N(0, 1) and scores in N(mu, 1). A threshold is mapped to the
+    # number z with the same share of their mixture below it as of the pilot's scores.
     mu = 0.0
-    if n_in and n_out:  # else there is no separation to estimate
+    if n_in and n_out:
         mu = _estimate_separation(pilot_in, pilot_out)
-    mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / counts.sum()
-    z = np.interp(np.cumsum(counts) / (counts.sum() + 1), mixture, _LATENT)
-    normal = np.stack(
-        [special.ndtr(-z), special.ndtr(z - mu)]
-    )  # scores out above z, scores in below it
+    total = counts.sum()
+    below_in = special.ndtr(_LATENT - mu)
+    below_out = special.ndtr(_LATENT)
+    mixture = (n_in * below_in + n_out * below_out) / total
+    levels = np.cumsum(counts) / (total + 1)
+    z = np.interp(levels, mixture, _LATENT)
+    false_positive = special.ndtr(-z)
+    false_negative = special.ndtr(z - mu)
+    normal = np.stack([false_positive, false_negative])
 
     # The pilot's scores of each world, with _PRIOR scores of the normal distributions.
     sizes = np.array([[n_out], [n_in]]) + _PRIOR
-    counted = (np.stack(count_errors(pilot_in, pilot_out, distinct)) + _PRIOR * normal) / sizes
+    errors = np.stack(count_errors(pilot_in, pilot_out, distinct))
+    counted = (errors + _PRIOR * normal) / sizes
     deviations = np.sqrt(counted * (1 - counted) / sizes)
     raised = np.minimum(counted + _CLEAR * deviations, 1.0)
     return Candidates(distinct, normal, counted, raised)

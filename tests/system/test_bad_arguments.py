@@ -244,7 +244,7 @@ ARRAYS = (
     (np.zeros(9, "f8,i4"), "[('f0'"),
     (["a", "b"], "<U1"),
     ([10**400, None], "object"),
-    ([[1], [2, 3]], "rows of one length"),
+    ([[1], [2, 3]], "rows of equal length"),
     (np.zeros((2, 2, 2)), "shape (2, 2, 2)"),
 )
 
@@ -274,10 +274,10 @@ CASES = (  # (a call, part of the line that refuses it)
     (at(audit.bounds, np.ones(9), np.ones(9)), "equal 1"),
     (at(audit.bounds, IN, OUT, confidence=95), "did you mean 0.95?"),
     (at(audit.coins, MATRIX, MATRIX), "presence"),
-    (at(audit.cosines, MATRIX, 200), "is no cosine: divide by both lengths"),
+    (at(audit.cosines, MATRIX, 200), "divide by both lengths"),
     (at(audit.cosines, MATRIX / 10, 2000), "as these would in about"),
     (at(audit.bounds(IN, OUT).report, 5), "`path="),
-    (at(audit.bounds(IN, OUT).true_positive_rate, 1), "`false_positive_rate="),
+    (at(audit.bounds(IN, OUT).true_positive_rate, 1), "`false_positive_rate` must be"),
     (at(of_loss, features=FEATURES * np.nan), "features have 200 values that are not"),
     (at(of_loss, labels=LABELS[:30]), "there are 40 features and 30 labels"),
     (at(of_model, module=loss), "takes a Flax Linen module"),

@@ -151,7 +151,7 @@ audit --data_file=no.csv --sampler=poisson:2 | --sampler=poisson:2: give every, 
 audit --data_file=no.csv --sampler=poisson:0.5 --delta=1e-13 | --delta=1e-13: with --sampling_rate
 audit --data_file=no.csv --until=refuted | --until goes with --adversary=sphere
 audit --data_file=no.csv --adversary=sphere --until=0,9x | --until=0,9x: give an epsilon above 0
-audit --confidence=95 | confidence is 95.0: it must lie strictly between 0 and 1; did you
+audit --confidence=95 | `confidence` must be between 0 and 1, got 95.0; did you
 audit stray | 'stray' is not a flag
 audit --runs | Missing value for flag
 audit --nothing=1 | Unknown command line flag 'nothing'

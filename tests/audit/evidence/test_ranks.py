@@ -185,7 +185,7 @@ def test_the_laws_test_holds_its_level_though_ranks_of_a_run_share_its_draws(dra
 def test_fresh_draws_from_another_generator_show(shift, scale):
     scores, fresh = draw_out(np.random.default_rng(1), shift, scale)
     with pytest.raises(
-        InputError, match="on the initial model canaries score otherwise than fresh"
+        InputError, match="on the initial model canaries and fresh draws have different"
     ):
         audit.ranks(scores + 3, fresh, initial=(scores, fresh))
     presence = np.arange(scores.size).reshape(scores.shape) % 2
@@ -212,7 +212,7 @@ BAD = {
     ),
     "no fresh": ((RANKS, 0), {}, "`fresh=0`: give 1 to 1,000,000,000 fresh draws"),
     "all out": ((SCORES, FRESH), {"presence": np.zeros(SCORES.shape)}, "puts all canaries out"),
-    "initial ranks": ((RANKS, DRAWS), {"initial": (SCORES, FRESH)}, "`initial` goes with scores"),
+    "initial ranks": ((RANKS, DRAWS), {"initial": (SCORES, FRESH)}, "`initial` requires scores"),
 }
 
 

@@ -234,7 +234,7 @@ def test_separation_is_seen_and_what_cannot_be_used_said():
     bound = lower(Counted(0.0, errors, errors), exact.approximate_dp(0.0))
     best = float(conversions.epsilon_from_rates(np.log(20) / 40, np.log(20) / 40, 0.0))
     assert 0.5 * best < bound < np.log(20 / np.log(20)) + 0.5
-    with pytest.raises(InputError, match="order 4 needs 4 canaries a run, here are 2"):
+    with pytest.raises(InputError, match="order 4 needs 4 canaries per run, got 2"):
         found("lidp_wilson_4", normal_coins(1.0, 40, 2))
 
 

@@ -132,7 +132,7 @@ def test_a_dimension_that_counts_too_much_is_refused(canaries, factor):
         found = draw_null_cosines(rng, (canaries,), d)
         assert len(given.paired_cosines(found, None, d).cosines.observed) == canaries
         with pytest.raises(
-            InputError, match=r"spread by .* in about \d{3}|1,\d{3} dimensions: count trained"
+            InputError, match=r"spread by .* in about \d{3}|1,\d{3} dimensions: count only trained"
         ):
             given.paired_cosines(found, None, int(factor * d))
     out = draw_null_cosines(rng, (canaries,), d)
