@@ -1,4 +1,4 @@
-"""Makes federated audits into cells, whose stores then have scores and the accuracy of each run's model."""
+"""Cells that audit federated training. Their stores contain scores and each run's accuracy."""
 
 import dataclasses
 import json
@@ -23,12 +23,11 @@ _ACCURACIES = "accuracies"
 
 
 class FederatedScores(NamedTuple):
-    """What is stored of the first runs of a federated audit.
+    """The stored results of the first runs of a federated audit.
 
     Attributes:
       scores: The runs' cosines.
-      accuracies: The accuracies of the runs' final models, in order; runs without a stored accuracy are left
-        out.
+      accuracies: The final models' accuracies, in order, without runs whose accuracy is missing.
     """
 
     scores: Scores
@@ -38,14 +37,14 @@ class FederatedScores(NamedTuple):
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
     """Returns the cell of a federated audit.
 
-    Where the setting observes every iterate, the cosines with the final model are stored too, in the store of
-    the setting that observes the final model alone: the same training run gives both.
+    If the adversary observes every iterate, the same training runs also give the scores of an adversary that
+    observes only the final model. The cell fills that store too.
 
     Args:
       setting: The setting.
       runs: The number of runs.
-      name: The cell's name for people.
-      seconds: An estimate of the seconds that it takes on two cores.
+      name: The displayed name.
+      seconds: The estimated time on two cores.
     """
     observed = [setting]
     if setting.observe not in FINAL:
@@ -64,17 +63,17 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
-    """Returns the same setting, but with an adversary that observes the final model alone."""
+    """Returns the setting with an adversary that observes only the final model."""
     return dataclasses.replace(setting, observe="final")
 
 
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns the fields by which the store identifies a setting, without its clients' checksum."""
+    """Returns the fields that identify a setting in the store, without its clients' checksum."""
     return federated_identity(setting, "")
 
 
 def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> Store:
-    """Returns the store of a setting on its clients, in the folder `out` of all stores."""
+    """Returns the store of a setting and its clients, under the root `out`."""
     from audit.training import build_federated
 
     checksum = build_federated.checksum(federation.clients)
@@ -82,9 +81,9 @@ def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> 
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
-    """Returns the cosines and accuracies that are stored of a setting's first runs, whatever its clients are.
+    """Returns the stored cosines and accuracies of a setting's first runs, for any clients.
 
-    None where the cosines of any of these runs are missing. Accuracies of some runs may be missing.
+    Returns None if the cosines of a run are missing. Accuracies may be missing.
     """
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
@@ -95,13 +94,13 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 
 
 def read_accuracies(store: Store) -> dict[str, float]:
-    """Returns the stored accuracies, by the run's number as text."""
+    """Returns the stored accuracies by run; the keys are numbers as text."""
     answer = read_answer(store) or {}
     return {run: float(value) for run, value in answer.get(_ACCURACIES, {}).items()}
 
 
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
-    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already."""
+    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to the stored accuracies."""
     measured = {str(run): float(value) for run, value in enumerate(values, first)}
     with hold(store.path):
         write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
@@ -114,16 +113,15 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> list[Scores]:
-    """Trains the runs that settings' stores lack, and returns the scores of each setting.
+    """Trains missing runs, and returns the scores of each setting.
 
-    Settings differ only in what they observe, so a training run gives the scores of all. First come the runs
-    that the first setting's store lacks: they fill all stores. Then each further store gets the runs that it
-    still lacks.
+    Settings differ only in `observe`, so one training run gives the scores of all settings. Runs that are
+    missing from the first store fill all stores. Runs that are then still missing from other stores follow.
 
     Args:
-      settings: The settings, on the same training runs.
-      runs: The number of runs that each store is to have.
-      out: The folder of all stores.
+      settings: The settings.
+      runs: The number of runs for each store.
+      out: The root of all stores.
       federation: The clients and the test set.
       progress: Called with the number of runs that were trained since the last call.
     """
@@ -142,9 +140,9 @@ def train(
     for i, (game, store) in enumerate(pairs):
 
         def watch(midway: "Midway", place: int = i) -> None:
-            """Stores accuracies, and other settings' scores, of a chunk's models if they are final.
+            """Stores the accuracies of a chunk's final models, and their scores for the later settings.
 
-            Accuracies come first: a process that dies leaves no run with a score and without an accuracy.
+            Accuracies come first: if the process dies, every run with a score has an accuracy.
             """
             if midway.steps < len(participation.clients):
                 return
