@@ -1,4 +1,4 @@
-"""The benchmark's measurements as a table."""
+"""Shows the benchmark's measurements as a table."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,17 +13,16 @@ from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import Record, field
 
 LEVEL = 1 - CONFIDENCE
-_TEST_LEVEL = 0.01  # of all tests of a table together: the probability that any star is wrong
+_TEST_LEVEL = 0.01  # the probability that any star in a table is wrong
 _NOTES = (
-    "too much: the share of audits that claim more than the truth, in the worst cell",
-    "whose mechanism keeps what the estimator assumes; * in some such cell an exact",
-    f"test finds it above {LEVEL:.0%}, at {_TEST_LEVEL:.0%} for all tested cells together (Bonferroni);",
-    "- it claims no level. else: the share in the worst other cell, for which nobody",
-    "is blamed. proven: the mean share of the truth.",
-    "no value: audits that gave none, which count as 0. refutes: training runs",
-    f"after which half of the audits refute a claim of mu {CLAIMED_MU:.2f}, the noise {NOISE}",
-    f"of what is stated; * as many refute a claim that holds, in over {LEVEL:.0%} of audits,",
-    f"by such a test at {_TEST_LEVEL:.0%} for all estimators together.",
+    "too much: share of audits above the true epsilon, in the worst cell that meets",
+    "the estimator's assumptions. * an exact test rejects the level",
+    f"{LEVEL:.0%} in a cell, at {_TEST_LEVEL:.0%} over all cells (Bonferroni). - does not claim a level.",
+    "else: the same share in cells that violate its assumptions. proven: mean epsilon",
+    "over the true epsilon. no value: audits without a value, which count as 0.",
+    f"refutes: runs with which half of the audits refute a claim of mu {CLAIMED_MU:.2f} if the",
+    f"noise is {NOISE} of the claimed noise. * over {LEVEL:.0%} of audits refute a true",
+    f"claim, by an exact test at {_TEST_LEVEL:.0%} over all estimators (Bonferroni).",
 )
 
 
@@ -31,28 +30,27 @@ def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
     """Returns whether more audits are wrong than the level allows, by an exact binomial test.
 
     Args:
-      wrong: the number of audits that are wrong.
-      audits: the number of all audits.
-      tests: the number of such tests, which are at 1% together (Bonferroni).
+      wrong: The number of wrong audits.
+      audits: The number of audits.
+      tests: The number of such tests, for a Bonferroni correction to 1% in total.
     """
-    error = _TEST_LEVEL / tests  # at either end of the interval
+    error = _TEST_LEVEL / tests  # for each end of the interval
     limits = intervals.clopper_pearson(wrong, audits, 1 - 2 * error)
-    return bool(limits.lower > LEVEL + 1e-12)  # rounding must not decide if both are equal
+    return bool(limits.lower > LEVEL + 1e-12)  # tolerates rounding
 
 
 def is_held_to_level(cell: Record) -> bool:
-    """Returns whether the estimator claims a level, and the mechanism breaks none of its assumptions."""
+    """Returns whether the estimator claims a level and the mechanism meets its assumptions."""
     return ESTIMATORS[cell["estimator"]].claims_level and not cell["broken"]
 
 
 def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ()) -> list[Record]:
-    """Returns a record for each estimator that has cells, sorted by design, with the columns of the table.
+    """Returns a record for each estimator with cells, sorted by design, with the columns of the table.
 
     Args:
-      cells: the measured cells of all estimators.
-      claims: the claims that estimators were to refute; of some estimators, or none.
+      cells: The measured cells of all estimators.
+      claims: The measured cells of false claims, if any.
     """
-    # The stars of all these cells together are wrong with a probability of 1% at most.
     tests = sum(map(is_held_to_level, cells))
     runs = {claim["estimator"]: show_runs(claim, len(claims)) for claim in claims}
     records = []
@@ -87,7 +85,7 @@ def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ())
 
 
 def _find_worst(cells: Sequence[Record]) -> float | None:
-    """Returns the largest share of audits above the truth in a cell; None without cells."""
+    """Returns the largest share of audits above the truth over cells; None without cells."""
     return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
@@ -95,8 +93,8 @@ def show_runs(claim: Record, tests: int) -> str:
     """Returns the number of runs that refute a claim, with * if true claims are refuted too often.
 
     Args:
-      claim: the record of a `ClaimCell`.
-      tests: the number of claims that are tested together.
+      claim: The record of a `ClaimCell`.
+      tests: The number of claims in the table.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
@@ -105,12 +103,7 @@ def show_runs(claim: Record, tests: int) -> str:
 
 
 def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -> Table[Record]:
-    """Returns the table with a row for each estimator, for people and as CSV.
-
-    Args:
-      cells: the measured cells of all estimators.
-      claims: the claims that estimators were to refute; of some estimators, or none.
-    """
+    """Returns the table with a row for each estimator; see `summarise_estimators`."""
     share = partial(field, show=number(".0%"))
     columns = (
         field("estimator", head="estimator", width=40, left=True),
@@ -135,7 +128,7 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -
 
 
 def _show_worst_share(record: Record) -> str:
-    """Formats the worst share of audits that claim too much: - without a level, * above it in some cell."""
+    """Formats the worst share of audits above the truth: - without a level, * above it in some cell."""
     if record["too_much"] is None:
         return ""
     mark = "*" if record["cells_over_level"] else " "

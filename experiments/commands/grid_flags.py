@@ -1,4 +1,4 @@
-"""The flags that choose what trains and a grid of audits."""
+"""Flags for the training engine and for a grid of audits."""
 
 import contextlib
 import hashlib
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
-_SINGLE = ("until", "lipschitz")  # flags of a single audit
-_EXAMPLE = "write --vary=FIELD=VALUE,VALUE, as --vary=k=1,5,25"
+_SINGLE = ("until", "lipschitz")  # flags that require a single audit
+_EXAMPLE = "write --vary=FIELD=VALUE,VALUE, such as --vary=k=1,5,25"
 
 
 def define_engine() -> None:
-    """Defines the flag --ray_address, which `engine` reads."""
+    """Defines the flag --ray_address for `engine`."""
     flags.DEFINE_string(
         "ray_address",
         None,
-        "A Ray cluster trains: host:port, auto, or local to start one; by default this machine trains.",
+        "Train on a Ray cluster: host:port, auto, or local to start one. Default: this machine.",
     )
 
 
 @contextlib.contextmanager
 def engine() -> "Iterator[TrainingEngine]":
-    """Yields what trains: this process, or a Ray cluster to which this process belongs in the block.
+    """Yields the training engine: this process, or a Ray cluster that it joins for the block.
 
-    Raises InputError if there is no cluster.
+    Raises InputError if no cluster answers.
     """
     if FLAGS.ray_address is not None:
         from experiments.cells import ray_engine
@@ -60,32 +60,33 @@ def engine() -> "Iterator[TrainingEngine]":
 
 
 def define_vary() -> None:
-    """Defines the flag --vary, which describes a grid of audits."""
+    """Defines the flag --vary for a grid of audits."""
     flags.DEFINE_multi_string(
-        "vary", [], "A grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 audits all combinations."
+        "vary",
+        [],
+        "Audit a grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 for all combinations.",
     )
 
 
 def run(runs: int | None) -> None:
-    """Trains the audits of the grid that the store lacks, and prints the grid's table.
+    """Trains the missing audits of the grid, and prints the grid's table.
 
     Args:
-      runs: the number of models to train for each audit; None for the number that is usual for its adversary.
+      runs: The number of models to train for each audit; None for the adversary's default.
     """
-    from experiments.sweeps import grid  # it loads SciPy, which --help does without
+    from experiments.sweeps import grid  # loads SciPy
 
     cli.require_levels()
     for name in _SINGLE:
         is_given = FLAGS[name].present
-        require(not is_given, f"--{name} goes with a single audit: drop --vary or it")
+        require(not is_given, f"--{name} requires a single audit: drop --vary or --{name}")
     axes = _parse_axes(FLAGS.vary)
     audits = [_make_audit(values, runs) for values in grid.combine(axes)]
     sources = cli.sources()
     data_sets = {task(audit.setting.model).data.file for audit in audits}
     is_clear = sources.data_file is None or len(data_sets) == 1
-    require(
-        is_clear, f"--data_file={sources.data_file}: these models have several data sets; drop it"
-    )
+    message = f"--data_file={sources.data_file}: these models have several data sets; drop it"
+    require(is_clear, message)
     data = DataSets(dict.fromkeys(data_sets, sources.data_file), sources.tfds_dir)
     place = Workplace(cli.folder(), data)
 
@@ -96,14 +97,14 @@ def run(runs: int | None) -> None:
         with engine() as trains:
             failed = len(trains.do_all(missing, place).failed)
         message = f"{failed} of {len(cells)} audits failed, the others are kept"
-        require(not failed, f"{message}: fix what is reported above, and start again")
+        require(not failed, f"{message}: fix the errors above and run the command again")
 
     level = Level(FLAGS.delta, FLAGS.confidence)
     _show([grid.conclude(audit, place, level) for audit in audits], list(axes), level)
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the values of each varied field, each once, by flag, from texts such as "k=1,5,25"."""
+    """Returns the distinct values of each varied flag, from texts such as "k=1,5,25"."""
     by_flag = {field.flag: field for field in fields().values() if field.has_flag}
     axes: dict[str, list[Any]] = {}
     for text in texts:
@@ -120,7 +121,7 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
-    """Returns the audit of one combination of values, by flag; raises InputError if it is impossible."""
+    """Returns the audit of one combination of values, by flag; raises InputError if it is invalid."""
     from experiments.sweeps import grid
 
     names = {field.flag: field.name for field in fields().values()}
@@ -134,11 +135,11 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
 
 
 def _show(results: "Sequence[Record]", varied: Sequence[str], level: Level) -> None:
-    """Prints the grid's table, or JSON; writes the table as CSV, and a heat map of two fields as PNG."""
+    """Prints the grid's table or JSON, and writes a CSV table and, for two fields, a heat map."""
     from experiments.sweeps import grid
 
     table = grid.make_table(results, varied, level)
-    # The same grid is written to the same files, and other grids are not.
+    # Different grids are written to different files.
     folders = json.dumps([result["folder"] for result in results])
     digest = hashlib.sha256(folders.encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{'_'.join(varied)}-{digest}"

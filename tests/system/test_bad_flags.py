@@ -149,7 +149,7 @@ audit --data_file=no.csv --steps=20 --insertions=3 | --steps=20 and --insertions
 audit --data_file=no.csv --k=5 --insertions=9000000 | --insertions=9000000 times --k=5: give at most
 audit --data_file=no.csv --sampler=poisson:2 | --sampler=poisson:2: give every, poisson:RATE
 audit --data_file=no.csv --sampler=poisson:0.5 --delta=1e-13 | --delta=1e-13: with --sampling_rate
-audit --data_file=no.csv --until=refuted | --until goes with --adversary=sphere
+audit --data_file=no.csv --until=refuted | --until requires --adversary=sphere
 audit --data_file=no.csv --adversary=sphere --until=0,9x | --until=0,9x: give an epsilon above 0
 audit --confidence=95 | confidence is 95.0: it must lie strictly between 0 and 1; did you
 audit stray | argument 'stray' is no flag
@@ -188,7 +188,7 @@ claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | do
 list --setting=1f | --setting=1f goes with --report: give both
 list --report=p.html --out=missing | --out=missing holds no audits
 list --report=- | name an HTML file that begins with no dash
-figures --out=missing --scale=smoke | missing holds no finished cell of all at scale smoke
+figures --out=missing --scale=smoke | missing has no finished cell of all at scale smoke
 figures --scale=huge | --scale=huge is unknown: choose one of smoke
 figures --name=nobody | --name=nobody is unknown
 plan --epsilon=0 | epsilon is 0: give --epsilon
