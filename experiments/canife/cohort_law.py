@@ -7,8 +7,8 @@ at x is the inverse transform along the line through any real tilt s,
     p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt.
 
 The tilted law has the density e^{s x} p(x), normalized. Near its mean the integral has no cancellation, so
-each x uses the nearest of several tilts, and tails have a small relative error. The trapezoidal rule converges
-faster than any power there. The distance of a density's mass from 1 is reported as the grid's error. Between
+each x uses the nearest of several tilts, and tails have a small relative error. The trapezoidal rule
+converges faster than any power there. The distance of a density's mass from 1 is reported as the grid's error. Between
 distant modes a density can be less than 1e-15 of its surroundings, which is below rounding. It is raised to
 1e-15 there, which can only make an epsilon too small.
 """
