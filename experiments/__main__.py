@@ -51,10 +51,9 @@ def _python(arguments: Sequence[str]) -> int:
     The script's folder is last in the search path, so a models.py next to the script does not replace ours.
     InputErrors end in one line and status 2; other errors are raised.
     """
-    if not arguments or not Path(arguments[0]).is_file():
-        given = arguments[0] if arguments else "python"
-        return _report_error(f"{given}: give a script, such as mine.py")
-    script = arguments[0]
+    script = next(iter(arguments), "python")
+    if not arguments or not Path(script).is_file():
+        return _report_error(f"{script}: give a script, such as mine.py")
     sys.argv = list(arguments)
     sys.path.append(os.path.dirname(os.path.abspath(script)))
     try:
@@ -84,8 +83,9 @@ def _test(arguments: Sequence[str]) -> int:
 
     If the environment variable CI is true or 1, slow tests run too.
     """
-    is_slow = "--slow" in arguments or os.environ.get("CI") in ("true", "1")
-    marks = "" if is_slow else "not slow"
+    marks = "not slow"
+    if "--slow" in arguments or os.environ.get("CI") in ("true", "1"):
+        marks = ""
     rest = [argument for argument in arguments if argument != "--slow"]
     spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder")
     return _run_module("pytest", *spread, "--durations=30", "-m", marks, *rest)

@@ -61,7 +61,8 @@ def _sample_open(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     """Draws noise, or with probability _OPEN_DELTA a score that reveals the world; ignores mu."""
     is_open = rng.random(n) < _OPEN_DELTA
     noise = rng.standard_normal(n)
-    return np.where(is_open, _OPEN_SCORE if inserted else -_OPEN_SCORE, noise)
+    sign = 2 * inserted - 1
+    return np.where(is_open, sign * _OPEN_SCORE, noise)
 
 
 def _draw_worlds(
@@ -132,7 +133,9 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws the cosines of uniform directions, all inserted, with the noisy sum that one run releases."""
-    sigma = 1 / setting.mu if setting.mu else _NO_LEAK_SIGMA
+    sigma = _NO_LEAK_SIGMA
+    if setting.mu:
+        sigma = 1 / setting.mu
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)
     return Fresh(cosines[None], np.ones((1, setting.canaries), bool), setting.dimension)
 
@@ -205,7 +208,9 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
         all_sizes = _SIZES[design]
         usual = all_sizes[:1]
         for mu in mus:
-            sizes = all_sizes if mu in (0.0, 1.0) else usual
+            sizes = usual
+            if mu in (0.0, 1.0):
+                sizes = all_sizes
             yield record(f"{prefix}Gaussian {mu:g}", gaussian, mu, sizes)
         for name, family, parameter in _CURVES:
             yield record(prefix + name, _make_law(draw, family, _CURVED), parameter, usual)

@@ -89,6 +89,9 @@ def _make_estimator(
         assumes.add(GAUSSIAN_CURVE)
     if "many runs" in documented.text:
         assumes.add(ENOUGH_RUNS)
+    examine = None
+    if design == DIRECTIONS:
+        examine = examine_directions
     return Estimator(
         name=f"ours: {name}",
         kind=OURS,
@@ -98,7 +101,7 @@ def _make_estimator(
         assumes=frozenset(assumes),
         claims_level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
-        examine=examine_directions if design == DIRECTIONS else None,
+        examine=examine,
     )
 
 
@@ -110,10 +113,10 @@ def _make_estimators() -> Iterator[Estimator]:
         (ONE_RUN, one_run_bounds.OF_COINS, from_coins),
         (DIRECTIONS, exact_null.METHODS, from_directions),
     )
+    of_coins = {one_run_bounds.ONE_RUN_GAUSSIAN: _GAUSSIAN_COINS}
     for design, methods, call in tables:
         for name, method in methods.items():
-            usual = _GAUSSIAN_COINS if name == one_run_bounds.ONE_RUN_GAUSSIAN else _COINS
-            documented = getattr(method, "assumes", usual)
+            documented = getattr(method, "assumes", of_coins.get(name, _COINS))
             yield _make_estimator(name, design, documented, partial(call, method))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from audit.laws import intervals
 from audit.report.table import Column, Table, number
-from experiments.benchmark.contract import CONFIDENCE, DESIGNS
+from experiments.benchmark.contract import CONFIDENCE, DESIGNS, Estimator
 from experiments.benchmark.false_claims import CLAIMED_MU, NOISE
 from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import Record, field
@@ -56,37 +56,45 @@ def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ())
     records = []
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
         own = [cell for cell in cells if cell["estimator"] == estimator.name]
-        if not own:
-            continue
-        kept = [cell for cell in own if not cell["broken"]]
-        elsewhere = [cell for cell in own if cell["broken"]]
-        proven = [cell["mean"] / cell["truth"] for cell in kept if cell["truth"] > 0]
-        tested = [cell for cell in kept if is_held_to_level(cell)]
-        over = [exceeds_level(cell["exceeding"], cell["audits"], tests) for cell in tested]
-        records.append(
-            {
-                "estimator": estimator.name,
-                "kind": estimator.kind,
-                "design": estimator.design,
-                "assumption": estimator.assumption,
-                "claims_level": estimator.claims_level,
-                "cells": len(own),
-                "too_much": _find_worst(kept),
-                "cells_over_level": sum(over),
-                "elsewhere": _find_worst(elsewhere),
-                "proven": float(np.mean(proven)) if proven else None,
-                "refused": sum(cell["refused"] for cell in own)
-                / sum(cell["audits"] for cell in own),
-                "seconds": float(np.median([cell["seconds"] for cell in own])),
-                "runs_until_refuted": runs.get(estimator.name, ""),
-            }
-        )
+        if own:
+            record = _summarise(estimator, own, tests)
+            record["runs_until_refuted"] = runs.get(estimator.name, "")
+            records.append(record)
     return records
 
 
-def _find_worst(cells: Sequence[Record]) -> float | None:
-    """Returns the largest share of audits above the truth over cells; None without cells."""
-    return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
+def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
+    """Returns an estimator's record, without the claims; `tests` as in `exceeds_level`."""
+    shares: dict[bool, list[float]] = {True: [], False: []}  # by whether assumptions are violated
+    proven = []
+    over_level = 0
+    refused = 0
+    audits = 0
+    for cell in cells:
+        shares[bool(cell["broken"])].append(cell["exceeding"] / cell["audits"])
+        refused += cell["refused"]
+        audits += cell["audits"]
+        if not cell["broken"] and cell["truth"] > 0:
+            proven.append(cell["mean"] / cell["truth"])
+        if is_held_to_level(cell):
+            over_level += exceeds_level(cell["exceeding"], cell["audits"], tests)
+    mean_proven = None
+    if proven:
+        mean_proven = float(np.mean(proven))
+    return {
+        "estimator": estimator.name,
+        "kind": estimator.kind,
+        "design": estimator.design,
+        "assumption": estimator.assumption,
+        "claims_level": estimator.claims_level,
+        "cells": len(cells),
+        "too_much": max(shares[False], default=None),
+        "cells_over_level": over_level,
+        "elsewhere": max(shares[True], default=None),
+        "proven": mean_proven,
+        "refused": refused / audits,
+        "seconds": float(np.median([cell["seconds"] for cell in cells])),
+    }
 
 
 def show_runs(claim: Record, tests: int) -> str:
@@ -98,8 +106,10 @@ def show_runs(claim: Record, tests: int) -> str:
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
-    too_often = exceeds_level(claim["false_refutations"], claim["audits"], tests)
-    return f"{claim['runs']:,}{'*' if too_often else ' '}"
+    mark = " "
+    if exceeds_level(claim["false_refutations"], claim["audits"], tests):
+        mark = "*"
+    return f"{claim['runs']:,}{mark}"
 
 
 def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -> Table[Record]:
@@ -131,7 +141,9 @@ def _show_worst_share(record: Record) -> str:
     """Formats the worst share of audits above the truth: - without a level, * above it in some cell."""
     if record["too_much"] is None:
         return ""
-    mark = "*" if record["cells_over_level"] else " "
+    mark = " "
+    if record["cells_over_level"]:
+        mark = "*"
     if not record["claims_level"]:
         mark = "-"
     return f"{record['too_much']:.1%}{mark}"

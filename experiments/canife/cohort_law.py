@@ -8,9 +8,9 @@ at x is the inverse transform along the line through any real tilt s,
 
 The tilted law has the density e^{s x} p(x), normalized. Near its mean the integral has no cancellation, so
 each x uses the nearest of several tilts, and tails have a small relative error. The trapezoidal rule
-converges faster than any power there. The distance of a density's mass from 1 is reported as the grid's error. Between
-distant modes a density can be less than 1e-15 of its surroundings, which is below rounding. It is raised to
-1e-15 there, which can only make an epsilon too small.
+converges faster than any power there. The distance of a density's mass from 1 is reported as the grid's
+error. Between distant modes a density can be less than 1e-15 of its surroundings, which is below rounding. It
+is raised to 1e-15 there, which can only make an epsilon too small.
 """
 
 from typing import NamedTuple
@@ -81,27 +81,26 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
     deviation = float(np.sqrt(variance + sigma**2))
     low = mean - _DEVIATIONS * deviation + reach[0]
     high = mean + _DEVIATIONS * deviation + reach[1]
-    points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION)) + 1)
+    num_steps = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
+    points = np.linspace(low, high, num_steps + 1)
 
     if cohort == clients:  # only the noise is random
-        log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
+        log_normalizer = np.log(sigma * np.sqrt(2 * np.pi))
+        log_density = -(((points - mean) / sigma) ** 2) / 2 - log_normalizer
         return ScoreLaw(points, log_density)
 
     # The tilted laws' means are spread evenly over the grid. The noise moves the mean by sigma^2 per unit of
     # tilt, so tilts up to `most` cover the whole grid.
     most = (high - low) / sigma**2
+    num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
+
+    def compute_distance(tilt: float, target: float) -> float:
+        return _tilt(dots, cohort, tilt).find_mean(sigma) - target
+
     tilted = []
-    for target in np.linspace(
-        low, high, int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
-    ):
+    for target in np.linspace(low, high, num_tilts):
         # The mean increases with the tilt, so there is a single root.
-        tilt = scipy.optimize.brentq(
-            lambda tilt, target: _tilt(dots, cohort, tilt).find_mean(sigma) - target,
-            -most,
-            most,
-            args=(target,),
-            xtol=1e-6,
-        )
+        tilt = scipy.optimize.brentq(compute_distance, -most, most, args=(target,), xtol=1e-6)
         tilted.append(_tilt(dots, cohort, tilt))
     means = np.array([one.find_mean(sigma) for one in tilted])
     nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the tilt of each point
@@ -112,7 +111,11 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
 
 
 def score_densities(
-    dots: ArrayLike, cohort: int, sigma: float, canary: float, replaces: bool = False
+    dots: ArrayLike,
+    cohort: int,
+    sigma: float,
+    canary: float,
+    replaces: bool = False,
 ) -> DensityPair:
     """Returns the score's densities with and without the canary.
 
@@ -142,8 +145,9 @@ def score_densities(
     density_out = np.exp(law.log_density)
     density_in = np.exp(log_density_in)
     spacing = law.points[1] - law.points[0]
-    errors = [abs(float(density.sum()) * spacing - 1) for density in (density_out, density_in)]
-    return DensityPair(law.points, density_out, density_in, max(errors))
+    masses = spacing * np.sum([density_out, density_in], axis=1)
+    error = float(np.max(np.abs(masses - 1)))
+    return DensityPair(law.points, density_out, density_in, error)
 
 
 def _tilt(dots: Array, cohort: int, tilt: float) -> _Tilted:
@@ -153,10 +157,12 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _Tilted:
     reach = abs(tilt) * float(np.max(np.abs(dots))) + 1
 
     def compute_excess(log_odds: float) -> float:
-        return float(np.sum(special.expit(log_odds + tilt * dots)) - cohort)
+        joins = special.expit(log_odds + tilt * dots)
+        return float(np.sum(joins) - cohort)
 
     log_odds = float(scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach))
-    return _Tilted(dots, cohort, tilt, log_odds, special.expit(log_odds + tilt * dots))
+    joins = special.expit(log_odds + tilt * dots)
+    return _Tilted(dots, cohort, tilt, log_odds, joins)
 
 
 def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
@@ -178,8 +184,10 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     ratio *= np.exp(1j * times * sigma**2 * tilt)
     # The integrand at -t is the conjugate of that at t, and t = 0 counts half.
     weights = np.where(times == 0, 0.5, 1.0) * ratio
-    integral = np.real(np.exp(-1j * np.outer(points, times)) @ weights) * step / np.pi
-    least = _VALLEY * step / np.pi * float(np.sum(np.abs(weights)))
+    rotations = np.exp(-1j * np.outer(points, times))
+    integral = np.real(rotations @ weights) * step / np.pi
+    total = float(np.sum(np.abs(weights)))
+    least = _VALLEY * step / np.pi * total
     log_integral = np.log(np.maximum(integral, least))
 
     # log M(s), with M(s) the mean of e^(s times the sum) over all equally likely cohorts. It does not include
@@ -192,7 +200,8 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
         - special.gammaln(clients - cohort + 1)
     )
     log_mass = log_product - cohort * log_odds - log_cohorts
-    return np.asarray(log_integral - tilt * points + log_mass + (sigma * tilt) ** 2 / 2)
+    log_noise = (sigma * tilt) ** 2 / 2
+    return np.asarray(log_integral - tilt * points + log_mass + log_noise)
 
 
 def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:

@@ -14,7 +14,7 @@ Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algo
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,18 +64,24 @@ class Designer(NamedTuple):
 def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the public code's penalty of a gradient (p,) against updates (b, p), with k and C."""
     norm = _norm(gradient)
-    products = updates @ (clipping_norm * gradient / norm)
-    return gradient.size * (_shortfall(norm_constant, norm) + jnp.mean(products**2))
+    clipped = clipping_norm * gradient / norm
+    products = updates @ clipped
+    mean_square = jnp.mean(products**2)
+    return gradient.size * (_shortfall(norm_constant, norm) + mean_square)
 
 
 def as_printed(clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the penalty of the paper's Equation 2 of a gradient (p,) against updates (b, p)."""
-    return _shortfall(clipping_norm, _norm(gradient)) + jnp.sum((updates @ gradient) ** 2)
+    shortfall = _shortfall(clipping_norm, _norm(gradient))
+    products = updates @ gradient
+    return shortfall + jnp.sum(products**2)
 
 
 def of_the_mean(clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the penalty "loss 1" of Appendix A of a gradient (p,) against updates (b, p)."""
-    return _shortfall(clipping_norm, _norm(gradient)) + jnp.mean(updates @ gradient) ** 2
+    shortfall = _shortfall(clipping_norm, _norm(gradient))
+    products = updates @ gradient
+    return shortfall + jnp.mean(products) ** 2
 
 
 def _shortfall(least: float, norm: Array) -> Array:
@@ -112,21 +118,23 @@ def designer(
     def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
         """Takes a step for each key except the last; the last key is for the final penalty."""
 
-        def step(
-            now: tuple[Tree, Tree], key: Array
-        ) -> tuple[tuple[Tree, Tree], tuple[Tree, Array]]:
-            sample, state = now
+        def step(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
+            """Returns the next sample and optimizer state; and the sample and penalty before the step."""
+            sample, state = carry
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
             changes, state = optimizer.update(slope, state, sample)
-            # `value` is the penalty before the step.
-            return (optax.apply_updates(sample, changes), state), (sample, value)
+            changed = optax.apply_updates(sample, changes)
+            return (changed, state), (sample, value)
 
         start = (sample, optimizer.init(sample))
         (last, _), (samples, penalties) = jax.lax.scan(step, start, keys[:-1])
-        losses = jnp.append(penalties, objective(last, theta, updates, keys[-1]))
+        final_penalty = objective(last, theta, updates, keys[-1])
+        losses = jnp.append(penalties, final_penalty)
+        best = jnp.argmin(losses)
 
         def choose(leaf: Array, last_leaf: Array) -> Array:
-            return jnp.concatenate([leaf, last_leaf[None]])[jnp.argmin(losses)]
+            leaves = jnp.concatenate([leaf, last_leaf[None]])
+            return leaves[best]
 
         return Designed(last, jax.tree.map(choose, samples, last), losses)
 

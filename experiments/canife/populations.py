@@ -63,8 +63,10 @@ def split_clients(setting: Attacked, data: DataSets) -> Split:
     most = setting.examples or np.iinfo(np.int32).max
     cut = []
     for clients in (split.train, split.mock):
-        cut.append(clients._replace(counts=np.minimum(clients.counts, most).astype(np.int32)))
-    return split._replace(train=cut[0], mock=cut[1])
+        counts = np.minimum(clients.counts, most)
+        cut.append(clients._replace(counts=counts.astype(np.int32)))
+    train, mock = cut
+    return split._replace(train=train, mock=mock)
 
 
 def _deal_images(setting: Attacked, data: DataSets) -> Split:
@@ -178,9 +180,11 @@ def make_population(setting: Attacked, split: Split) -> Population:
         cohorts = []
         for number in range(first, first + rounds):
             purpose = f"cohort {number}"
-            cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
+            cohort = draw_clients(setting, purpose, split.train.number, setting.cohort)
+            cohorts.append(cohort)
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
-        schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
+        without_canaries = jnp.zeros(rounds)
+        schedule = base.Schedule(batches, without_canaries)
         after: base.State = play(state, data, schedule)
         return after
 
@@ -200,7 +204,8 @@ def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> In
 
     The draws depend on the setting's seed and the purpose.
     """
-    return make_generator(setting, purpose).choice(clients, size, replace=False, shuffle=False)
+    rng = make_generator(setting, purpose)
+    return rng.choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
@@ -213,12 +218,16 @@ def _clip_gradients(setting: Attacked, model: Model) -> UpdatesOf:
 
     @jax.jit
     def compute(theta: Array, features: Array, labels: Array) -> Array:
-        raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
-        factors = scale_to_norm(jnp.sum(raw**2, axis=1), jnp.float32(setting.clipping_norm))
+        compute_gradients = jax.vmap(jax.grad(model.loss), (None, 0))
+        raw: Array = compute_gradients(theta, (features, labels))
+        squared_norms = jnp.sum(raw**2, axis=1)
+        factors = scale_to_norm(squared_norms, jnp.float32(setting.clipping_norm))
         return raw * factors[:, None]
 
     def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        sent: Array = compute(theta, clients.features[members], clients.labels[members])
+        features = clients.features[members]
+        labels = clients.labels[members]
+        sent: Array = compute(theta, features, labels)
         return sent
 
     return updates
@@ -234,7 +243,8 @@ def _train_locally(setting: Attacked, choices: fedavg.FedAvg, own: fedavg.Federa
     def compute(theta: Array, members: Array, data: base.Data) -> Array:
         def compute_update(member: Array) -> Array:
             """Returns a client's clipped update (p,): the sum over a cohort of one."""
-            return fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key).updates
+            cohort = member[None]
+            return fedavg.cohort_sums(choices, own, theta, norm, data, cohort, key).updates
 
         sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
         return sent

@@ -12,7 +12,12 @@ _ROUNDS = 8192  # mock rounds in memory at once
 
 
 def mock_scores(
-    rng: np.random.Generator, dots: Floats, cohort: int, own: float, sigma: float, rounds: int
+    rng: np.random.Generator,
+    dots: Floats,
+    cohort: int,
+    own: float,
+    sigma: float,
+    rounds: int,
 ) -> tuple[Floats, Floats]:
     """Simulates mock rounds with the canary added to the cohort, and the same number without it.
 
@@ -33,7 +38,12 @@ def mock_scores(
 
 
 def published_scores(
-    rng: np.random.Generator, dots: Floats, cohort: int, own: float, sigma: float, rounds: int
+    rng: np.random.Generator,
+    dots: Floats,
+    cohort: int,
+    own: float,
+    sigma: float,
+    rounds: int,
 ) -> tuple[Floats, Floats]:
     """Simulates mock rounds as the public code: the canary replaces a client of the cohort (Errata C1).
 
@@ -73,10 +83,15 @@ def _play(rng: np.random.Generator, dots: Floats, cohort: int, rounds: int) -> F
     For cohorts of more than half of the clients, the absent clients are drawn instead.
     """
     clients = len(dots)
-    leaves_out = 2 * cohort > clients
-    size = clients - cohort if leaves_out else cohort
+    draws_absent = 2 * cohort > clients
+    size = cohort
+    if draws_absent:
+        size = clients - cohort
     sums = np.zeros(rounds)
     for start in range(0, rounds, _ROUNDS):
         part = sums[start : start + _ROUNDS]
-        part += dots[cohorts(rng, clients, size, len(part))].sum(axis=1)
-    return np.asarray(dots.sum() - sums if leaves_out else sums)
+        drawn = cohorts(rng, clients, size, len(part))
+        part += dots[drawn].sum(axis=1)
+    if draws_absent:
+        sums = dots.sum() - sums
+    return sums

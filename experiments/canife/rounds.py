@@ -97,15 +97,16 @@ def best_epsilon(
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
     n_in = np.size(scores_in)
     n_out = np.size(scores_out)
-    epsilons = conversions.epsilon_from_rates(
-        false_positives / n_out, false_negatives / n_in, delta
-    )
-    epsilons = np.where((false_positives > 0) & (false_negatives > 0), epsilons, -np.inf)
-    epsilons = np.where(false_positives + false_negatives == 0, np.inf, epsilons)
+    fprs = false_positives / n_out
+    fnrs = false_negatives / n_in
+    has_both = (false_positives > 0) & (false_negatives > 0)
+    has_none = false_positives + false_negatives == 0
+    epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
+    epsilons = np.where(has_both, epsilons, -np.inf)
+    epsilons = np.where(has_none, np.inf, epsilons)
     ranks = epsilons
     if by_accuracy:
-        errors = false_positives / n_out + false_negatives / n_in
-        ranks = np.where(epsilons > -np.inf, -errors, -np.inf)
+        ranks = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)
     best = int(np.argmax(ranks))
 
     fpr = intervals.clopper_pearson(int(false_positives[best]), n_out, confidence)
@@ -113,15 +114,17 @@ def best_epsilon(
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    return RoundEstimate(*(max(float(value), 0.0) for value in (epsilons[best], lower, upper)))
+    values = np.maximum([epsilons[best], lower, upper], 0.0)
+    return RoundEstimate(*values.tolist())
 
 
 def _count_errors(
     scores_in: ArrayLike, scores_out: ArrayLike
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns the numbers of false positives and false negatives at each distinct score as a threshold."""
-    thresholds = np.unique(np.concatenate([scores_in, scores_out]))[::-1]  # falling
-    false_positives = np.size(scores_out) - np.searchsorted(np.sort(scores_out), thresholds)
+    thresholds = np.unique(np.concatenate([scores_in, scores_out]))[::-1]  # decreasing
+    true_negatives = np.searchsorted(np.sort(scores_out), thresholds)
+    false_positives = np.size(scores_out) - true_negatives
     false_negatives = np.searchsorted(np.sort(scores_in), thresholds)
     return false_positives, false_negatives
 
@@ -189,12 +192,14 @@ def forward(measured: Sequence[int], total: int) -> list[int]:
       measured: The increasing numbers of the measured rounds, from 1.
       total: The number of all rounds.
     """
-    return [int(count) for count in np.diff([*measured, total + 1])]
+    counts: list[int] = np.diff([*measured, total + 1]).tolist()
+    return counts
 
 
 def backward(measured: Sequence[int]) -> list[int]:
     """Returns how many rounds each measured round represents: since the last, as in the code (Errata C8)."""
-    return [int(count) for count in np.diff([0, *measured])]
+    counts: list[int] = np.diff([0, *measured]).tolist()
+    return counts
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
@@ -241,7 +246,8 @@ def _convert_divergences(total: Array, delta: float) -> float:
     """Returns epsilon at delta for Renyi divergences at ORDERS (Balle et al., 2020, Theorem 21)."""
     orders = np.array(ORDERS)
     conversion = np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
-    return max(float(np.min(total + conversion)), 0.0)
+    epsilons = total + conversion
+    return max(float(epsilons.min()), 0.0)
 
 
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
@@ -255,9 +261,11 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     # The density varies on the scale of sigma, and L on the scale of sigma^2. The step is a fraction of both,
     # but at least sigma / 200 to save memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
-    points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
+    num_steps = int(np.ceil((high - low) / step))
+    points = np.linspace(low, high, num_steps + 1)
 
-    log_density = -(points**2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi))
+    log_normalizer = np.log(sigma * np.sqrt(2 * np.pi))
+    log_density = -(points**2) / (2 * sigma**2) - log_normalizer
     log_likelihood_ratio = (2 * points - 1) / (2 * sigma**2)
     # The ratio of the mixture's density to that of N(0, sigma^2): 1 - q + q L.
     log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + log_likelihood_ratio)

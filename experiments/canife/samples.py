@@ -60,7 +60,8 @@ class ImageSamples(NamedTuple):
     def _from_pixels(self, pixels: NDArray[np.float32], label: int) -> Sample:
         """Returns the sample with pixels on [0, 1] and a class as the label."""
         weights = _LABEL_WEIGHT * jax.nn.one_hot(label, _NUM_CLASSES)
-        return Sample((jnp.asarray(pixels) - self.mean) / self.deviation, weights)
+        normalized = (jnp.asarray(pixels) - self.mean) / self.deviation
+        return Sample(normalized, weights)
 
     def draw(self, rng: np.random.Generator) -> Sample:
         """Draws a sample of uniform pixels and a uniform label."""
@@ -69,7 +70,8 @@ class ImageSamples(NamedTuple):
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns the sample of an example with bytes as features."""
-        return self._from_pixels(features.astype(np.float32) / np.float32(255), int(label))
+        pixels = features.astype(np.float32) / np.float32(255)
+        return self._from_pixels(pixels, int(label))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Returns the model's loss of a sample; ignores the key."""
@@ -81,8 +83,10 @@ class ImageSamples(NamedTuple):
             # The design does not change a fixed label.
             label = jnp.argmax(jax.lax.stop_gradient(sample.label))
             return self.model.loss(theta, (features, label))
-        logits: Any = self.model.module.apply({"params": self.model.unravel(theta)}, features)
-        losses = jax.vmap(self.model.criterion, (None, 0))(logits, jnp.arange(_NUM_CLASSES))
+        params = self.model.unravel(theta)
+        logits: Any = self.model.module.apply({"params": params}, features)
+        labels = jnp.arange(_NUM_CLASSES)
+        losses = jax.vmap(self.model.criterion, (None, 0))(logits, labels)
         return jax.nn.softmax(sample.label) @ losses
 
     def settle(self, sample: Sample, key: Array) -> Sample:
@@ -130,34 +134,43 @@ class TextSamples(NamedTuple):
         """
         # Other tokens of the vocabulary have weight 0.
         tokens = jnp.arange(len(self.alphabet)) + 1
+        drawn = _draw_mixtures(key, sample.content)
         mixtures = jnp.zeros((self.length, self.vocabulary))
-        mixtures = mixtures.at[:, tokens].set(_draw_mixtures(key, sample.content))
+        mixtures = mixtures.at[:, tokens].set(drawn)
         logits = self._compute_logits(theta, mixtures[:-1])
-        return -jnp.mean(jnp.sum(mixtures[1:] * jax.nn.log_softmax(logits), axis=-1))
+        log_likelihoods = mixtures[1:] * jax.nn.log_softmax(logits)
+        return -jnp.mean(jnp.sum(log_likelihoods, axis=-1))
 
     def _compute_logits(self, theta: Array, mixtures: Array) -> Any:
         """Returns the module's logits for mixtures (T, V) of tokens instead of tokens (T,)."""
 
         def embed_mixtures(
-            call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
+            call: Callable[..., Any],
+            args: Any,
+            kwargs: Any,
+            context: nn.module.InterceptorContext,
         ) -> Any:
             """Returns mixtures of the tokens' embeddings; calls other layers unchanged."""
-            if isinstance(context.module, nn.Embed) and context.method_name == "__call__":
+            is_embedding = isinstance(context.module, nn.Embed)
+            if is_embedding and context.method_name == "__call__":
                 return mixtures @ context.module.embedding
             return call(*args, **kwargs)
 
+        tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
+        params = self.model.unravel(theta)
         with nn.intercept_methods(embed_mixtures):
-            tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
-            return self.model.module.apply({"params": self.model.unravel(theta)}, tokens)
+            return self.model.module.apply({"params": params}, tokens)
 
     def settle(self, sample: Sample, key: Array) -> Sample:
         """Draws the text's characters by their weights.
 
         The log weight of a drawn character is 0 and all others are -inf, so later draws do not change it.
         """
-        characters = jnp.argmax(_draw_mixtures(key, sample.content), axis=-1)
+        mixtures = _draw_mixtures(key, sample.content)
+        characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)
-        return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))
+        content = jnp.where(is_drawn, 0.0, -jnp.inf)
+        return sample._replace(content=content)
 
     def show(self, sample: Sample) -> Canary:
         """Returns the text of the most likely characters."""

@@ -87,7 +87,8 @@ def measure_missing(
     # The number of trained rounds and the state after them; without a checkpoint, 0 and the first state.
     trained, state = checkpoints.resume(_STATES, population.start)
     if trained >= missing[0]:  # the checkpoint is after the first missing round
-        trained, state = 0, population.start
+        trained = 0
+        state = population.start
 
     for number in range(trained + 1, missing[-1] + 1, setting.every):
         if number > trained + 1:
@@ -122,7 +123,11 @@ def _make_designer(setting: Attacked, population: Population) -> Designer:
 
 
 def _measure(
-    setting: Attacked, population: Population, designer: Designer, theta: Array, number: int
+    setting: Attacked,
+    population: Population,
+    designer: Designer,
+    theta: Array,
+    number: int,
 ) -> Measured:
     """Designs a canary for the frozen model (p,) of a round, and measures the round by mock rounds.
 
@@ -141,8 +146,10 @@ def _measure(
     own = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)
-    updates = _in_blocks(population, theta, train, members)
-    dots = [np.asarray(block @ (gradient / length), np.float64) for block in updates]
+    direction = gradient / length
+    dots = []
+    for updates in _in_blocks(population, theta, train, members):
+        dots.append(np.asarray(updates @ direction, np.float64))
     known = np.concatenate(dots) / setting.clipping_norm
 
     sigma = setting.noise_multiplier
@@ -184,11 +191,16 @@ def _in_blocks(
 ) -> Iterator[Array]:
     """Yields the clipped updates (n, p) of clients, block by block."""
     for start in range(0, len(members), _BLOCK):
-        yield population.updates(theta, clients, members[start : start + _BLOCK])
+        block = members[start : start + _BLOCK]
+        yield population.updates(theta, clients, block)
 
 
 def _design_canary(
-    setting: Attacked, population: Population, designer: Designer, theta: Array, number: int
+    setting: Attacked,
+    population: Population,
+    designer: Designer,
+    theta: Array,
+    number: int,
 ) -> tuple[Sample, float]:
     """Designs a round's canary for a frozen model with the updates of a pool of mock clients.
 
@@ -218,10 +230,18 @@ def _design_canary(
 
     # A key that differs from all keys of the design draws a text's characters. `fold_in` takes a number, here
     # the checksum of a word.
-    first_key, last_key = jax.random.split(jax.random.fold_in(key, zlib.crc32(b"settle")))
-    canary = samples.settle(result.best if setting.keep_best else result.last, last_key)
+    settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
+    first_key, last_key = jax.random.split(settle_key)
+    designed_sample = result.last
+    if setting.keep_best:
+        designed_sample = result.best
+    canary = samples.settle(designed_sample, last_key)
+
     penalties = []
     for sample in (samples.settle(first, first_key), canary):
-        penalties.append(float(designer.penalty(designer.gradient(theta, sample), updates)))
+        gradient = designer.gradient(theta, sample)
+        penalties.append(float(designer.penalty(gradient, updates)))
     before, after = penalties
-    return canary, (before - after) / before if before else 0.0
+    if not before:
+        return canary, 0.0
+    return canary, (before - after) / before

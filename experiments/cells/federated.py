@@ -1,6 +1,7 @@
 """Cells that audit federated training. Their stores contain scores and each run's accuracy."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from audit.tasks.task import Federation
 from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
 if TYPE_CHECKING:
-    from audit.training.game import Midway
+    from audit.training.game import Game, Midway
 
 _ACCURACIES = "accuracies"
 
@@ -88,22 +89,29 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
         return None
-    by_run = read_accuracies(store)
-    measured = [by_run[str(run)] for run in range(runs) if str(run) in by_run]
-    return FederatedScores(store.load(runs), measured)
+    return FederatedScores(store.load(runs), list_accuracies(read_accuracies(store), runs))
+
+
+def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
+    """Returns the accuracies of the first runs, in order, without those that are missing."""
+    numbers = map(str, range(runs))
+    return [by_run[number] for number in numbers if number in by_run]
 
 
 def read_accuracies(store: Store) -> dict[str, float]:
     """Returns the stored accuracies by run; the keys are numbers as text."""
     answer = read_answer(store) or {}
-    return {run: float(value) for run, value in answer.get(_ACCURACIES, {}).items()}
+    accuracies: dict[str, float] = answer.get(_ACCURACIES, {})
+    return accuracies
 
 
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
     """Adds the accuracies (R,) of runs first, ..., first + R - 1 to the stored accuracies."""
-    measured = {str(run): float(value) for run, value in enumerate(values, first)}
     with hold(store.path):
-        write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
+        accuracies = read_accuracies(store)
+        for run, value in enumerate(values, first):
+            accuracies[str(run)] = float(value)
+        write_answer(store, {_ACCURACIES: accuracies})
 
 
 def train(
@@ -136,21 +144,22 @@ def train(
         game = build_federated.build(setting, clients, participation)
         pairs.append((game, open_store(out, setting, federation)))
 
+    def watch(pairs: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
+        """Stores the accuracies of a chunk's final models, and their scores for all but the first setting.
+
+        Accuracies come first: if the process dies, every run with a score has an accuracy.
+        """
+        if midway.steps < len(participation.clients):
+            return
+        accuracies = np.asarray(measure(midway.thetas), np.float64)
+        for _, store in pairs:
+            keep_accuracies(store, midway.first, accuracies)
+        for game, store in pairs[1:]:
+            store.save(games.final_scores(game, midway.thetas, midway.first))
+
     scores = []
-    for i, (game, store) in enumerate(pairs):
-
-        def watch(midway: "Midway", place: int = i) -> None:
-            """Stores the accuracies of a chunk's final models, and their scores for the later settings.
-
-            Accuracies come first: if the process dies, every run with a score has an accuracy.
-            """
-            if midway.steps < len(participation.clients):
-                return
-            accuracies = np.asarray(measure(midway.thetas), np.float64)
-            keep_accuracies(pairs[place][1], midway.first, accuracies)
-            for other_game, other in pairs[place + 1 :]:
-                keep_accuracies(other, midway.first, accuracies)
-                other.save(games.final_scores(other_game, midway.thetas, midway.first))
-
-        scores.append(games.train(game, store, runs, progress=progress, watch=watch).scores)
+    for place, (game, store) in enumerate(pairs):
+        watch_chunk = functools.partial(watch, pairs[place:])
+        trained = games.train(game, store, runs, progress=progress, watch=watch_chunk)
+        scores.append(trained.scores)
     return scores

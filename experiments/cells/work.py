@@ -103,6 +103,12 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
     return list(by_identity.values())
 
 
+def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
+    """Returns the cells that are not complete."""
+    held = make.holdings(place.out)
+    return [cell for cell in cells if not cell.is_done(held, place.data)]
+
+
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     """Completes the cells of a sweep in this process.
 

@@ -57,8 +57,11 @@ def main() -> None:
     mechanisms = choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(chosen, mechanisms, scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
-    missing = [ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()]
-    for package in dict.fromkeys(missing):
+    uninstalled = {}  # a dict keeps the order
+    for estimator in map(ESTIMATORS.__getitem__, chosen):
+        if not estimator.is_installed():
+            uninstalled[estimator.package] = None
+    for package in uninstalled:
         fix = installed.pip_install(package)
         print(f"{package} is not installed, skipping its estimators: {fix}", file=sys.stderr)
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)

@@ -50,7 +50,7 @@ def main() -> None:
     from audit.storage.store import count_runs
     from audit.training import build_federated
     from audit.written import Level
-    from experiments.cells.federated import open_store, read_accuracies, train
+    from experiments.cells.federated import list_accuracies, open_store, read_accuracies, train
 
     task = federated_task(setting.model)
     federation = task.load(setting, cli.sources())
@@ -67,7 +67,7 @@ def main() -> None:
     dimension = task.make().n_parameters
     each = conclude_each_run(scores, dimension, sees_final_model, level, claim)
     accuracies = read_accuracies(store)
-    measured = [accuracies[str(run)] for run in range(runs) if str(run) in accuracies]
+    measured = list_accuracies(accuracies, runs)
     together = conclude_together(scores, level, claim)
     audit = federated_table.FederatedAudit(each, leaks.canary, leaks.client, measured, together)
     circumstances = {

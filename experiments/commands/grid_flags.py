@@ -12,7 +12,6 @@ from absl import flags
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax
-from audit.settings import make
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
@@ -81,18 +80,21 @@ def run(runs: int | None) -> None:
         is_given = FLAGS[name].present
         require(not is_given, f"--{name} requires a single audit: drop --vary or --{name}")
     axes = _parse_axes(FLAGS.vary)
-    audits = [_make_audit(values, runs) for values in grid.combine(axes)]
+    audits = []
+    data_sets = set()
+    for values in grid.combine(axes):
+        audit = _make_audit(values, runs)
+        audits.append(audit)
+        data_sets.add(task(audit.setting.model).data.file)
     sources = cli.sources()
-    data_sets = {task(audit.setting.model).data.file for audit in audits}
     is_clear = sources.data_file is None or len(data_sets) == 1
     message = f"--data_file={sources.data_file}: these models have several data sets; drop it"
     require(is_clear, message)
     data = DataSets(dict.fromkeys(data_sets, sources.data_file), sources.tfds_dir)
     place = Workplace(cli.folder(), data)
 
-    cells = work.distinct([audit.cell() for audit in audits])
-    held = make.holdings(place.out)
-    missing = [cell for cell in cells if not cell.is_done(held, data)]
+    cells = work.distinct(audit.cell() for audit in audits)
+    missing = work.find_missing(cells, place)
     if missing:
         with engine() as trains:
             failed = len(trains.do_all(missing, place).failed)
@@ -100,23 +102,24 @@ def run(runs: int | None) -> None:
         require(not failed, f"{message}: fix the errors above and run the command again")
 
     level = Level(FLAGS.delta, FLAGS.confidence)
-    _show([grid.conclude(audit, place, level) for audit in audits], list(axes), level)
+    results = [grid.conclude(audit, place, level) for audit in audits]
+    _show(results, list(axes), level)
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Returns the distinct values of each varied flag, from texts such as "k=1,5,25"."""
-    by_flag = {field.flag: field for field in fields().values() if field.has_flag}
+    known = {field.flag for field in fields().values() if field.has_flag}
     axes: dict[str, list[Any]] = {}
     for text in texts:
         flag, _, listed = text.partition("=")
-        require(flag in by_flag, f"--vary={text}: {flag!r} is not a field of an audit: {_EXAMPLE}")
+        require(flag in known, f"--vary={text}: {flag!r} is not a field of an audit: {_EXAMPLE}")
         require(listed, f"--vary={text}: give {flag} values: {_EXAMPLE}")
         require(flag not in axes, f"--vary={text}: {flag} is varied already: join its values")
         try:
-            values = [FLAGS[flag].parser.parse(value) for value in listed.split(",")]
+            values = map(FLAGS[flag].parser.parse, listed.split(","))
+            axes[flag] = list(dict.fromkeys(values))
         except (ValueError, TypeError) as error:
             raise InputError(f"--vary={text}: {listed!r} is not a value of it: {error}") from None
-        axes[flag] = list(dict.fromkeys(values))
     return axes
 
 
@@ -124,9 +127,12 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
     """Returns the audit of one combination of values, by flag; raises InputError if it is invalid."""
     from experiments.sweeps import grid
 
-    names = {field.flag: field.name for field in fields().values()}
+    given = {}
+    for field in fields().values():
+        if field.flag in values:
+            given[field.name] = values[field.flag]
     try:
-        setting = cli.setting(**{names[flag]: value for flag, value in values.items()})
+        setting = cli.setting(**given)
         number = runs or setting.adversary.usual_runs
         validate(setting, number, FLAGS.delta)
     except InputError as error:

@@ -42,7 +42,7 @@ def main() -> None:
     paper's landscape is computed exactly, and audits of it are simulated.
     """
     sigmas = cli.numbers("sigmas")
-    batch_sizes = [int(size) for size in cli.numbers("batch_sizes", whole=True)]
+    batch_sizes = list(map(int, cli.numbers("batch_sizes", whole=True)))
     _require_valid_flags(sigmas, batch_sizes)
     out = cli.folder()
     cli.prepare_jax()

@@ -7,6 +7,7 @@
 Figures share cells, and each cell is trained only once.
 """
 
+import itertools
 import shlex
 import time
 from datetime import timedelta
@@ -15,7 +16,6 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.settings import make
 from audit.written import counted, shortened
 from experiments.cells import work
 from experiments.cells.cell import DataSets, file_names
@@ -50,10 +50,9 @@ def main() -> None:
         return
 
     title = ", ".join(sweep.name for sweep in sweeps)
-    cells = work.distinct([cell for sweep in sweeps for cell in sweep.cells])
+    cells = work.distinct(itertools.chain.from_iterable(sweep.cells for sweep in sweeps))
     require(cells, f"{title} needs no training: run ./run.sh figures --name={','.join(names)}")
-    held = make.holdings(place.out)
-    missing = [cell for cell in cells if not cell.is_done(held, data)]
+    missing = work.find_missing(cells, place)
 
     # The output ends with the command that draws the figures.
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
@@ -80,11 +79,10 @@ def main() -> None:
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
     """Returns a table of sweeps: the numbers of cells and finished cells, and the estimated minutes."""
-    held = make.holdings(place.out)
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)
-        done = sum(cell.is_done(held, place.data) for cell in cells)
+        done = len(cells) - len(work.find_missing(cells, place))
         minutes = sum(cell.seconds for cell in cells) / 60
         title = shortened(sweep.title, 40)
         lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {title}")
