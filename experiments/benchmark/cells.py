@@ -105,7 +105,8 @@ def list_cells(
         mechanism = MECHANISMS[name]
         for n in scale.sizes or mechanism.sizes:
             for estimator in map(ESTIMATORS.__getitem__, estimators):
-                if estimator.design == mechanism.design and estimator.is_installed():
+                fits = estimator.design == mechanism.design
+                if fits and estimator.is_installed():
                     audits = max(scale.audits // estimator.cost, 1)
                     cells.append(AuditedCell(estimator.name, name, n, audits, seed))
     return cells
@@ -119,7 +120,8 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
     """
     cells = []
     for name in estimators:
-        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min(scale.claim_audits, 10))
+        min_audits = min(scale.claim_audits, 10)
+        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min_audits)
         cells.append(ClaimCell(name, scale.max_runs, audits, seed))
     return cells
 
@@ -160,7 +162,8 @@ def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Ite
     for cell, values in results:
         with journal.open("a") as file:
             # The line break comes first, in case the last line is incomplete.
-            file.write("\n" + json.dumps({"key": _name_cell(cell), "values": values}))
+            line = json.dumps({"key": _name_cell(cell), "values": values})
+            file.write(f"\n{line}")
         yield cell
 
 

@@ -42,11 +42,11 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
         wrong.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
         roots = (lambda share: np.sqrt(np.maximum(share, 0)), np.square)
         wrong.set_xscale("function", functions=roots)
-        wrong.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
+        ticks = [0, 0.01, 0.05, 0.2, 0.5, 1]
+        wrong.set_xticks(ticks, ["0", "1%", "5%", "20%", "50%", "100%"])
         wrong.set(xlim=(0, 1), xlabel="audits above the true epsilon, in the worst cell")
-        wrong.set_yticks(
-            range(len(estimators)), [row["estimator"] for row in estimators], fontsize=8
-        )
+        names = [row["estimator"] for row in estimators]
+        wrong.set_yticks(range(len(names)), names, fontsize=8)
         wrong.set_ylim(len(estimators) - 0.5, -0.5)
         proven.set(xlim=(0, _MAX_SHARE), xlabel="mean epsilon over the true epsilon")
         figure.legend(loc="outside lower center", ncols=4)

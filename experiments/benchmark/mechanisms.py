@@ -72,7 +72,8 @@ def _draw_worlds(
     presence = np.arange(setting.runs) < round(setting.runs * share_in)
     scores_in = sample(rng, setting.mu, True, presence.sum())
     scores_out = sample(rng, setting.mu, False, (~presence).sum())
-    return Coins(np.concatenate([scores_in, scores_out])[:, None], presence[:, None])
+    scores = np.concatenate([scores_in, scores_out])
+    return Coins(scores[:, None], presence[:, None])
 
 
 def _toss(rng: Generator, setting: KnownMechanism, probability: float = 0.5) -> NDArray[np.bool_]:
@@ -86,9 +87,10 @@ def _draw_coins(
     """Draws the scores of independent canaries, each inserted with the given probability."""
     presence = _toss(rng, setting, probability)
     # Each canary draws a score in both worlds; its coin selects one of them.
-    scores_in = sample(rng, setting.mu, True, presence.size).reshape(presence.shape)
-    scores_out = sample(rng, setting.mu, False, presence.size).reshape(presence.shape)
-    return Coins(np.where(presence, scores_in, scores_out), presence)
+    scores_in = sample(rng, setting.mu, True, presence.size)
+    scores_out = sample(rng, setting.mu, False, presence.size)
+    scores = np.where(presence.ravel(), scores_in, scores_out)
+    return Coins(scores.reshape(presence.shape), presence)
 
 
 def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
@@ -96,7 +98,8 @@ def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
     presence = _toss(rng, setting)
     works = rng.random((len(presence), 1)) < 0.5  # (R, 1): a coin for each run
     noise = rng.standard_normal(presence.shape)
-    return Coins(setting.mu * (presence & works) + noise, presence)
+    signal = setting.mu * (presence & works)
+    return Coins(signal + noise, presence)
 
 
 def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
@@ -112,7 +115,8 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     # Each inserted canary adds mu / sqrt(2) to the coordinates along both of its directions.
     own = np.sqrt(0.5) * signal + own_noise
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
-    return Coins(np.sqrt(0.5) * (own + shared), presence)
+    scores = np.sqrt(0.5) * (own + shared)
+    return Coins(scores, presence)
 
 
 def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
@@ -137,7 +141,8 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     if setting.mu:
         sigma = 1 / setting.mu
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)
-    return Fresh(cosines[None], np.ones((1, setting.canaries), bool), setting.dimension)
+    presence = np.ones((1, setting.canaries), bool)
+    return Fresh(cosines[None], presence, setting.dimension)
 
 
 def _nothing_leaks(setting: KnownMechanism) -> Truth:
@@ -165,7 +170,8 @@ def _make_law(
       **changes: Keyword arguments of `draw`, such as `share_in`.
     """
     truth = partial(laws.score_truth, family)
-    return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
+    draw_scores = partial(draw, family.sample, **changes)
+    return Law(family.name, draw_scores, truth, breaks=breaks)
 
 
 _MIXTURE = ScoreFamily("mixture", (3.0,), known_laws.NORMAL, _mixture_parts)

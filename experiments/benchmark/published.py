@@ -67,7 +67,8 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
 
 def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, Array]:
     """Returns the means and the unbiased variances of bootstrap samples, (_BOOTSTRAPS,) each."""
-    samples = scores[rng.integers(len(scores), size=(_BOOTSTRAPS, len(scores)))]
+    size = len(scores)
+    samples = scores[rng.integers(size, size=(_BOOTSTRAPS, size))]
     return samples.mean(1), samples.var(1, ddof=1)
 
 
@@ -175,8 +176,9 @@ def count_right_guesses(coins: Coins, share: float) -> tuple[int, int]:
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
     half = max(int(len(presence) * share) // 2, 1)
-    right = presence[:half].sum() + half - presence[-half:].sum()
-    return 2 * half, int(right)
+    right_in = presence[:half].sum()
+    right_out = half - presence[-half:].sum()
+    return 2 * half, int(right_in + right_out)
 
 
 def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) -> float:

@@ -52,9 +52,12 @@ def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ())
       claims: The measured cells of false claims, if any.
     """
     tests = sum(map(is_held_to_level, cells))
-    runs = {claim["estimator"]: show_runs(claim, len(claims)) for claim in claims}
+    runs = {}
+    for claim in claims:
+        runs[claim["estimator"]] = show_runs(claim, len(claims))
     records = []
-    for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
+    estimators = sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design))
+    for estimator in estimators:
         own = [cell for cell in cells if cell["estimator"] == estimator.name]
         if own:
             record = _summarise(estimator, own, tests)
@@ -71,7 +74,8 @@ def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Rec
     refused = 0
     audits = 0
     for cell in cells:
-        shares[bool(cell["broken"])].append(cell["exceeding"] / cell["audits"])
+        share = cell["exceeding"] / cell["audits"]
+        shares[bool(cell["broken"])].append(share)
         refused += cell["refused"]
         audits += cell["audits"]
         if not cell["broken"] and cell["truth"] > 0:

@@ -174,14 +174,17 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
     @jax.jit
     def take_step(theta: jax.Array, data: Data) -> jax.Array:
-        state = played.mechanism.start(theta)
+        mechanism = played.mechanism
+        state = mechanism.start(theta)
         key = jax.random.key(0)  # the noise is multiplied by 0
-        return played.mechanism.segment(hyper, state, data, first_step, no_canaries(), key).theta
+        state = mechanism.segment(hyper, state, data, first_step, no_canaries(), key)
+        return state.theta
 
     # The indices, nested like Flax's parameters. Integers below 2^24 are exact in float32.
     model = build.trainee(setting.model, dataset).model
     places = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
-    created = model.module.init(jax.random.key(0), dataset.features[0])["params"]
+    variables = model.module.init(jax.random.key(0), dataset.features[0])
+    places_by_call = _list_leaves(places, variables["params"])
     return Problem(
         setting=setting,
         features=dataset.features,
@@ -189,7 +192,7 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
         batches=np.asarray(played.schedule.batches),
         theta_0=np.asarray(theta_0),
         stepped=np.asarray(take_step(theta_0, played.data)),
-        places=list(_list_leaves(places, created)),
+        places=list(places_by_call),
     )
 
 
@@ -241,12 +244,14 @@ def make_ours(asked: Asked) -> TimedTraining:
     from audit.training import build, game
 
     problem = asked.problem
-    played = build.build(problem.setting, Dataset(problem.features, problem.labels, "", ""))
+    dataset = Dataset(problem.features, problem.labels, "", "")
+    played = build.build(problem.setting, dataset)
     chunk_size = game.chunk_size(played, _RUNS)
     chunks = game.play(played, [(0, _ENDLESS)], chunk_size)
 
     def run() -> int:
-        return len(next(chunks).scores) * problem.setting.schedule.steps
+        runs = len(next(chunks).scores)
+        return runs * problem.setting.schedule.steps
 
     device = str(jax.local_devices()[0].device_kind)
     return TimedTraining(run, lambda: problem.stepped, chunk_size, device)
@@ -266,9 +271,10 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
     problem = asked.problem
     norm = problem.setting.mechanism.clipping_norm
     batch_size = problem.setting.mechanism.batch_size
+    model = task(problem.setting.model).make(problem.features.shape[1:])
     # (theta, batch) -> the sum of the examples' clipped gradients, divided by B.
     clipped_gradient = clipping.clipped_grad(
-        task(problem.setting.model).make(problem.features.shape[1:]).loss,
+        model.loss,
         l2_clip_norm=norm,
         keep_batch_dim=False,
         normalize_by=float(batch_size),
@@ -288,7 +294,8 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - asked.rate * update, noise_state), None
 
-        end, _ = jax.lax.scan(take_step, (theta, noise.init(theta)), batches)
+        start = (theta, noise.init(theta))
+        end, _ = jax.lax.scan(take_step, start, batches)
         trained: jax.Array = end[0]
         return trained
 
@@ -304,11 +311,13 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
 
     def run() -> int:
         nonlocal thetas
-        keys = placement.by_run(jax.random.split(jax.random.key(next(calls)), models))
+        call_key = jax.random.key(next(calls))
+        keys = placement.by_run(jax.random.split(call_key, models))
         thetas = jax.block_until_ready(train_models(thetas, keys, batches, data))
         return models * len(batches)
 
-    return TimedTraining(run, lambda: np.asarray(thetas[0]), models, str(devices[0].device_kind))
+    device = str(devices[0].device_kind)
+    return TimedTraining(run, lambda: np.asarray(thetas[0]), models, device)
 
 
 class _InTorch:
@@ -331,10 +340,11 @@ class _InTorch:
         for indices in asked.batches:
             features = problem.features[indices]
             if features.ndim == 4:
-                features = ((features / 255 - CIFAR10_MEAN) / CIFAR10_STD).transpose(0, 3, 1, 2)
-            inputs = torch.tensor(features, dtype=torch.float32, device=self.device).contiguous()
-            labels = torch.tensor(problem.labels[indices], dtype=torch.long, device=self.device)
-            self.batches.append((inputs, labels))
+                normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
+                features = normalized.transpose(0, 3, 1, 2)
+            inputs = torch.tensor(features, dtype=torch.float32).contiguous()
+            labels = torch.tensor(problem.labels[indices], dtype=torch.long)
+            self.batches.append((inputs.to(self.device), labels.to(self.device)))
 
     def make_training(
         self, take_step: Callable[..., None], parameters: Sequence[Any], models: int
@@ -354,7 +364,8 @@ class _InTorch:
         def flatten() -> NDArray[np.float32]:
             theta = np.empty(sum(places.size for places in self._places), np.float32)
             for parameter, places in zip(parameters, self._places, strict=True):
-                theta[places] = parameter.detach().cpu().numpy().reshape(-1, *places.shape)[0]
+                values = parameter.detach().cpu().numpy()  # torch_func has a leading model axis
+                theta[places] = values.reshape(-1, *places.shape)[0]
             return theta
 
         device = torch.cuda.get_device_name() if on_gpu else "cpu"
@@ -371,8 +382,9 @@ def _make_torch_network(model: str) -> Any:
         layers: list[Any] = []
         for channels, features in ((3, 6), (6, 16)):
             layers += [nn.Conv2d(channels, features, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        dense = [nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
-        return nn.Sequential(*layers, nn.Flatten(), *dense)
+        layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
+        layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+        return nn.Sequential(*layers)
 
     def make_normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
         """Returns a padded convolution without bias, followed by group normalization."""
@@ -386,7 +398,8 @@ def _make_torch_network(model: str) -> Any:
         def __init__(self, channels: int, features: int, stride: int) -> None:
             super().__init__()
             first = make_normed(channels, features, 3, stride)
-            self.body = nn.Sequential(*first, nn.ReLU(), *make_normed(features, features, 3, 1))
+            second = make_normed(features, features, 3, 1)
+            self.body = nn.Sequential(*first, nn.ReLU(), *second)
             self.shortcut: nn.Module = nn.Identity()
             if channels != features or stride != 1:
                 self.shortcut = nn.Sequential(*make_normed(channels, features, 1, stride))
@@ -394,13 +407,14 @@ def _make_torch_network(model: str) -> Any:
         def forward(self, x: Any) -> Any:
             return relu(self.shortcut(x) + self.body(x))
 
-    blocks = []
+    layers = [*make_normed(3, 64, 3, 1), nn.ReLU()]
     channels = 64
-    for features, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        blocks += [Block(channels, features, stride), Block(features, features, 1)]
+    for features in (64, 128, 256, 512):
+        stride = features // channels  # 1, then 2
+        layers += [Block(channels, features, stride), Block(features, features, 1)]
         channels = features
-    ending = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
-    return nn.Sequential(*make_normed(3, 64, 3, 1), nn.ReLU(), *blocks, *ending)
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    return nn.Sequential(*layers)
 
 
 def make_opacus(asked: Asked) -> TimedTraining:
@@ -447,7 +461,8 @@ def make_torch_func(asked: Asked) -> TimedTraining:
         logits = torch.func.functional_call(made.network, parameters, (features[None],))
         return cross_entropy(logits, label[None])
 
-    per_example_gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
+    gradient = torch.func.grad(loss)
+    per_example_gradients = torch.func.vmap(gradient, (None, 0, 0))
 
     def clipped_sum(theta: Any, features: Any, labels: Any) -> list[Any]:
         """Returns the sum of the examples' gradients, each clipped by its norm over all parameters."""
@@ -459,7 +474,8 @@ def make_torch_func(asked: Asked) -> TimedTraining:
     clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
     thetas = []
     for parameter in made.network.parameters():
-        thetas.append(parameter.detach().expand(asked.models, *parameter.shape).clone())
+        copies = parameter.detach().expand(asked.models, *parameter.shape)
+        thetas.append(copies.clone())
 
     def take_step(features: torch.Tensor, labels: torch.Tensor) -> None:
         sums = clipped_sums(tuple(thetas), features, labels)
@@ -479,7 +495,11 @@ ENGINES = {
 
 
 def measure(
-    model: str, engines: Sequence[str], rounds: int, seconds: float, sources: Sources
+    model: str,
+    engines: Sequence[str],
+    rounds: int,
+    seconds: float,
+    sources: Sources,
 ) -> list[Record]:
     """Times engines on a model, with a progress bar.
 
@@ -511,13 +531,13 @@ def measure(
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_process()))
                 _ask(name, team, _describe, file)  # prepares all processes before timing
-            records.append(
-                {"model": model, "engine": name, "rates": [], "processes": len(team), **described}
-            )
+            record = {"model": model, "engine": name, "rates": [], "processes": len(team)}
+            records.append(record | described)
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
-                record["rates"].append(sum(_ask(record["engine"], team, _time, file, seconds)))
+                rates = _ask(record["engine"], team, _time, file, seconds)
+                record["rates"].append(sum(rates))
     return records
 
 
@@ -527,7 +547,10 @@ def _start_process() -> ProcessPoolExecutor:
 
 
 def _ask(
-    name: str, team: Sequence[ProcessPoolExecutor], function: Callable[..., Any], *arguments: Any
+    name: str,
+    team: Sequence[ProcessPoolExecutor],
+    function: Callable[..., Any],
+    *arguments: Any,
 ) -> list[Any]:
     """Calls a function in all processes of an engine at once; raises InputError if it fails."""
     answers = [process.submit(function, name, *arguments) for process in team]
@@ -569,9 +592,11 @@ def _describe(name: str, file: Path) -> Record:
 
 def measure_distance(engine: Engine, problem: Problem) -> float:
     """Returns the Euclidean distance of an engine's first step from ours, without noise and at rate 1."""
-    first = engine.make(Asked(problem, problem.batches[:1], rate=1.0, sigma=0.0, models=1))
-    first.run()
-    return float(np.linalg.norm(first.theta() - problem.stepped))
+    asked = Asked(problem, problem.batches[:1], rate=1.0, sigma=0.0, models=1)
+    training = engine.make(asked)
+    training.run()
+    difference = training.theta() - problem.stepped
+    return float(np.linalg.norm(difference))
 
 
 def _time(name: str, file: Path, seconds: float) -> float:
@@ -581,14 +606,18 @@ def _time(name: str, file: Path, seconds: float) -> float:
 
 def make_table(timings: Sequence[Record]) -> Table[Record]:
     """Returns the table with a row for each model and engine."""
-    ours = {record["model"]: record["rates"] for record in timings if record["engine"] == "ours"}
+    ours = {}
+    for record in timings:
+        if record["engine"] == "ours":
+            ours[record["model"]] = np.array(record["rates"])
     for record in timings:
         rates = record["rates"]
         record["model_steps_per_second"] = statistics.median(rates)
         record["ratios"] = None
         if record["engine"] != "ours" and record["model"] in ours:
             # Ratios are within rounds, since a slow round slows all engines.
-            record["ratios"] = (np.array(ours[record["model"]]) / rates).tolist()
+            ratios = ours[record["model"]] / rates
+            record["ratios"] = ratios.tolist()
     columns = (
         field("model", head="model", left=True),
         field("engine", head="engine", width=11, left=True),

@@ -103,7 +103,8 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
         tilt = scipy.optimize.brentq(compute_distance, -most, most, args=(target,), xtol=1e-6)
         tilted.append(_tilt(dots, cohort, tilt))
     means = np.array([one.find_mean(sigma) for one in tilted])
-    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the tilt of each point
+    distances = np.abs(points - means[:, None])
+    nearest = np.argmin(distances, axis=0)  # the tilt of each point
     log_density = np.empty(len(points))
     for i, one in enumerate(tilted):
         log_density[nearest == i] = _invert_along(one, sigma, points[nearest == i])
@@ -141,7 +142,8 @@ def score_densities(
     # A cubic spline of the log density interpolates, with an error of the spacing's fourth power. Outside of
     # the grid the density is 0.
     spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
-    log_density_in = np.nan_to_num(spline(law.points - canary), nan=-np.inf, neginf=-np.inf)
+    interpolated = spline(law.points - canary)
+    log_density_in = np.nan_to_num(interpolated, nan=-np.inf, neginf=-np.inf)
     density_out = np.exp(law.log_density)
     density_in = np.exp(log_density_in)
     spacing = law.points[1] - law.points[0]
@@ -180,7 +182,8 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
     # M(s + i t) / M(s): the clients' part, times that of the noise. For noise, M(z) = exp((sigma z)^2 / 2).
-    ratio = _compute_ratios(tilted, times) * np.exp(-((sigma * times) ** 2) / 2)
+    damping = np.exp(-((sigma * times) ** 2) / 2)
+    ratio = _compute_ratios(tilted, times) * damping
     ratio *= np.exp(1j * times * sigma**2 * tilt)
     # The integrand at -t is the conjugate of that at t, and t = 0 counts half.
     weights = np.where(times == 0, 0.5, 1.0) * ratio
@@ -193,7 +196,8 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     # log M(s), with M(s) the mean of e^(s times the sum) over all equally likely cohorts. It does not include
     # the probability that `cohort` independent clients join, which `_compute_ratios` includes.
     clients = len(dots)
-    log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * dots)))
+    log_terms = np.logaddexp(0.0, log_odds + tilt * dots)
+    log_product = float(np.sum(log_terms))
     log_cohorts = (
         special.gammaln(clients + 1)
         - special.gammaln(cohort + 1)

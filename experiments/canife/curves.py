@@ -98,12 +98,16 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         represents those after it, as in the paper.
     """
     numbers = frame[ROUND].tolist()
-    counts = rounds.forward(numbers, min(numbers[-1] + setting.every - 1, setting.rounds))
+    last = min(numbers[-1] + setting.every - 1, setting.rounds)
+    counts = rounds.forward(numbers, last)
     if backward:
         counts = rounds.backward(numbers)
 
     def charge(
-        epsilons: pd.Series, least: float, find_noise: Callable[[float, float], float], delta: float
+        epsilons: pd.Series,
+        least: float,
+        find_noise: Callable[[float, float], float],
+        delta: float,
     ) -> list[float]:
         """Returns the composed epsilons from rounds' epsilons at delta, which are raised to `least`."""
         charges = []
@@ -130,7 +134,9 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
 
 def compute_cohort_deviation(dots: Floats, size: int) -> float:
     """Returns the standard deviation of the sum of `size` numbers, drawn from M without replacement."""
-    return float(np.sqrt(size * np.var(dots, ddof=1) * (1 - size / len(dots))))
+    correction = 1 - size / len(dots)  # for a finite population
+    variance = size * np.var(dots, ddof=1) * correction
+    return float(np.sqrt(variance))
 
 
 def average_over_seeds(
@@ -154,7 +160,8 @@ def average_over_seeds(
             frame = compose(setting, frame)
         else:
             x = getattr(setting, sweep.x)
-        parts.append(frame.assign(curve=getattr(setting, sweep.curve), x=x))
+        curve = getattr(setting, sweep.curve)
+        parts.append(frame.assign(curve=curve, x=x))
     by_point = pd.concat(parts).groupby(["curve", "x", ROUND], sort=False)
     averages = by_point.mean().join(by_point.std().add_suffix("_deviation"))
     return averages.assign(trainings=by_point.size()).reset_index()
@@ -163,10 +170,14 @@ def average_over_seeds(
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
     """Formats the measured rounds as a table."""
     # The largest finite estimate has one error of each kind; 0 for very few scores.
-    half = setting.scores // 2
-    cap = conversions.epsilon_from_rates(1 / half, 1 / (setting.scores - half), 1 / setting.scores)
+    n_out = setting.scores // 2
+    n_in = setting.scores - n_out
+    cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)
     notes = _NOTES.format(
-        n=setting.scores, cap=max(float(cap), 0.0), mock=setting.mock_rounds, delta=setting.delta
+        n=setting.scores,
+        cap=max(float(cap), 0.0),
+        mock=setting.mock_rounds,
+        delta=setting.delta,
     )
     at_delta = f"at delta {setting.delta:g}"
     lines = [_ROUNDS_HEAD.format(f"{at_delta:^18}".rstrip(), "-" * 80)]

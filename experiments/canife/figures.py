@@ -65,14 +65,16 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         setting = cell.request
         assert isinstance(setting, Attacked)
         # A cell measures all measured rounds of its setting, or only the last.
-        rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
+        numbers = setting.measured()[-cell.runs :]
+        rounds = measured.read(evidence.held, setting, numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)
     if not stored:
         return Drawn(figures=[], missing=missing, rows=[])
     averages = curves.average_over_seeds(sweep, stored)
-    table = OwnTable(curves.show_curves(sweep, averages), averages.to_csv(index=False).encode())
+    csv = averages.to_csv(index=False)
+    table = OwnTable(curves.show_curves(sweep, averages), csv.encode())
     figures = [(sweep.name, ablation_figure(sweep, averages))]
     return Drawn(figures, missing, rows=[], table=table)
 
@@ -121,7 +123,8 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """
     rows = 2 if sweep.x == ROUND else 1
     labels = averages["curve"].replace(PENALTIES)
-    finite = averages.assign(curve=labels).replace(np.inf, np.nan).set_index(["x", "curve"])
+    labelled = averages.assign(curve=labels).set_index(["x", "curve"])
+    finite = labelled.replace(np.inf, np.nan)
     colors = [style.BLUE, style.VERMILION, style.GREEN]
     with plt.rc_context(style.STYLE):
         size = (10.5, 1 + 2.7 * rows)

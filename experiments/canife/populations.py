@@ -80,9 +80,10 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
     test_set = Dataset(*test, train.source, train.checksum)
     mock = one_each(test_set)
     if setting.clients:
-        mock_clients = int(setting.clients * (len(test_set.labels) / len(train.labels)))
+        ratio = len(test_set.labels) / len(train.labels)
+        mock_clients = max(int(setting.clients * ratio), 1)
         # A different seed, so mock client i does not prefer the classes of client i.
-        mock = dirichlet(test_set, max(mock_clients, 1), setting.alpha, setting.seed + 1)
+        mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test, train.checksum)
 
 
@@ -188,12 +189,13 @@ def make_population(setting: Attacked, split: Split) -> Population:
         after: base.State = play(state, data, schedule)
         return after
 
+    theta = jax.jit(model.init)(root(setting.seed, "theta"))
     return Population(
         split,
         make_samples(setting, model),
         rate,
         updates,
-        start=mechanism.start(jax.jit(model.init)(root(setting.seed, "theta"))),
+        start=mechanism.start(theta),
         train=train,
         accuracy=lambda theta: float(measure(theta[None])[0]),
     )
@@ -250,7 +252,8 @@ def _train_locally(setting: Attacked, choices: fedavg.FedAvg, own: fedavg.Federa
         return sent
 
     def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        sent: Array = compute(theta, jnp.asarray(members, jnp.int32), clients.arrays)
+        indices = jnp.asarray(members, jnp.int32)
+        sent: Array = compute(theta, indices, clients.arrays)
         return sent
 
     return updates

@@ -245,7 +245,8 @@ def ideal(rng: np.random.Generator, charge: Charge, delta: float, scores: int = 
 def _convert_divergences(total: Array, delta: float) -> float:
     """Returns epsilon at delta for Renyi divergences at ORDERS (Balle et al., 2020, Theorem 21)."""
     orders = np.array(ORDERS)
-    conversion = np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
+    log_terms = np.log(delta) + np.log(orders)
+    conversion = np.log1p(-1 / orders) - log_terms / (orders - 1)
     epsilons = total + conversion
     return max(float(epsilons.min()), 0.0)
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audit.errors import InputError
@@ -85,14 +86,22 @@ def setting_cell(
         is_on_same_data = checksum in (None, store.config().get("data_sha256"))
         return is_on_same_data and is_complete(store)
 
+    def open_cell(out: Path, data: DataSets) -> Store:
+        dataset = data.load(setting.model)
+        return make.open_store(out, setting, dataset, experiment)
+
+    def do_cell(store: Store, data: DataSets, progress: Progress) -> None:
+        dataset = data.load(setting.model)
+        do(store, dataset, progress)
+
     return Cell(
         name=name,
         identity=json.dumps(cell_identity),
         runs=runs,
         seconds=runs * setting.schedule.steps * step_seconds(setting),
         is_done=is_done,
-        open=lambda out, data: make.open_store(out, setting, data.load(setting.model), experiment),
-        do=lambda store, data, progress: do(store, data.load(setting.model), progress),
+        open=open_cell,
+        do=do_cell,
     )
 
 

@@ -55,12 +55,15 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list
     """Returns the scores of a chunk of runs. Splits the chunk in half if memory runs out."""
     prepare_jax(devices)
     size = count_runs([chunk])
-    scores = _make_trainer(_Training(recipe.key, size, recipe, data)).train(chunk)
+    trainer = _make_trainer(_Training(recipe.key, size, recipe, data))
+    scores = trainer.train(chunk)
     if scores is not None:
         return [scores]
     require(size > 1, "out of memory with one run at a time: lower `batch_size`")
-    halves = cut([chunk], (size + 1) // 2)
-    return [part for half in halves for part in train(devices, recipe, data, half)]
+    parts = []
+    for half in cut([chunk], (size + 1) // 2):
+        parts += train(devices, recipe, data, half)
+    return parts
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
@@ -97,7 +100,10 @@ class Cluster:
     def __init__(self, ray: Any) -> None:
         """Counts the cluster's resources with the module `ray`."""
         self._ray = ray
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = []
+        for node in ray.nodes():
+            if node["Alive"]:
+                nodes.append(node["Resources"])
         self._resources, self._devices = find_needs(nodes)
         total = ray.cluster_resources()
         workers = total.get("GPU") or total["CPU"] / self._devices
@@ -141,9 +147,10 @@ def find_needs(nodes: list[dict[str, float]]) -> tuple[dict[str, int], int]:
     """Returns a task's resource request, and its number of devices (0: all visible GPUs)."""
     if any(node.get("GPU", 0) >= 1 for node in nodes):
         return {"num_gpus": 1, "num_cpus": 1}, 0
-    counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
-    require(counts, "the Ray cluster has neither GPUs nor cores: start nodes with some")
-    return {"num_cpus": min(counts)}, min(counts)
+    counts = [int(node.get("CPU", 0)) for node in nodes]
+    smallest = min(filter(None, counts), default=0)
+    require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
+    return {"num_cpus": smallest}, smallest
 
 
 @contextlib.contextmanager
@@ -192,7 +199,8 @@ def _require_answer(address: str) -> None:
     """Raises OSError if no server answers at "host:port" in 5 seconds; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        server = (host.strip("[]"), int(port))
+        socket.create_connection(server, timeout=5.0).close()
 
 
 class RayTrainer:
@@ -202,7 +210,7 @@ class RayTrainer:
         """Raises InputError if recipe and data do not fit, as a worker reports."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        self._about: dict[str, Any] = cluster.call(prepare, *self._game, 1)[-1]
+        _, _, self._about = cluster.call(prepare, *self._game, 1)
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains missing runs, and returns the scores of all runs."""
@@ -226,7 +234,8 @@ class RayTrainer:
 
     def about(self) -> dict[str, Any]:
         """Returns a worker's versions and devices."""
-        return self._about
+        about: dict[str, Any] = self._about
+        return about
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
@@ -243,10 +252,11 @@ def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.O
                     cell.open(place.out, place.data)  # loads data that workers may not have
                     missing.append(cell)
         data = cluster.share(place.data)
-        for (cell, _), get in cluster.run(do_cell, ((cell, data) for cell in missing)):
+        tasks = [(cell, data) for cell in missing]
+        for (cell, _), get in cluster.run(do_cell, tasks):
             with work.failing(cell, progress, outcome):
-                for name in sorted(contents := get()):
-                    files.write_whole(place.out / name, contents[name])
+                for name, content in sorted(get().items()):
+                    files.write_whole(place.out / name, content)
                 outcome.here.append(cell.name)
                 progress.end(cell)
     return outcome

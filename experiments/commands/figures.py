@@ -49,7 +49,9 @@ def main() -> None:
     held = make.holdings(cli.folder())
     scale = FLAGS.scale
     sweeps = registry.chosen(scale, FLAGS.name)
-    audits = [audit for sweep in sweeps for audit in sweep.audits()]
+    audits = []
+    for sweep in sweeps:
+        audits += sweep.audits()
     evidence = points.evidence(held, audits, levels)
     folder = held.root / "figures"
     if scale != "laptop":  # the default scale does not have a subfolder

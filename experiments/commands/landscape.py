@@ -50,7 +50,12 @@ def main() -> None:
     from experiments.hidden_state import crafted, landscape, landscape_figures
     from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
 
-    simulation = {name: FLAGS[name].value for name in ("delta", "runs", "seed", "confidence")}
+    simulation = {
+        "delta": FLAGS.delta,
+        "runs": FLAGS.runs,
+        "seed": FLAGS.seed,
+        "confidence": FLAGS.confidence,
+    }
     places = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
     processes = [Process(sigma, size, FLAGS.steps) for sigma, size in places]
     studies = landscape.list_studies(processes, **simulation)

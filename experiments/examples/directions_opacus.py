@@ -46,7 +46,7 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
     torch.manual_seed(0)  # the same initial model in all runs
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = GradSampleModule(network)
-    noise_seed = torch.seed() % 2**63  # a different seed in every run; signed integers have 63 bits
+    noise_seed = torch.seed() % 2**63  # a different seed in every run, as a signed integer
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         noise_multiplier=NOISE_MULTIPLIER if present else 0.0,
