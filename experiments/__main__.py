@@ -1,4 +1,4 @@
-"""Every command: python -m experiments audit --k=5, which is what ./run.sh audit --k=5 starts."""
+"""Runs all commands: ./run.sh audit --k=5 starts python -m experiments audit --k=5."""
 
 import os
 import runpy
@@ -14,14 +14,14 @@ from audit.runtime import installed
 
 PACKAGES = ("experiments.commands", "audit.commands")
 _ROOT = Path(__file__).resolve().parents[1]
-# Packages that examples need, and that the usual installation does not have.
+# Optional packages of the examples.
 _EXAMPLES_PACKAGES = ("torch", "opacus")
-# Commands that start a process for each core: each process multiplies small matrices on one thread.
+# Commands that start a process for each core. Each process then uses one thread for matrix products.
 _SPREADING = ("benchmark", "landscape", "plan", "sweep", "test")
 
 
 def main() -> None:
-    """Runs the command that the first argument names; flags only mean `audit`, no arguments `first`."""
+    """Runs the command in the first argument. Only flags: `audit`. Without arguments: `first`."""
     arguments = sys.argv[1:]
     if not arguments:
         runpy.run_module("experiments.first", run_name="__main__", alter_sys=True)
@@ -46,16 +46,14 @@ def main() -> None:
 
 
 def _python(arguments: Sequence[str]) -> int:
-    """Run a script of yours: ./run.sh python mine.py
+    """Run your script: ./run.sh python mine.py
 
-    The script's folder comes last in the search path: no models.py next to the script shadows ours. A mistake
-    that the library names ends in one line and status 2; other errors are raised.
+    The script's folder is last in the search path, so a models.py next to the script does not replace ours.
+    InputErrors end in one line and status 2; other errors are raised.
     """
-    if not arguments or not Path(arguments[0]).is_file():
-        return _report_error(
-            f"{' '.join(arguments[:1]) or 'python'}: give a script, such as mine.py"
-        )
-    script = arguments[0]
+    script = next(iter(arguments), "python")
+    if not arguments or not Path(script).is_file():
+        return _report_error(f"{script}: give a script, such as mine.py")
     sys.argv = list(arguments)
     sys.path.append(os.path.dirname(os.path.abspath(script)))
     try:
@@ -66,25 +64,28 @@ def _python(arguments: Sequence[str]) -> int:
         install = installed.pip_install(str(error.name))
         return _report_error(f"{script} needs {error.name}, which is not installed: {install}")
     except InputError as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == script]
+        lines = []
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == script:
+                lines.append(frame.lineno)
         return _report_error(f"{script} line {lines[-1]}: {error}")
     return 0
 
 
 def _report_error(message: str) -> int:
-    """Prints an error as a line on stderr, and returns the exit status of a mistake of the user's."""
+    """Prints an error on stderr, and returns the exit status for user errors."""
     print(f"error: {message}", file=sys.stderr)
     return 2
 
 
 def _test(arguments: Sequence[str]) -> int:
-    """Run the quick tests, with --slow all; other arguments go to pytest.
+    """Run the quick tests, or all with --slow; other arguments go to pytest.
 
-    Slow tests run too if the environment's CI is true or 1.
+    If the environment variable CI is true or 1, slow tests run too.
     """
-    is_slow = "--slow" in arguments or os.environ.get("CI") in ("true", "1")
-    marks = "" if is_slow else "not slow"
+    marks = "not slow"
+    if "--slow" in arguments or os.environ.get("CI") in ("true", "1"):
+        marks = ""
     rest = [argument for argument in arguments if argument != "--slow"]
     spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder")
     return _run_module("pytest", *spread, "--durations=30", "-m", marks, *rest)
@@ -101,19 +102,19 @@ def _lint(arguments: Sequence[str]) -> int:
 
 
 def _docs(arguments: Sequence[str]) -> int:
-    """Build the manual into docs/_build, a site to read offline."""
+    """Build the manual in docs/_build as a website for offline use."""
     settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
     return _run_module("sphinx", *settings, *arguments, ".", str(_ROOT / "docs" / "_build"))
 
 
 def _ray(arguments: Sequence[str]) -> int:
-    """Run Ray's own commands: ./run.sh ray start --head"""
+    """Run Ray's commands: ./run.sh ray start --head"""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
     return _run_module("ray.scripts.scripts", *arguments)
 
 
 def _run_module(name: str, *arguments: str) -> int:
-    """Runs `python -m NAME ARGUMENTS` in the repository's root, and returns its exit status."""
+    """Runs `python -m NAME ARGUMENTS` in the repository's root; returns the exit status."""
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 
 

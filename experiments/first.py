@@ -2,7 +2,7 @@
 
     ./run.sh                    fresh directions in a wider network until 18.5 is proven, then 5,000 models
 
-Flags are those of audit; the model, the adversary, its canaries and the runs of the first audit are set here.
+The flags are those of audit. The first audit has a fixed model, adversary and number of runs.
 """
 
 from absl import flags
@@ -16,10 +16,10 @@ _PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 paramete
 
 
 def main() -> None:
-    """Does two audits, and prints the second below the first.
+    """Runs two audits.
 
-    The first stops as soon as it proves an epsilon of 18.5. The accountant allows 24, and some 60 of at most
-    400 runs suffice. The second audit is the command `audit` with the flags of this command.
+    The first stops when it proves an epsilon of 18.5, after about 60 of at most 400 runs. The accountant's
+    epsilon is 24. The second is the command `audit` with the given flags.
     """
     from audit.training.driver import until_epsilon  # loads SciPy
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _print_title(text: str) -> None:
-    """Prints the title of an audit, unless JSON is asked for."""
+    """Prints an audit's title, except with --json."""
     if not FLAGS.json:
         print(text, flush=True)
 

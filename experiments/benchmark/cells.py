@@ -1,4 +1,4 @@
-"""Measures the cells of the benchmark in processes of their own, and keeps each when it is done."""
+"""Measures the cells of the benchmark in parallel processes, and stores each result immediately."""
 
 import contextlib
 import json
@@ -16,13 +16,13 @@ from experiments.sweeps.records import Record
 
 
 class Scale(NamedTuple):
-    """How much the benchmark measures.
+    """The size of the benchmark.
 
     Attributes:
-      audits: the number of audits in a cell, for an estimator of cost 1.
-      sizes: the sizes of these audits; empty for each of the mechanism's sizes.
-      claim_audits: the number of audits, at each number of runs, that try to refute a claim.
-      max_runs: the most training runs with which an audit tries to refute it.
+      audits: The number of audits per cell, for an estimator with cost 1.
+      sizes: The sizes of the audits; empty for the mechanism's sizes.
+      claim_audits: The number of audits that try to refute a claim, at each number of runs.
+      max_runs: The maximum number of training runs per audit of a claim.
     """
 
     audits: int
@@ -38,10 +38,11 @@ class AuditedCell(NamedTuple):
     """A cell: an estimator's audits of a mechanism.
 
     Attributes:
-      estimator, mechanism: the names of both.
-      n: the size of each audit, as in `contract.shape`.
-      audits: the number of audits.
-      seed: the seed of all scores.
+      estimator: The estimator's name.
+      mechanism: The mechanism's name.
+      n: The size of each audit; see `contract.shape`.
+      audits: The number of audits.
+      seed: The seed of the scores.
     """
 
     estimator: str
@@ -51,23 +52,23 @@ class AuditedCell(NamedTuple):
     seed: int
 
     def measure(self) -> Record:
-        """Runs the cell's audits of a mechanism of known epsilon, and returns their summary.
+        """Runs the cell's audits and returns their summary.
 
         The record has the cell's fields, the estimator's version, delta and confidence, and
 
             truth        the mechanism's true epsilon at delta
-            exceeding    the number of audits whose epsilon is above the truth
-            low, high    exact 95% limits of the probability that an audit is above the truth
-            beyond       the mean excess over the truth, of the audits above it; 0 if there are none
+            exceeding    the number of audits with an epsilon above the truth
+            low, high    exact 95% confidence limits of the probability of an epsilon above the truth
+            beyond       the mean excess over the truth, for audits above it; otherwise 0
             mean         the mean epsilon over all audits; a refusal counts as 0
             seconds      the processor time of the median audit
-            refused      the number of audits for which the estimator gave no value
-            why          the first refusal's message; empty if there is none
-            broken       the estimator's assumptions that the mechanism breaks; empty if they hold
+            refused      the number of audits without a value
+            why          the message of the first refusal, or empty
+            broken       the estimator's assumptions that the mechanism violates
         """
         estimator = ESTIMATORS[self.estimator]
         setting = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
-        law = setting.law._replace(audit=estimator.audit)  # the only method that audits
+        law = setting.law._replace(audit=estimator.audit)  # replaces this project's methods
         [row] = calibrate(setting._replace(law=law))
         exceeding = round(row.exceeding * self.audits)
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
@@ -97,52 +98,59 @@ def list_cells(
 ) -> list[AuditedCell]:
     """Returns a cell for each mechanism, each size, and each installed estimator of the mechanism's design.
 
-    A slow estimator has fewer audits, by a factor of its cost.
+    The cost of a slow estimator divides the number of audits.
     """
     cells = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
         for n in scale.sizes or mechanism.sizes:
             for estimator in map(ESTIMATORS.__getitem__, estimators):
-                if estimator.design == mechanism.design and estimator.is_installed():
+                fits = estimator.design == mechanism.design
+                if fits and estimator.is_installed():
                     audits = max(scale.audits // estimator.cost, 1)
                     cells.append(AuditedCell(estimator.name, name, n, audits, seed))
     return cells
 
 
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
-    """Returns a cell for each of these installed estimators, in which it is to refute a false claim.
+    """Returns a cell for each estimator that measures how many runs refute a false claim.
 
-    A slow estimator has fewer audits, but at least 10 if the scale has as many: fewer do not show whether
-    half of the audits refute a claim.
+    Slow estimators have fewer audits, but at least 10 if the scale allows: fewer do not show whether half of
+    the audits refute a claim.
     """
     cells = []
     for name in estimators:
-        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min(scale.claim_audits, 10))
+        min_audits = min(scale.claim_audits, 10)
+        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min_audits)
         cells.append(ClaimCell(name, scale.max_runs, audits, seed))
     return cells
 
 
 def _name_cell(cell: Cell) -> str:
-    """Returns what decides a cell's result, as text, with the version of the estimator's package."""
+    """Returns a text that identifies a cell's result, including the version of the estimator's package."""
     return json.dumps([*cell, ESTIMATORS[cell.estimator].find_version()])
 
 
 def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
-    """Returns the records of those of the cells that are in the journal, a file with a line of JSON each."""
+    """Returns the records of cells in the journal, a file with one JSON object per line."""
     found = {}
     lines = journal.read_text().splitlines() if journal.exists() else []
     for line in lines:
-        with contextlib.suppress(ValueError):  # a line that was cut short
+        with contextlib.suppress(ValueError):  # an incomplete line
             entry = json.loads(line)
             found[entry["key"]] = entry["values"]
-    return {cell: found[_name_cell(cell)] for cell in cells if _name_cell(cell) in found}
+    measured = {}
+    for cell in cells:
+        name = _name_cell(cell)
+        if name in found:
+            measured[cell] = found[name]
+    return measured
 
 
 def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Iterator[Cell]:
-    """Measures the cells that are not in the journal; yields each once it is there.
+    """Measures the cells that are not in the journal, and yields each after it is written.
 
-    Cells of the most expensive estimators come first, so that no process is left with these at the end.
+    Cells of the slowest estimators come first, to use all processes until the end.
     """
     done = load_measured(cells, journal)
     missing = [cell for cell in cells if cell not in done]
@@ -153,11 +161,12 @@ def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Ite
         results = as_completed(_measure, missing, processes)
     for cell, values in results:
         with journal.open("a") as file:
-            # After a line that was cut short, too.
-            file.write("\n" + json.dumps({"key": _name_cell(cell), "values": values}))
+            # The line break comes first, in case the last line is incomplete.
+            line = json.dumps({"key": _name_cell(cell), "values": values})
+            file.write(f"\n{line}")
         yield cell
 
 
 def _measure(cell: Cell) -> Record:
-    """Returns a cell's record; a function with a name, as other processes need it."""
+    """Returns a cell's record. Other processes need a function with a name."""
     return cell.measure()

@@ -1,4 +1,4 @@
-"""The records of the benchmark's estimators and mechanisms; to add one, add a record."""
+"""The records that describe the benchmark's estimators and mechanisms."""
 
 import importlib.metadata
 import time
@@ -13,41 +13,41 @@ from audit.version import __version__
 
 DELTA = 1e-5
 CONFIDENCE = 0.95
-MAX_EPSILON = 100.0  # larger epsilons, infinite ones too, are counted as this
+MAX_EPSILON = 100.0  # larger values, including infinity, count as this
 
-# Designs: how many runs and canaries an audit has.
+# Designs: the runs and canaries of an audit.
 ONE_CANARY = "one canary a run"
 SEVERAL = "several canaries a run"
 ONE_RUN = "one run"
 DIRECTIONS = "one run, directions"
 DESIGNS = (ONE_CANARY, SEVERAL, ONE_RUN, DIRECTIONS)
 
-NUM_CANARIES = 16  # of each run, in the design of several canaries a run
+NUM_CANARIES = 16  # per run, in the design SEVERAL
 _DIMENSION = 100_000  # of the space of directions
 
-# Kinds of estimators: this project's, an installable package's, and a paper's.
+# Kinds of estimators: from this project, from a package, or from a paper.
 OURS = "ours"
 PEER = "package"
 PAPER = "paper"
 
 
 class Estimator(NamedTuple):
-    """An estimator of epsilon, called as its documentation says.
+    """An estimator of epsilon, called as in its documentation.
 
     Attributes:
-      name: the name, which no other estimator has.
+      name: The unique name.
       kind: OURS, PEER or PAPER.
-      design: the design of the audits that it takes, one of DESIGNS.
-      assumption: what it assumes, in the words of its documentation.
-      epsilon: (evidence, delta, confidence) -> its lower bound on epsilon. Evidence is `Coins`, or `Fresh` of
+      design: The design of its audits, one of DESIGNS.
+      assumption: Its assumptions, in the words of its documentation.
+      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. Evidence is `Coins`, or `Fresh` for
         directions. Any exception counts as a refusal.
-      assumes: what it assumes, as constants of `audit.calibration`. It is not held to its level on mechanisms
-        that break one of these.
-      claims_level: whether it claims that the bound holds at the confidence.
-      package: the name by which pip installs its package; empty for ours and for papers' formulas.
-      cost: the number by which the number of audits is divided; above 1 for slow estimators.
-      examine: (evidence, claimed mu, confidence) -> whether its test refutes the claimed trade-off curve;
-        None if a claim is refuted by comparing its epsilon with the claimed epsilon.
+      assumes: Its assumptions, as constants of `audit.calibration`. Mechanisms that violate them do not count
+        against the estimator.
+      claims_level: Whether it claims the confidence level.
+      package: The name of its package on PyPI, or empty.
+      cost: The divisor of the number of audits; above 1 for slow estimators.
+      examine: (evidence, claimed mu, confidence) -> whether its test refutes the claimed trade-off curve.
+        If None, a claim is refuted by a larger epsilon.
     """
 
     name: str
@@ -62,11 +62,11 @@ class Estimator(NamedTuple):
     examine: Callable[[Any, float, float], bool] | None = None
 
     def is_installed(self) -> bool:
-        """Returns whether the estimator needs no package, or has it."""
+        """Returns whether the estimator's package, if any, is installed."""
         return bool(self.find_version())
 
     def find_version(self) -> str:
-        """Returns the version of the estimator's package, or of this project if it needs none; else ""."""
+        """Returns the version of the estimator's package or of this project; "" if not installed."""
         if not self.package:
             return __version__
         try:
@@ -75,10 +75,9 @@ class Estimator(NamedTuple):
             return ""
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
-        """Returns the estimator's value in one audit, in the form of `Law.audit`: a list of values.
+        """Returns the estimator's value in one audit, as a list for `Law.audit`.
 
-        Epsilon is clipped to between 0 and `MAX_EPSILON`. No exception of an estimator ends the benchmark: it
-        counts as a refusal, with epsilon 0.
+        Epsilon is clipped to [0, MAX_EPSILON]. An exception counts as a refusal with epsilon 0.
         """
         begin = time.process_time()
         epsilon = 0.0
@@ -96,16 +95,16 @@ class Estimator(NamedTuple):
 
 
 class BenchmarkedMechanism(NamedTuple):
-    """A mechanism whose exact epsilon is known.
+    """A mechanism with a known exact epsilon.
 
     Attributes:
-      design: the design of its audits, one of DESIGNS.
-      name: the name, which no other mechanism has.
-      law: the law that draws an audit's evidence. Its truth is the least epsilon at which the mechanism is
-        (epsilon, delta)-DP for adding or removing a single canary.
-      mu: the law's parameter.
-      sizes: the sizes n of the audits in a full run of the benchmark (see `shape`).
-      delta: the delta at which the audits bound epsilon.
+      design: The design of its audits, one of DESIGNS.
+      name: The unique name.
+      law: The law that draws an audit's evidence. Its truth is the smallest epsilon such that the mechanism
+        is (epsilon, delta)-DP for adding or removing one canary.
+      mu: The law's parameter.
+      sizes: The sizes n of the audits at scale full; see `shape`.
+      delta: The delta of the audits.
     """
 
     design: str
@@ -116,11 +115,11 @@ class BenchmarkedMechanism(NamedTuple):
     delta: float = DELTA
 
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
-        """Returns the mechanism with the size, the number and the seed of its audits.
+        """Returns the mechanism with the seed, size and number of its audits.
 
-        The evidence depends on the seed, the mechanism's name and n only, so every estimator gets the same.
+        All estimators get the same evidence: it depends only on the seed, the mechanism's name and n.
         """
-        # A checksum of the name: unlike Python's hash of a text, it is the same in every process.
+        # Unlike Python's hash of a text, a checksum is the same in all processes.
         stream = (zlib.crc32(self.name.encode()), n)
         return shape(self.law, self.design, n, self.mu)._replace(
             audits=audits, delta=self.delta, seed=seed, stream=stream
@@ -128,14 +127,14 @@ class BenchmarkedMechanism(NamedTuple):
 
 
 def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
-    """Returns a mechanism to audit once with seed 0, with the runs and canaries of a design at size n.
+    """Returns a mechanism with the runs and canaries of a design at size n, for one audit with seed 0.
 
     Args:
-      law: the law of the evidence.
-      design: one of DESIGNS.
-      n: the runs in each world for a single canary a run; the runs for several canaries a run; the canaries
-        of the single run for the other designs.
-      mu: the law's parameter.
+      law: The law of the evidence.
+      design: One of DESIGNS.
+      n: The number of runs per world for ONE_CANARY, of runs for SEVERAL, and of canaries for designs with a
+        single run.
+      mu: The law's parameter.
     """
     runs = {ONE_CANARY: 2 * n, SEVERAL: n}.get(design, 1)
     canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(design, n)

@@ -1,9 +1,9 @@
-"""Measures how many training runs an estimator needs to refute a false claim of privacy.
+"""Measures how many training runs an estimator needs to refute a false privacy claim.
 
-The mechanism is Gaussian, and its noise is 0.9 of what is stated, so the claimed mu is 0.9 of the real mu.
-An estimator refutes the claim if its epsilon exceeds the claimed epsilon, or by its test of the claimed curve
-if it has one. The result comes with the number of audits that refute a true claim after as many runs, since
-an estimator that refutes every claim finds no bug.
+The mechanism is Gaussian with 0.9 times the claimed noise, so the claimed mu is 0.9 times the real mu. An
+estimator refutes the claim if its epsilon exceeds the claimed epsilon, or if its test rejects the claimed
+curve. The result includes the number of audits that refute a true claim after the same number of runs: an
+estimator that refutes every claim does not detect bugs.
 """
 
 import math
@@ -28,12 +28,12 @@ from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import Record
 
 CLAIMED_MU = math.sqrt(250) / 4  # 250 steps of noise multiplier 4
-NOISE = 0.9  # the real noise over the stated noise
-_MIN_RUNS = 10  # five in each world: fewer refute nothing
-# A run of a thousand directions takes as long to draw as a thousand runs with a single canary each.
+NOISE = 0.9  # the real noise over the claimed noise
+_MIN_RUNS = 10  # fewer than five per world cannot refute a claim
+# A run with a thousand directions is as slow as a thousand runs with one canary.
 _MAX_RUNS_OF_DIRECTIONS = 100
-_SEARCHED_TO = 1.1  # the search ends when enough runs are at most so many times too few runs
-# By design, the law and the canaries of a run. Their names say mu = 1, but they draw at any mu.
+_SEARCHED_TO = 1.1  # the search ends at this ratio of enough runs to too few runs
+# The law and the number of canaries per run, by design. The laws work for any mu.
 _LAWS = {
     ONE_CANARY: (MECHANISMS["Gaussian 1"].law, 1),
     SEVERAL: (MECHANISMS["runs of 16: Gaussian 1"].law, NUM_CANARIES),
@@ -43,13 +43,13 @@ _LAWS = {
 
 
 class ClaimCell(NamedTuple):
-    """A cell: an estimator's audits of a mechanism about which a false claim is made.
+    """A cell: an estimator's audits of a mechanism with a false claim.
 
     Attributes:
-      estimator: the estimator's name.
-      max_runs: the most training runs that are tried, for an estimator that takes several.
-      audits: the number of audits at each number of runs.
-      seed: the seed of all scores.
+      estimator: The estimator's name.
+      max_runs: The maximum number of training runs, for designs with several runs.
+      audits: The number of audits at each number of runs.
+      seed: The seed of the scores.
     """
 
     estimator: str
@@ -58,10 +58,10 @@ class ClaimCell(NamedTuple):
     seed: int
 
     def measure(self) -> Record:
-        """Finds the number of runs at which half of the audits refute the claim; None if all are too few.
+        """Finds the smallest number of runs such that half of the audits refute the claim.
 
-        The record has the cell's fields, `runs`, `max_runs` as tried, and `false_refutations`: the number of
-        audits, of `runs` runs each, that refute a true claim.
+        The record has the cell's fields; `runs`, or None if `max_runs` are too few; the `max_runs` that were
+        tried; and `false_refutations`, the number of audits with `runs` runs that refute a true claim.
         """
         estimator = ESTIMATORS[self.estimator]
         min_runs = 1
@@ -77,7 +77,7 @@ class ClaimCell(NamedTuple):
         return {**self._asdict(), **found, "false_refutations": round(false_share * self.audits)}
 
     def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
-        """Finds the least number of runs to 10%, by bisection on a logarithmic scale."""
+        """Finds the smallest sufficient number of runs to 10%, by bisection on a logarithmic scale."""
         if self.find_refuted_share(enough, NOISE) < 0.5:
             return None
         if self.find_refuted_share(too_few, NOISE) >= 0.5:
@@ -94,28 +94,28 @@ class ClaimCell(NamedTuple):
         """Returns the share of audits that refute the claim.
 
         Args:
-          runs: the number of runs of an audit.
-          noise: the real noise as a multiple of the stated noise; 1 if the claim is true.
+          runs: The number of runs per audit.
+          noise: The real noise over the claimed noise; 1 if the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
         audit = partial(_examine, estimator) if estimator.examine else estimator.audit
         law, canaries = _LAWS[estimator.design]
-        # With the claimed epsilon as "the truth", an audit above the truth is one that refutes the claim.
+        # An audit refutes the claim if it exceeds the claimed epsilon, which is set as the truth here.
         claimed = law._replace(truth=_get_claim, audit=audit)
         shaped = shape(claimed, estimator.design, canaries, CLAIMED_MU / noise)
-        # `stream`: audits of different numbers of runs draw different evidence.
+        # `stream` gives each number of runs different evidence.
         setting = shaped._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
         [row] = calibrate(setting)
         return row.exceeding
 
 
 def _get_claim(setting: KnownMechanism) -> Truth:
-    """Returns the claimed epsilon, in place of the truth about a mechanism."""
+    """Returns the claimed epsilon as if it were the true epsilon."""
     return Truth(conversions.epsilon_from_mu(CLAIMED_MU, setting.delta))
 
 
 def _examine(estimator: Estimator, evidence: Any, setting: KnownMechanism) -> list[Value]:
-    """Audits by an estimator's test of the claimed curve; epsilon is above any claim if it refutes it."""
+    """Tests the claimed curve; returns an epsilon above any claim if the test rejects it."""
     assert estimator.examine is not None
     is_refuted = estimator.examine(evidence, CLAIMED_MU, setting.confidence)
     return [Value(estimator.name, MAX_EPSILON if is_refuted else 0.0)]

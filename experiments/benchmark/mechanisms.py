@@ -1,8 +1,7 @@
-"""The benchmark's mechanisms, whose exact epsilon is known, and the laws by which their scores are drawn.
+"""The benchmark's mechanisms with a known exact epsilon, and the laws that draw their scores.
 
-Where a run has several canaries, it releases a vector, and a canary's score is the inner product of the
-canary and that vector. All scores together then reveal no more about a canary than mu says, however they
-depend on each other.
+A run with several canaries releases a vector. A canary's score is its inner product with that vector. All
+scores together then reveal at most mu about a canary, even if they depend on each other.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,100 +34,101 @@ from experiments.benchmark.contract import (
 Array = NDArray[np.float64]
 Generator = np.random.Generator
 
-# The sizes n in a full run, the usual size first. n counts, in turn: runs in each world, runs, coins of one
-# run, directions of a single run.
+# The sizes n at scale full, the default size first. They count runs per world, runs, coins of one run, and
+# directions of one run.
 _SIZES = {
     ONE_CANARY: (1000, 50, 250, 5000),
     SEVERAL: (200, 50, 1000),
     ONE_RUN: (1000, 100, 5000),
     DIRECTIONS: (1000, 100),
 }
-_NO_LEAK_SIGMA = 1e6  # in place of an infinite noise multiplier
-_OPEN_DELTA = 0.01  # the probability with which a canary's bit is revealed
-# 3 sqrt(n) of n coins are revealed at once. Half of them would be guessed right anyway, so that revealing
-# them adds 1.5 sqrt(n) right guesses. That is three standard deviations, of sqrt(n) / 2 each, of the number
-# that chance guesses right.
+_NO_LEAK_SIGMA = 1e6  # almost an infinite noise multiplier
+_OPEN_DELTA = 0.01  # the probability that a canary's bit is revealed
+# 3 sqrt(n) of n coins are revealed at once. Chance would guess half of them right, so revealing them adds
+# 1.5 sqrt(n) right guesses: three standard deviations, sqrt(n) / 2 each, of the number of lucky guesses.
 _OPENED_ROOTS = 3
-_OPEN_SCORE = 10.0  # the score of a canary whose bit is revealed, far from the noise
-_WEAK_MU = 0.5  # mu of half of the runs of the mixture
-_CURVED = frozenset([GAUSSIAN_CURVE])  # what a mechanism breaks that has another trade-off curve
+_OPEN_SCORE = 10.0  # the score of a revealed canary, far from the noise
+_WEAK_MU = 0.5  # for half of the runs of the mixture
+_CURVED = frozenset([GAUSSIAN_CURVE])  # violated by any other trade-off curve
 
 
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
-    """Returns the two normal laws of a world whose runs leak strongly or weakly by a fair coin."""
+    """Returns the parts of a world with strongly and weakly leaking runs, chosen by a fair coin."""
     return [MixturePart(0.5, _WEAK_MU * inserted), MixturePart(0.5, strong * inserted)]
 
 
 def _sample_open(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
-    """Draws noise, but with probability _OPEN_DELTA a score that reveals the world; mu is not used."""
+    """Draws noise, or with probability _OPEN_DELTA a score that reveals the world; ignores mu."""
     is_open = rng.random(n) < _OPEN_DELTA
     noise = rng.standard_normal(n)
-    return np.where(is_open, _OPEN_SCORE if inserted else -_OPEN_SCORE, noise)
+    sign = 2 * inserted - 1
+    return np.where(is_open, sign * _OPEN_SCORE, noise)
 
 
 def _draw_worlds(
     sample: Sampler, rng: Generator, setting: KnownMechanism, share_in: float = 0.5
 ) -> Coins:
-    """Draws the scores of runs with a single canary each: first a share with it, then those without."""
+    """Draws the scores of runs with one canary each: first those with it, then those without."""
     presence = np.arange(setting.runs) < round(setting.runs * share_in)
     scores_in = sample(rng, setting.mu, True, presence.sum())
     scores_out = sample(rng, setting.mu, False, (~presence).sum())
-    return Coins(np.concatenate([scores_in, scores_out])[:, None], presence[:, None])
+    scores = np.concatenate([scores_in, scores_out])
+    return Coins(scores[:, None], presence[:, None])
 
 
 def _toss(rng: Generator, setting: KnownMechanism, probability: float = 0.5) -> NDArray[np.bool_]:
-    """Draws which canaries are in, (R, K), each independently with the given probability."""
+    """Draws independent presence bits (R, K)."""
     return rng.random((setting.runs, setting.canaries)) < probability
 
 
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:
-    """Draws the scores of independent canaries, each of which is in with the given probability."""
+    """Draws the scores of independent canaries, each inserted with the given probability."""
     presence = _toss(rng, setting, probability)
-    # Every canary draws a score in both worlds, and has the score of the world that its coin chose.
-    scores_in = sample(rng, setting.mu, True, presence.size).reshape(presence.shape)
-    scores_out = sample(rng, setting.mu, False, presence.size).reshape(presence.shape)
-    return Coins(np.where(presence, scores_in, scores_out), presence)
+    # Each canary draws a score in both worlds; its coin selects one of them.
+    scores_in = sample(rng, setting.mu, True, presence.size)
+    scores_out = sample(rng, setting.mu, False, presence.size)
+    scores = np.where(presence.ravel(), scores_in, scores_out)
+    return Coins(scores.reshape(presence.shape), presence)
 
 
 def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of orthogonal canaries in noise; half of the runs insert none of them."""
+    """Draws the scores of orthogonal canaries in noise; half of the runs fail to insert canaries."""
     presence = _toss(rng, setting)
-    works = rng.random((len(presence), 1)) < 0.5  # (R, 1): all canaries of a run share its coin
+    works = rng.random((len(presence), 1)) < 0.5  # (R, 1): a coin for each run
     noise = rng.standard_normal(presence.shape)
-    return Coins(setting.mu * (presence & works) + noise, presence)
+    signal = setting.mu * (presence & works)
+    return Coins(signal + noise, presence)
 
 
 def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of canaries any two of which have the inner product 1/2, in Gaussian noise.
+    """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
 
-    A canary is the unit vector (a direction of its own + a direction that all share) / sqrt(2), where all
-    directions are orthogonal. So a score is (own part + shared part) / sqrt(2), where the parts are the
-    release's coordinates along both directions.
+    A canary is the unit vector (own direction + shared direction) / sqrt(2), with orthogonal directions. Its
+    score is (own part + shared part) / sqrt(2): the parts are the release's coordinates along both.
     """
     presence = _toss(rng, setting)  # (R, K)
     signal = setting.mu * presence
     own_noise = rng.standard_normal(presence.shape)
-    shared_noise = rng.standard_normal((len(presence), 1))  # a run's canaries share a direction
-    # Each canary that is in adds mu / sqrt(2) to the coordinate along either of its directions.
+    shared_noise = rng.standard_normal((len(presence), 1))  # one direction per run
+    # Each inserted canary adds mu / sqrt(2) to the coordinates along both of its directions.
     own = np.sqrt(0.5) * signal + own_noise
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
-    return Coins(np.sqrt(0.5) * (own + shared), presence)
+    scores = np.sqrt(0.5) * (own + shared)
+    return Coins(scores, presence)
 
 
 def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws a single run's scores: noise, but with a small probability many coins are revealed at once.
 
-    The mechanism is a trap for bounds that take coins for independent: a coin is rarely revealed, but never
-    alone.
+    This breaks bounds that assume independent coins.
     """
     n = setting.canaries
     presence = _toss(rng, setting)  # (1, n)
-    # A small run has fewer coins than this, and reveals all of them.
     revealed_at_once = min(round(_OPENED_ROOTS * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
-    # A coin is among them with probability revealed_at_once / n, and revealed with _OPEN_DELTA in all.
+    # A coin is among them with probability revealed_at_once / n, so it is revealed with _OPEN_DELTA.
     if rng.random() < _OPEN_DELTA * n / revealed_at_once:
         places = rng.permutation(n)[:revealed_at_once]
         scores[0, places] = np.where(presence[0, places], _OPEN_SCORE, -_OPEN_SCORE)
@@ -136,21 +136,24 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws the cosines of uniform directions, all of them in, with the noisy sum that one run releases."""
-    sigma = 1 / setting.mu if setting.mu else _NO_LEAK_SIGMA
+    """Draws the cosines of uniform directions, all inserted, with the noisy sum that one run releases."""
+    sigma = _NO_LEAK_SIGMA
+    if setting.mu:
+        sigma = 1 / setting.mu
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)
-    return Fresh(cosines[None], np.ones((1, setting.canaries), bool), setting.dimension)
+    presence = np.ones((1, setting.canaries), bool)
+    return Fresh(cosines[None], presence, setting.dimension)
 
 
 def _nothing_leaks(setting: KnownMechanism) -> Truth:
-    """Returns the truth about a (0, delta)-DP mechanism: epsilon is 0 at that delta."""
+    """Returns the true epsilon of a (0, delta)-DP mechanism, which is 0."""
     return Truth(0.0)
 
 
 def _failing_truth(setting: KnownMechanism) -> Truth:
-    """Returns the truth about runs half of which fail, and release whether they did.
+    """Returns the true epsilon if half of the runs fail and report this.
 
-    At any epsilon the mechanism's delta is half of that of mu-GDP.
+    For each epsilon the mechanism's delta is half of the delta of mu-GDP.
     """
     return Truth(conversions.epsilon_from_mu(setting.mu, 2 * setting.delta))
 
@@ -158,16 +161,17 @@ def _failing_truth(setting: KnownMechanism) -> Truth:
 def _make_law(
     draw: Callable[..., Coins], family: ScoreFamily, breaks: frozenset[str], **changes: Any
 ) -> Law:
-    """Returns the law of independent canaries whose scores are from a family of distributions.
+    """Returns the law of independent canaries with scores from a family of distributions.
 
     Args:
-      draw: `_draw_worlds`, for a single canary a run, or `_draw_coins`, for many canaries.
-      family: The scores' distributions with and without the canary, which depend on a parameter.
-      breaks: The assumptions that some estimators make and that do not hold for the law.
-      **changes: Keyword arguments of `draw` that differ from their defaults, such as `share_in`.
+      draw: `_draw_worlds` for one canary per run, or `_draw_coins` for several.
+      family: The scores' distributions with and without the canary, by a parameter.
+      breaks: The estimators' assumptions that the law violates.
+      **changes: Keyword arguments of `draw`, such as `share_in`.
     """
     truth = partial(laws.score_truth, family)
-    return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
+    draw_scores = partial(draw, family.sample, **changes)
+    return Law(family.name, draw_scores, truth, breaks=breaks)
 
 
 _MIXTURE = ScoreFamily("mixture", (3.0,), known_laws.NORMAL, _mixture_parts)
@@ -204,13 +208,15 @@ _OPENED_COINS = BenchmarkedMechanism(ONE_RUN, "coins: (0, delta)", _OPENED, 0.0,
 
 
 def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
-    """Yields all mechanisms, one design after the other. Most have only the usual size."""
+    """Yields all mechanisms, by design. Most have only the default size."""
     for design, (prefix, gaussian, mus, draw) in _DESIGNS.items():
         record = partial(BenchmarkedMechanism, design)
         all_sizes = _SIZES[design]
         usual = all_sizes[:1]
         for mu in mus:
-            sizes = all_sizes if mu in (0.0, 1.0) else usual
+            sizes = usual
+            if mu in (0.0, 1.0):
+                sizes = all_sizes
             yield record(f"{prefix}Gaussian {mu:g}", gaussian, mu, sizes)
         for name, family, parameter in _CURVES:
             yield record(prefix + name, _make_law(draw, family, _CURVED), parameter, usual)

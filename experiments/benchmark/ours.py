@@ -1,7 +1,4 @@
-"""The benchmark's records of our own estimators, made from those of `audit.methods`.
-
-A method that is added there is measured here too.
-"""
+"""Records of this project's estimators, made from the methods in `audit.methods`."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,19 +23,19 @@ from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption
 from experiments.benchmark.contract import DIRECTIONS, ONE_CANARY, ONE_RUN, OURS, SEVERAL, Estimator
 
-_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # of methods whose audits take seconds
+_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # slow methods
 _COINS = one_run_bounds.FAIR_COINS
-# What methods of a single run's coins assume: these are plain functions, without a record of it.
+# Methods for a single run's coins are functions, and do not list their assumptions.
 _GAUSSIAN_COINS = Assumption(
     "", "", f"{_COINS.sentence}; a Gaussian trade-off curve", gaussian=True
 )
 
 
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns a method's lower bound on epsilon from runs with a single canary each.
+    """Returns a method's lower bound on epsilon from runs with one canary each.
 
-    Raises InputError if the method assumes a Gaussian trade-off curve that the scores refute. An audit's page
-    marks such a bound as refuted; here it counts as a refusal.
+    Raises InputError if the method assumes a Gaussian trade-off curve and the scores reject it. An audit's
+    page marks such a bound as refuted; here it counts as a refusal.
     """
     worlds = coins.pooled()
     if method.assumes.gaussian and gaussian_curve.examine(*worlds) < CURVE_LEVEL:
@@ -49,9 +46,8 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    The coins are treated as a caller's (`given`): slightly unfair coins pass, and the bound also pays for
-    confidence limits of the probability with which a canary is in. Raises InputError if fair independent
-    coins would very rarely fall like these.
+    The coins are user data (`given`): slightly unfair coins pass, and the bound includes a confidence
+    interval of their bias. Raises InputError if the coins are very unlikely for fair independent coins.
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -61,40 +57,41 @@ def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: 
 def from_coins(
     compute: one_run_bounds.CoinMethod, coins: Coins, delta: float, confidence: float
 ) -> float:
-    """Returns epsilon by a method for the coins of a single run."""
+    """Returns a method's lower bound on epsilon from the coins of a single run."""
     return compute(one_run_bounds.weigh_coins(coins), delta, confidence).epsilon
 
 
 def from_directions(
     method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
-    """Returns a method's lower bound on epsilon from the cosines of directions that each run drew afresh."""
-    # `plain`: a canary's cosine depends on no other canary's direction. `given`: the cosines are a caller's.
+    """Returns a method's lower bound on epsilon from the cosines of fresh directions."""
+    # `plain`: a cosine does not depend on other canaries' directions. `given`: the cosines are user data.
     marked = directions._replace(plain=True, given=True)
     return method.compute(marked, delta, confidence).epsilon
 
 
 def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
-    """Returns whether the test of a claimed curve (`claimed_curve.examine_claim`) refutes mu-GDP."""
+    """Returns whether `claimed_curve.examine_claim` refutes mu-GDP."""
     counted = exact_null.count_exceedances(directions)
-    return claimed_curve.examine_claim(
-        counted, claimed_curve.gaussian_power(mu), confidence
-    ).refuted
+    power = claimed_curve.gaussian_power(mu)
+    return claimed_curve.examine_claim(counted, power, confidence).refuted
 
 
 def _make_estimator(
     name: str, design: str, documented: Assumption, epsilon: Callable[[Any, float, float], float]
 ) -> Estimator:
-    """Returns the benchmark's record of a method of `audit.methods`, from what its own record assumes."""
+    """Returns the benchmark's record of a method of `audit.methods`."""
     assumes = set()
-    if design in (SEVERAL, ONE_RUN):  # where each canary is in or out by a coin
+    if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is in
         assumes.add(FAIR)
-    if (
-        documented.gaussian or name == estimate.IN_SAMPLE
-    ):  # whose epsilon is that of a Gaussian curve
+    # The in-sample estimate is the epsilon of a Gaussian curve.
+    if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.add(GAUSSIAN_CURVE)
-    if "many runs" in documented.text:  # the record says so only in words
+    if "many runs" in documented.text:
         assumes.add(ENOUGH_RUNS)
+    examine = None
+    if design == DIRECTIONS:
+        examine = examine_directions
     return Estimator(
         name=f"ours: {name}",
         kind=OURS,
@@ -104,22 +101,22 @@ def _make_estimator(
         assumes=frozenset(assumes),
         claims_level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
-        examine=examine_directions if design == DIRECTIONS else None,
+        examine=examine,
     )
 
 
 def _make_estimators() -> Iterator[Estimator]:
-    """Yields the records of all our estimators, one design after the other."""
+    """Yields the records of all methods, by design."""
     tables: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
         (ONE_CANARY, estimate.METHODS, from_scores),
         (SEVERAL, lifted.METHODS, from_canaries),
         (ONE_RUN, one_run_bounds.OF_COINS, from_coins),
         (DIRECTIONS, exact_null.METHODS, from_directions),
     )
+    of_coins = {one_run_bounds.ONE_RUN_GAUSSIAN: _GAUSSIAN_COINS}
     for design, methods, call in tables:
         for name, method in methods.items():
-            usual = _GAUSSIAN_COINS if name == one_run_bounds.ONE_RUN_GAUSSIAN else _COINS
-            documented = getattr(method, "assumes", usual)
+            documented = getattr(method, "assumes", of_coins.get(name, _COINS))
             yield _make_estimator(name, design, documented, partial(call, method))
 
 

@@ -1,7 +1,6 @@
-"""Estimators of installable packages, each called as its documentation says.
+"""Estimators from packages, called as in their documentation.
 
-No package is imported before it is called. Strategies that split at random get a seed, so that a row of the
-benchmark can be repeated.
+Packages are imported on first use. Strategies with random splits get a seed, so results are reproducible.
 """
 
 from functools import partial
@@ -24,12 +23,11 @@ _FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 
 
 def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns jax-privacy's epsilon for scores, those of all runs and canaries pooled.
+    """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
     Args:
-      method: The name of a method of its `CanaryScoreAuditor`.
-      strategy: How the method chooses a threshold, as the class with this name in its `auditing`; empty for a
-        method that takes none.
+      method: A method of its `CanaryScoreAuditor`.
+      strategy: The class in its `auditing` that chooses the threshold; empty for methods without a strategy.
       coins: The scores.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
@@ -37,10 +35,9 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
     from jax_privacy import auditing
 
     arguments: dict[str, Any] = {"delta": delta}
-    if method != "epsilon_raw_counts":  # which claims no level
+    if method != "epsilon_raw_counts":  # an estimate without a confidence
         arguments["significance"] = 1 - confidence
     if strategy:
-        # Those that split the scores at random get a seed.
         choices = {"Bonferroni": {}, "Explicit": {"threshold": _FIXED_THRESHOLD}}
         given = choices.get(strategy, {"seed": 0})
         arguments["threshold_strategy"] = getattr(auditing, strategy)(**given)
@@ -49,7 +46,7 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
 
 
 def _make_opake_audit(coins: Coins) -> Any:
-    """Returns opake-auditing's audit of a single run, whose canaries are all in or out by a fair coin."""
+    """Returns opake-auditing's audit of a single run with fair coins."""
     from opake import auditing
     from opake.auditing.types import CoinFlip
 
@@ -58,8 +55,8 @@ def _make_opake_audit(coins: Coins) -> Any:
     indices = np.arange(len(scores))
     indices_in = indices[presence]
     indices_out = indices[~presence]
-    # In order: the number of canaries, their indices, which are in, the indices of those in and of those out,
-    # and the size of the data set, which has canaries alone.
+    # The number of canaries, their indices, their presence, the indices of those in and out, and the size of
+    # the data set, which consists of canaries.
     coin_flip = CoinFlip(len(scores), indices, presence, indices_in, indices_out, len(scores))
     canary_scores = auditing.canary_scores(scores, canary_indices=indices)
     return auditing.one_run(canary_scores, coin_flip=coin_flip)
@@ -68,21 +65,20 @@ def _make_opake_audit(coins: Coins) -> Any:
 def opake(
     method: str, arguments: dict[str, int], coins: Coins, delta: float, confidence: float
 ) -> float:
-    """Returns the lower bound on epsilon by a method of opake-auditing's audit, called with arguments."""
+    """Returns the lower bound on epsilon by a method of opake-auditing's audit."""
     bound = getattr(_make_opake_audit(coins), method)(**arguments)
     return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by privacyguard-platform's analysis of one run, with a fifth of the coins guessed.
+    """Returns epsilon by privacyguard-platform's analysis of one run, with guesses for a fifth of the coins.
 
     The analysis assumes a Gaussian trade-off curve.
     """
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     guesses, right = count_right_guesses(coins, FIXED_SHARE)
-    # The package's names: m coins, c of c_cap guesses right; `threshold` is the probability with which the
-    # result may be too large.
+    # m coins; c of c_cap guesses are right; `threshold` is the error probability.
     node = FDPAnalysisNode(
         m=coins.scores.size, c=right, c_cap=guesses, threshold=1 - confidence, delta=delta
     )
@@ -123,7 +119,7 @@ ESTIMATORS = (
     _jax(
         "jax-privacy: clopper_pearson, pooled",
         design=SEVERAL,
-        assumption=f"{_SCORES}, of all runs; their independence is not said to matter",
+        assumption=f"{_SCORES}, of all runs; independence is not mentioned",
         epsilon=partial(jax_privacy, _CLOPPER_PEARSON, "Bonferroni"),
         assumes=frozenset([INDEPENDENT]),
     ),

@@ -1,7 +1,7 @@
-"""Estimators from papers, implemented as the papers print them or as their public code has them.
+"""Estimators from papers, as printed or as in their public code.
 
-Errors that this project corrects elsewhere are kept here; the errata of experiments/lidp and
-experiments/one_shot, cited below, list them.
+They keep errors that this project corrects elsewhere. The errata of experiments/lidp and experiments/one_shot
+list these errors.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,20 +30,18 @@ from experiments.canife import rounds
 
 Array = NDArray[np.float64]
 _BOOTSTRAPS = 2000
-FIXED_SHARE = 0.2  # the share of coins that is guessed, where it is fixed beforehand
-_SHARES = tuple(
-    np.linspace(0.05, 1.0, 20)
-)  # the shares that are tried, where the best result is taken
+FIXED_SHARE = 0.2  # the share of coins to guess, if it is fixed
+_SHARES = tuple(np.linspace(0.05, 1.0, 20))  # the shares to choose the best result from
 
 
 def canife(by_accuracy: bool, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns CANIFE's estimate (2023, Algorithm 2): the best threshold on the scores that it then counts.
+    """Returns CANIFE's estimate (2023, Algorithm 2), which chooses a threshold on the scores that it counts.
 
     Args:
-      by_accuracy: Whether the threshold is that of the best accuracy, as in the first version of its code.
-      coins: The scores of all runs, with the canary and without it.
+      by_accuracy: Whether to choose the threshold with the best accuracy, as the first version of its code.
+      coins: The scores of all runs, with and without the canary.
       delta: The delta of epsilon.
-      confidence: The confidence of the interval that comes with it, which is not used.
+      confidence: Has no effect on the estimate.
     """
     return rounds.best_epsilon(*coins.pooled(), delta, confidence, by_accuracy).epsilon
 
@@ -51,14 +49,13 @@ def canife(by_accuracy: bool, coins: Coins, delta: float, confidence: float) -> 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
     """Returns dpsgd-auditbench's lower confidence limit of epsilon, by a bootstrap.
 
-    Two Gaussians are fitted to the scores with and without the canary: with the scores' means, and a pooled
-    standard deviation. The limit is the (1 - confidence)-quantile of their epsilon over 2,000 bootstrap
-    samples of the scores. Epsilon increases with the distance of the means in standard deviations, which is
-    the mu of the Gaussians' trade-off curve. So the quantile of the distance is taken, and converted once.
+    It fits two Gaussians with a pooled standard deviation to the scores with and without the canary. The
+    limit is the (1 - confidence)-quantile of epsilon over 2,000 bootstrap samples. Epsilon increases with the
+    distance of the means in standard deviations, which is the mu of the trade-off curve, so the quantile of
+    mu is converted to epsilon.
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
-    # An entry for each bootstrap sample.
     mean_in, variance_in = _bootstrap_moments(rng, scores_in)
     mean_out, variance_out = _bootstrap_moments(rng, scores_out)
 
@@ -69,70 +66,65 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
 
 
 def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, Array]:
-    """Returns the means and the unbiased variances of _BOOTSTRAPS bootstrap samples, (_BOOTSTRAPS,) each."""
+    """Returns the means and the unbiased variances of bootstrap samples, (_BOOTSTRAPS,) each."""
     size = len(scores)
-    samples = np.stack([scores[rng.integers(size, size=size)] for _ in range(_BOOTSTRAPS)])
+    samples = scores[rng.integers(size, size=(_BOOTSTRAPS, size))]
     return samples.mean(1), samples.var(1, ddof=1)
 
 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns LiDP's lower bound on epsilon by fourth-order Wilson intervals, as its public code computes it.
+    """Returns LiDP's lower bound on epsilon by fourth-order Wilson intervals, as in its public code.
 
-    The code has an error in a variance (Errata L1; see `fourth_order_limit`), which this function has too.
+    Like that code, it has an error in a variance (Errata L1; see `fourth_order_limit`).
     """
-    # On a part of the runs a threshold is chosen for a large bound on epsilon at delta (`approximate_dp`).
-    # On the rest, each canary whose score is above it is guessed to be in, and each run's wrong guesses
-    # are counted.
+    # A part of the runs chooses a threshold with a large bound on epsilon (`approximate_dp`). In the rest, a
+    # score above it is a guess that the canary is in. The wrong guesses of each run are counted.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
-    # The field counts the canaries of a run that can be missed. With coins these are all K: each may be in,
-    # or else out, so that `canaries_out` is K too.
-    canaries = rest.canaries_in
+    canaries = rest.canaries_in  # K: with coins, each canary can be in
 
-    # Each of the two error rates gets half of the probability with which the bound may fail.
-    risk = (1 - confidence) / 2
-    # The limits are of the probability that a canary is out (or in) and misjudged. It is out (or in) with
-    # probability 1/2, so that the error rate is twice that.
+    risk = (1 - confidence) / 2  # for each of the two error rates
+    # The limits bound the probability that a canary is out (or in) and guessed wrong. It is out (or in) with
+    # probability 1/2, so the error rate is twice as large.
     false_alarms = 2 * fourth_order_limit(rest.alarms, canaries, risk)
     misses = 2 * fourth_order_limit(rest.misses, canaries, risk)
-    # Twice a limit may exceed 1, which no rate does.
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
     return max(float(epsilon), 0.0)
 
 
 def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
-    """Returns an upper confidence limit of the share of canaries that are counted, by LiDP's public code.
+    """Returns an upper confidence limit of the share of counted canaries, as in LiDP's public code.
 
-    The share is the first of the moments mu_l, the probability that l random canaries of a run are all
-    counted (`lifted.moments`). Runs are independent, but the canaries of a run are not. So the width of a
-    limit depends on higher moments: the variance of the estimate of mu_1 on mu_2, and that of the estimate of
-    mu_2 on mu_3 and mu_4. Limits are computed from the last moment to the first, each in place of its moment.
+    The share is mu_1, where mu_l is the probability that l random canaries of a run are all counted
+    (`lifted.moments`). Runs are independent, but the canaries of a run are not. The variance of the estimate
+    of mu_1 depends on mu_2, and that of mu_2 depends on mu_3 and mu_4. The code computes limits from mu_4
+    down to mu_1, and uses each limit as the value of its moment.
 
-    In the variance of the estimate of mu_2 the code has h(0) (mu_4 - mu_3^2) in place of h(0) (mu_4 - mu_2^2)
-    (Errata L1). Where the quadratic equation for the limit of mu_2 has no root, the limit is 1.
+    The variance of mu_2 in the code has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1). If
+    the quadratic equation for the limit of mu_2 does not have a root, the limit is 1.
 
     Args:
-      sums: (n,) the number of canaries of each run that are counted, such as false alarms.
+      sums: (n,) the number of counted canaries of each run, such as false alarms.
       canaries: K, the number of canaries in a run.
-      error: The probability with which the limit may fail; each of the four moments gets a fourth of it.
+      error: The probability that the limit fails. Each of the four moments gets a fourth.
     """
     means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
-    n = len(sums)  # runs
-    level = error / 4  # the probability with which each of the four limits may fail
-    mu_3 = wilson(means[3], n, level)[1]  # [1]: the upper of both limits
+    n = len(sums)
+    level = error / 4
+    mu_3 = wilson(means[3], n, level)[1]  # [1]: the upper limit
     mu_4 = wilson(means[4], n, level)[1]
 
-    # h(j) is the probability that two random pairs of canaries have j canaries in common.
+    # h(j) is the probability that two random pairs of canaries share j canaries.
     pairs = canaries * (canaries - 1)
     h_0 = (canaries - 2) * (canaries - 3) / pairs
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # Wilson's upper limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x). Here cut is
-    # z^2 / n with the normal quantile z, and variance(x) = h_2 x + constant - (1 - h_0) x^2. The equation
-    # is solved as a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
+    # Wilson's upper limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with
+    # cut = z^2 / n for the normal quantile z, and variance(x) = h_2 x + constant - (1 - h_0) x^2. This is
+    # a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
     cut = special.ndtri(1 - level) ** 2 / n
-    # The public code has mu_3^2 where mu_2^2 belongs (Errata L1).
+    # The public code has mu_3^2 instead of mu_2^2 (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)
     b = means[2] + cut * h_2 / 2
@@ -153,14 +145,14 @@ def one_run(
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns the largest lower bound on epsilon from a single run, over shares of coins that are guessed.
+    """Returns the largest lower bound on epsilon from a single run over shares of coins to guess.
 
     Args:
       bound: (coins, guesses, right guesses, delta, error) -> epsilon.
       shares: The shares.
       coins: The run's coins and scores.
       delta: The delta of epsilon.
-      confidence: The confidence of a bound for a single share.
+      confidence: The confidence of the bound for each share.
     """
     number = coins.scores.size
     epsilons = []
@@ -171,7 +163,7 @@ def one_run(
 
 
 def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3), that of a Gaussian curve."""
+    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3) for a Gaussian curve."""
     mu = one_run_bounds.mu_from_guesses(coins, guesses, right, error)
     return conversions.epsilon_from_mu(mu, delta)
 
@@ -179,26 +171,26 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 def count_right_guesses(coins: Coins, share: float) -> tuple[int, int]:
     """Guesses a share of a single run's coins; returns the numbers of guesses and of right guesses.
 
-    As many canaries with the largest scores are guessed to be in as with the smallest to be out; at least one
-    of each.
+    Half of the guesses are "in" for the largest scores, the others "out" for the smallest; at least one each.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
     half = max(int(len(presence) * share) // 2, 1)
-    right = presence[:half].sum() + half - presence[-half:].sum()
-    return 2 * half, int(right)
+    right_in = presence[:half].sum()
+    right_out = half - presence[-half:].sum()
+    return 2 * half, int(right_in + right_out)
 
 
 def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) -> float:
     """Returns an estimate of One-shot (2024) that fits a Gaussian to the cosines of a single run.
 
     Args:
-      name: A key of `one_shot.FITTED`, which says how epsilon follows from the fit.
+      name: A key of `one_shot.FITTED`, the formula for epsilon.
       directions: The cosines.
       delta: The delta of epsilon.
-      confidence: Not used, since an estimate has none.
+      confidence: Has no effect on the estimate.
     """
-    # In units of 1/sqrt(d) a cosine with a random direction that is not inserted is about N(0, 1).
+    # Without insertion, a cosine in units of 1 / sqrt(d) is about N(0, 1).
     fitted = one_shot.fit(directions.cosines[0], directions.dimension)
     return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
@@ -206,13 +198,12 @@ def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) 
 def one_shot_limit(prior: float, directions: Fresh, delta: float, confidence: float) -> float:
     """Returns eps_lo of One-shot (2024), the largest epsilon over all thresholds on a cosine.
 
-    At a threshold, epsilon follows from the exact false-positive rate and a confidence limit of the
-    false-negative rate (`one_shot.in_sample`).
+    Epsilon at a threshold uses the exact false-positive rate and a confidence limit of the false-negative
+    rate (`one_shot.in_sample`).
 
     Args:
-      prior: Which limit is taken, as the prior of its beta law: 1/2 for Jeffreys' limit, 1 for that of
-        Clopper and Pearson.
-      directions: The cosines of a single run, whose canaries are all in.
+      prior: The prior of the limit's beta distribution: 1/2 for Jeffreys, 1 for Clopper and Pearson.
+      directions: The cosines of a single run with all canaries inserted.
       delta: The delta of epsilon.
       confidence: The confidence of the limit.
     """
@@ -225,8 +216,8 @@ _canife = partial(_make, design=ONE_CANARY, assumption="an empirical estimate", 
 _one_run = partial(_make, design=ONE_RUN)
 _one_shot = partial(_make, design=DIRECTIONS)
 _best = partial(_one_run, claims_level=False, cost=10)
-_FIXED = "fair coins; the number of guesses fixed beforehand"
-_BEST = "fair coins; the best of 20 numbers of guesses, for which no theorem gives a level"
+_FIXED = "fair coins; a fixed number of guesses"
+_BEST = "fair coins; the best of 20 numbers of guesses, which has no proven level"
 _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2023, Theorem 5.2)
 _NORMAL = frozenset([FAIR, GAUSSIAN_CURVE])
 

@@ -1,4 +1,4 @@
-"""The estimators of the benchmark, by name; each is a record in the file of its kind."""
+"""All estimators of the benchmark, by name."""
 
 from experiments.benchmark import ours, peers, published
 

@@ -1,4 +1,4 @@
-"""The benchmark's measurements as a table."""
+"""Shows the benchmark's measurements as a table."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,23 +7,22 @@ import numpy as np
 
 from audit.laws import intervals
 from audit.report.table import Column, Table, number
-from experiments.benchmark.contract import CONFIDENCE, DESIGNS
+from experiments.benchmark.contract import CONFIDENCE, DESIGNS, Estimator
 from experiments.benchmark.false_claims import CLAIMED_MU, NOISE
 from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import Record, field
 
 LEVEL = 1 - CONFIDENCE
-_TEST_LEVEL = 0.01  # of all tests of a table together: the probability that any star is wrong
+_TEST_LEVEL = 0.01  # the probability that any star in a table is wrong
 _NOTES = (
-    "too much: the share of audits that claim more than the truth, in the worst cell",
-    "whose mechanism keeps what the estimator assumes; * in some such cell an exact",
-    f"test finds it above {LEVEL:.0%}, at {_TEST_LEVEL:.0%} for all tested cells together (Bonferroni);",
-    "- it claims no level. else: the share in the worst other cell, for which nobody",
-    "is blamed. proven: the mean share of the truth.",
-    "no value: audits that gave none, which count as 0. refutes: training runs",
-    f"after which half of the audits refute a claim of mu {CLAIMED_MU:.2f}, the noise {NOISE}",
-    f"of what is stated; * as many refute a claim that holds, in over {LEVEL:.0%} of audits,",
-    f"by such a test at {_TEST_LEVEL:.0%} for all estimators together.",
+    "too much: share of audits above the true epsilon, in the worst cell that meets",
+    "the estimator's assumptions. * an exact test rejects the level",
+    f"{LEVEL:.0%} in a cell, at {_TEST_LEVEL:.0%} over all cells (Bonferroni). - does not claim a level.",
+    "else: the same share in cells that violate its assumptions. proven: mean epsilon",
+    "over the true epsilon. no value: audits without a value, which count as 0.",
+    f"refutes: runs with which half of the audits refute a claim of mu {CLAIMED_MU:.2f} if the",
+    f"noise is {NOISE} of the claimed noise. * over {LEVEL:.0%} of audits refute a true",
+    f"claim, by an exact test at {_TEST_LEVEL:.0%} over all estimators (Bonferroni).",
 )
 
 
@@ -31,86 +30,94 @@ def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
     """Returns whether more audits are wrong than the level allows, by an exact binomial test.
 
     Args:
-      wrong: the number of audits that are wrong.
-      audits: the number of all audits.
-      tests: the number of such tests, which are at 1% together (Bonferroni).
+      wrong: The number of wrong audits.
+      audits: The number of audits.
+      tests: The number of such tests, for a Bonferroni correction to 1% in total.
     """
-    error = _TEST_LEVEL / tests  # at either end of the interval
+    error = _TEST_LEVEL / tests  # for each end of the interval
     limits = intervals.clopper_pearson(wrong, audits, 1 - 2 * error)
-    return bool(limits.lower > LEVEL + 1e-12)  # rounding must not decide if both are equal
+    return bool(limits.lower > LEVEL + 1e-12)  # tolerates rounding
 
 
 def is_held_to_level(cell: Record) -> bool:
-    """Returns whether the estimator claims a level, and the mechanism breaks none of its assumptions."""
+    """Returns whether the estimator claims a level and the mechanism meets its assumptions."""
     return ESTIMATORS[cell["estimator"]].claims_level and not cell["broken"]
 
 
 def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ()) -> list[Record]:
-    """Returns a record for each estimator that has cells, sorted by design, with the columns of the table.
+    """Returns a record for each estimator with cells, sorted by design, with the columns of the table.
 
     Args:
-      cells: the measured cells of all estimators.
-      claims: the claims that estimators were to refute; of some estimators, or none.
+      cells: The measured cells of all estimators.
+      claims: The measured cells of false claims, if any.
     """
-    # The stars of all these cells together are wrong with a probability of 1% at most.
     tests = sum(map(is_held_to_level, cells))
-    runs = {claim["estimator"]: show_runs(claim, len(claims)) for claim in claims}
+    runs = {}
+    for claim in claims:
+        runs[claim["estimator"]] = show_runs(claim, len(claims))
     records = []
-    for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
+    estimators = sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design))
+    for estimator in estimators:
         own = [cell for cell in cells if cell["estimator"] == estimator.name]
-        if not own:
-            continue
-        kept = [cell for cell in own if not cell["broken"]]
-        elsewhere = [cell for cell in own if cell["broken"]]
-        proven = [cell["mean"] / cell["truth"] for cell in kept if cell["truth"] > 0]
-        tested = [cell for cell in kept if is_held_to_level(cell)]
-        over = [exceeds_level(cell["exceeding"], cell["audits"], tests) for cell in tested]
-        records.append(
-            {
-                "estimator": estimator.name,
-                "kind": estimator.kind,
-                "design": estimator.design,
-                "assumption": estimator.assumption,
-                "claims_level": estimator.claims_level,
-                "cells": len(own),
-                "too_much": _find_worst(kept),
-                "cells_over_level": sum(over),
-                "elsewhere": _find_worst(elsewhere),
-                "proven": float(np.mean(proven)) if proven else None,
-                "refused": sum(cell["refused"] for cell in own)
-                / sum(cell["audits"] for cell in own),
-                "seconds": float(np.median([cell["seconds"] for cell in own])),
-                "runs_until_refuted": runs.get(estimator.name, ""),
-            }
-        )
+        if own:
+            record = _summarise(estimator, own, tests)
+            record["runs_until_refuted"] = runs.get(estimator.name, "")
+            records.append(record)
     return records
 
 
-def _find_worst(cells: Sequence[Record]) -> float | None:
-    """Returns the largest share of audits above the truth in a cell; None without cells."""
-    return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
+def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
+    """Returns an estimator's record, without the claims; `tests` as in `exceeds_level`."""
+    shares: dict[bool, list[float]] = {True: [], False: []}  # by whether assumptions are violated
+    proven = []
+    over_level = 0
+    refused = 0
+    audits = 0
+    for cell in cells:
+        share = cell["exceeding"] / cell["audits"]
+        shares[bool(cell["broken"])].append(share)
+        refused += cell["refused"]
+        audits += cell["audits"]
+        if not cell["broken"] and cell["truth"] > 0:
+            proven.append(cell["mean"] / cell["truth"])
+        if is_held_to_level(cell):
+            over_level += exceeds_level(cell["exceeding"], cell["audits"], tests)
+    mean_proven = None
+    if proven:
+        mean_proven = float(np.mean(proven))
+    return {
+        "estimator": estimator.name,
+        "kind": estimator.kind,
+        "design": estimator.design,
+        "assumption": estimator.assumption,
+        "claims_level": estimator.claims_level,
+        "cells": len(cells),
+        "too_much": max(shares[False], default=None),
+        "cells_over_level": over_level,
+        "elsewhere": max(shares[True], default=None),
+        "proven": mean_proven,
+        "refused": refused / audits,
+        "seconds": float(np.median([cell["seconds"] for cell in cells])),
+    }
 
 
 def show_runs(claim: Record, tests: int) -> str:
     """Returns the number of runs that refute a claim, with * if true claims are refuted too often.
 
     Args:
-      claim: the record of a `ClaimCell`.
-      tests: the number of claims that are tested together.
+      claim: The record of a `ClaimCell`.
+      tests: The number of claims in the table.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
-    too_often = exceeds_level(claim["false_refutations"], claim["audits"], tests)
-    return f"{claim['runs']:,}{'*' if too_often else ' '}"
+    mark = " "
+    if exceeds_level(claim["false_refutations"], claim["audits"], tests):
+        mark = "*"
+    return f"{claim['runs']:,}{mark}"
 
 
 def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -> Table[Record]:
-    """Returns the table with a row for each estimator, for people and as CSV.
-
-    Args:
-      cells: the measured cells of all estimators.
-      claims: the claims that estimators were to refute; of some estimators, or none.
-    """
+    """Returns the table with a row for each estimator; see `summarise_estimators`."""
     share = partial(field, show=number(".0%"))
     columns = (
         field("estimator", head="estimator", width=40, left=True),
@@ -135,10 +142,12 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -
 
 
 def _show_worst_share(record: Record) -> str:
-    """Formats the worst share of audits that claim too much: - without a level, * above it in some cell."""
+    """Formats the worst share of audits above the truth: - without a level, * above it in some cell."""
     if record["too_much"] is None:
         return ""
-    mark = "*" if record["cells_over_level"] else " "
+    mark = " "
+    if record["cells_over_level"]:
+        mark = "*"
     if not record["claims_level"]:
         mark = "-"
     return f"{record['too_much']:.1%}{mark}"

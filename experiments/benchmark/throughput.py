@@ -1,7 +1,7 @@
-"""Times engines that train by DP-SGD, in rounds that time each engine once.
+"""Times DP-SGD engines, in rounds that time each engine once.
 
-Each engine runs in processes of its own, which alone import JAX or PyTorch. It must take our step before it
-is timed. To add an engine, write a function that makes its training and add a row to `ENGINES`.
+Each engine runs in separate processes; only these import JAX or PyTorch. Before timing, its step must agree
+with ours. To add an engine, write a function that makes its training, and add a row to `ENGINES`.
 """
 
 import contextlib
@@ -35,22 +35,22 @@ from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 Run = Callable[[], int]  # trains for a moment; returns the number of model-steps
 
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
-_RUNS = 5000  # of an audit, for which our engine chooses its number of models at once
-_ENDLESS = 2**31  # more runs than a measurement has time for
-_CALL_STEPS = 10  # of a peer's call
-_TRIAL_SECONDS = 0.5  # for which a number of models at once is timed
-_MAX_CPU_FLOATS = 1 << 26  # in all models' per-example gradients of a step
+_RUNS = 5000  # our engine chooses the chunk size for an audit with this many runs
+_ENDLESS = 2**31  # more runs than any measurement trains
+_CALL_STEPS = 10  # steps per call of a peer
+_TRIAL_SECONDS = 0.5  # for each number of models at once
+_MAX_CPU_FLOATS = 1 << 26  # in the per-example gradients of all models in a step
 _MAX_GPU_FLOATS = 1 << 30
 
 
 class TimedModel(NamedTuple):
-    """How engines are timed on a model.
+    """The timing of engines on a model.
 
     Attributes:
-      steps: the number of mini-batches of a training run.
-      tolerance: the largest distance between an engine's first step and ours, without noise at learning rate
-        1. Both steps are means of clipped gradients with norms of at most 1.
-      fields: the setting's other fields.
+      steps: The number of mini-batches of a training run.
+      tolerance: The largest distance between an engine's first step and ours, without noise and at learning
+        rate 1. Both are means of clipped gradients with norms of at most 1.
+      fields: Other fields of the setting.
     """
 
     steps: int
@@ -61,24 +61,23 @@ class TimedModel(NamedTuple):
 MODELS = {
     "fcnn": TimedModel(steps=250, tolerance=1e-5, fields={}),
     "convnet": TimedModel(steps=10, tolerance=1e-5, fields={}),
-    # Its 18 layers add many numbers in float32, each engine in another order.
+    # Engines sum the float32 values of its 18 layers in different orders.
     "resnet18": TimedModel(steps=8, tolerance=1e-3, fields={"batch_size": 8}),
 }
 
 
 class Problem(NamedTuple):
-    """A training run of DP-SGD, with fixed mini-batches, that every engine gets.
+    """A training run of DP-SGD with fixed mini-batches, for all engines.
 
     Attributes:
-      setting: the setting of the training run.
+      setting: The setting.
       features: (n, ...) the examples' features.
       labels: (n,) the examples' labels.
       batches: (steps, B) the indices of each mini-batch's examples.
       theta_0: (p,) the initial parameters.
-      stepped: (p,) the parameters after our step from theta_0 on the first mini-batch, without noise, at
-        learning rate 1.
-      places: for each of the network's parameters, in the order of calls, the places of its entries in
-        theta. The arrays have Flax's shapes.
+      stepped: (p,) the parameters after our first step from theta_0, without noise and at learning rate 1.
+      places: The indices in theta of each network parameter's entries, with Flax's shapes, in the order of
+        calls.
     """
 
     setting: Setting
@@ -91,14 +90,14 @@ class Problem(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What an engine is to train.
+    """A request to an engine.
 
     Attributes:
-      problem: the problem.
+      problem: The problem.
       batches: (steps, B) the mini-batches.
-      rate: the learning rate.
-      sigma: the noise multiplier.
-      models: the number of models that each device trains at once.
+      rate: The learning rate.
+      sigma: The noise multiplier.
+      models: The number of models that each device trains at once.
     """
 
     problem: Problem
@@ -109,13 +108,13 @@ class Asked(NamedTuple):
 
 
 class TimedTraining(NamedTuple):
-    """Models that are being trained.
+    """A running training.
 
     Attributes:
-      run: trains for a moment, a peer by a step on each mini-batch; returns the number of model-steps.
+      run: Trains for a moment and returns the number of model-steps. Peers take a step on each mini-batch.
       theta: () -> the parameters (p,) of the first model.
-      models: the number of models that it trains at once.
-      device: the device's name; "cpu" for any CPU.
+      models: The number of models at once.
+      device: The device's name; "cpu" for any CPU.
     """
 
     run: Run
@@ -128,10 +127,10 @@ class Engine(NamedTuple):
     """An engine.
 
     Attributes:
-      package: the package that it needs, as pip calls it.
-      make: what is asked -> its training.
-      tried: the numbers of models at once that are tried, to find the fastest.
-      one_thread: whether it uses one core, so that a CPU runs a process for each core.
+      package: The name of its package on PyPI.
+      make: (request) -> the training.
+      tried: The numbers of models at once to try.
+      one_thread: Whether it uses one core. A CPU then runs a process for each core.
     """
 
     package: str
@@ -141,14 +140,14 @@ class Engine(NamedTuple):
 
 
 def make_problem(model: str, sources: Sources) -> Problem:
-    """Makes the problem of training a model as `audit` does by default.
+    """Returns the problem of training a model with the defaults of `audit`.
 
-    The adversary is GC-R in place of the default, GC-S. A step costs the same, but GC-S first simulates
-    training runs to choose its coordinate.
+    The adversary is GC-R instead of GC-S. Steps cost the same, but GC-S first simulates training runs to
+    choose its coordinate.
 
     Args:
-      model: a name of `MODELS`.
-      sources: where the data come from.
+      model: A key of `MODELS`.
+      sources: The data sources.
     """
     from audit.settings.make import setting_of
     from models.catalogue import task
@@ -175,14 +174,17 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
     @jax.jit
     def take_step(theta: jax.Array, data: Data) -> jax.Array:
-        state = played.mechanism.start(theta)
-        key = jax.random.key(0)  # the noise that it draws is multiplied by 0
-        return played.mechanism.segment(hyper, state, data, first_step, no_canaries(), key).theta
+        mechanism = played.mechanism
+        state = mechanism.start(theta)
+        key = jax.random.key(0)  # the noise is multiplied by 0
+        state = mechanism.segment(hyper, state, data, first_step, no_canaries(), key)
+        return state.theta
 
-    # The places as Flax nests parameters; float32 holds integers below 2^24 exactly.
+    # The indices, nested like Flax's parameters. Integers below 2^24 are exact in float32.
     model = build.trainee(setting.model, dataset).model
     places = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
-    created = model.module.init(jax.random.key(0), dataset.features[0])["params"]
+    variables = model.module.init(jax.random.key(0), dataset.features[0])
+    places_by_call = _list_leaves(places, variables["params"])
     return Problem(
         setting=setting,
         features=dataset.features,
@@ -190,12 +192,12 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
         batches=np.asarray(played.schedule.batches),
         theta_0=np.asarray(theta_0),
         stepped=np.asarray(take_step(theta_0, played.data)),
-        places=list(_list_leaves(places, created)),
+        places=list(places_by_call),
     )
 
 
 def _list_leaves(tree: dict[str, Any], created: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
-    """Yields the leaves of nested parameters, in the order of `created`, which JAX's functions lose."""
+    """Yields the leaves of nested parameters in the order of `created`; JAX's functions sort them."""
     for name, part in created.items():
         if isinstance(part, dict):
             yield from _list_leaves(tree[name], part)
@@ -204,7 +206,7 @@ def _list_leaves(tree: dict[str, Any], created: dict[str, Any]) -> Iterator[NDAr
 
 
 def measure_rate(run: Run, seconds: float) -> float:
-    """Returns the model-steps a second of `run`, called again and again for some seconds."""
+    """Returns the model-steps per second of `run`, called repeatedly for some seconds."""
     begin = time.perf_counter()
     done = 0
     elapsed = 0.0
@@ -215,9 +217,9 @@ def measure_rate(run: Run, seconds: float) -> float:
 
 
 def find_fastest(engine: Engine, problem: Problem) -> TimedTraining:
-    """Returns the training of as many models at once as do the most model-steps a second.
+    """Returns the training with the fastest number of models at once.
 
-    Numbers are tried as far as the per-example gradients fit in memory.
+    Only numbers are tried whose per-example gradients fit in memory.
     """
     fields = problem.setting.mechanism
     batches = problem.batches[:_CALL_STEPS]
@@ -236,25 +238,27 @@ def find_fastest(engine: Engine, problem: Problem) -> TimedTraining:
 
 
 def make_ours(asked: Asked) -> TimedTraining:
-    """Makes our training as `audit` does, with noise and insertions, in chunks of runs."""
+    """Returns our training, as in `audit`: with noise and insertions, in chunks of runs."""
     import jax
 
     from audit.training import build, game
 
     problem = asked.problem
-    played = build.build(problem.setting, Dataset(problem.features, problem.labels, "", ""))
+    dataset = Dataset(problem.features, problem.labels, "", "")
+    played = build.build(problem.setting, dataset)
     chunk_size = game.chunk_size(played, _RUNS)
     chunks = game.play(played, [(0, _ENDLESS)], chunk_size)
 
     def run() -> int:
-        return len(next(chunks).scores) * problem.setting.schedule.steps
+        runs = len(next(chunks).scores)
+        return runs * problem.setting.schedule.steps
 
     device = str(jax.local_devices()[0].device_kind)
-    return TimedTraining(run, lambda: problem.stepped, chunk_size, device)  # it is our own step
+    return TimedTraining(run, lambda: problem.stepped, chunk_size, device)
 
 
 def make_jax_privacy(asked: Asked) -> TimedTraining:
-    """Makes jax_privacy's training: DP-SGD by its clipped_grad and its Gaussian noise, mapped over models."""
+    """Returns jax_privacy's training: its clipped_grad and Gaussian noise, mapped over models."""
     import jax
     import jax.numpy as jnp
     from jax_privacy import clipping, noise_addition
@@ -267,29 +271,31 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
     problem = asked.problem
     norm = problem.setting.mechanism.clipping_norm
     batch_size = problem.setting.mechanism.batch_size
+    model = task(problem.setting.model).make(problem.features.shape[1:])
     # (theta, batch) -> the sum of the examples' clipped gradients, divided by B.
     clipped_gradient = clipping.clipped_grad(
-        task(problem.setting.model).make(problem.features.shape[1:]).loss,
+        model.loss,
         l2_clip_norm=norm,
         keep_batch_dim=False,
         normalize_by=float(batch_size),
     )
 
     def train(theta: jax.Array, key: jax.Array, batches: jax.Array, data: Data) -> jax.Array:
-        """Returns the parameters (p,) of a single model after a step on each mini-batch."""
+        """Returns the parameters (p,) of one model after a step on each mini-batch."""
         features, labels = data
         deviation = asked.sigma * norm / batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: jax.Array) -> tuple[Any, None]:
             theta, noise_state = carry
-            # `separate` keeps all values. Without it JAX cannot take per-example gradients of convolutions
-            # when models on several devices share their features.
+            # `separate` does not change values. Without it JAX cannot take per-example gradients of
+            # convolutions if models on several devices share their features.
             batch = separate(theta, (features[indices], labels[indices]))
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - asked.rate * update, noise_state), None
 
-        end, _ = jax.lax.scan(take_step, (theta, noise.init(theta)), batches)
+        start = (theta, noise.init(theta))
+        end, _ = jax.lax.scan(take_step, start, batches)
         trained: jax.Array = end[0]
         return trained
 
@@ -298,22 +304,24 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
     models = len(devices) * asked.models
     data = placement.everywhere((problem.features, problem.labels))
     batches = placement.everywhere(asked.batches)
-    # Each model has its own theta and key. Trained parameters may take the memory of those before.
+    # Each model has its own theta and key. New parameters reuse the memory of the old ones.
     train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
     thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
     calls = itertools.count()
 
     def run() -> int:
         nonlocal thetas
-        keys = placement.by_run(jax.random.split(jax.random.key(next(calls)), models))
+        call_key = jax.random.key(next(calls))
+        keys = placement.by_run(jax.random.split(call_key, models))
         thetas = jax.block_until_ready(train_models(thetas, keys, batches, data))
         return models * len(batches)
 
-    return TimedTraining(run, lambda: np.asarray(thetas[0]), models, str(devices[0].device_kind))
+    device = str(devices[0].device_kind)
+    return TimedTraining(run, lambda: np.asarray(thetas[0]), models, device)
 
 
 class _InTorch:
-    """A problem in PyTorch: the network at theta_0, and (features, labels) of the mini-batches."""
+    """A problem in PyTorch: the network at theta_0, and the mini-batches' features and labels."""
 
     def __init__(self, asked: Asked) -> None:
         import torch
@@ -321,8 +329,8 @@ class _InTorch:
         problem = asked.problem
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.network = _make_torch_network(problem.setting.model).to(self.device)
-        # PyTorch's axes in terms of Flax's, by the number of axes: Flax's kernels are (in, out) in dense
-        # layers and (height, width, in, out) in convolutions.
+        # PyTorch's order of Flax's axes, by the number of axes. Flax's kernels are (in, out) in dense layers
+        # and (height, width, in, out) in convolutions.
         axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
         self._places = [places.transpose(axes[places.ndim]) for places in problem.places]
         with torch.no_grad():
@@ -332,15 +340,16 @@ class _InTorch:
         for indices in asked.batches:
             features = problem.features[indices]
             if features.ndim == 4:
-                features = ((features / 255 - CIFAR10_MEAN) / CIFAR10_STD).transpose(0, 3, 1, 2)
-            inputs = torch.tensor(features, dtype=torch.float32, device=self.device).contiguous()
-            labels = torch.tensor(problem.labels[indices], dtype=torch.long, device=self.device)
-            self.batches.append((inputs, labels))
+                normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
+                features = normalized.transpose(0, 3, 1, 2)
+            inputs = torch.tensor(features, dtype=torch.float32).contiguous()
+            labels = torch.tensor(problem.labels[indices], dtype=torch.long)
+            self.batches.append((inputs.to(self.device), labels.to(self.device)))
 
     def make_training(
         self, take_step: Callable[..., None], parameters: Sequence[Any], models: int
     ) -> TimedTraining:
-        """Returns the training by a function of a mini-batch's features and labels."""
+        """Returns the training with a function of a mini-batch's features and labels."""
         import torch
 
         on_gpu = self.device == "cuda"
@@ -355,16 +364,16 @@ class _InTorch:
         def flatten() -> NDArray[np.float32]:
             theta = np.empty(sum(places.size for places in self._places), np.float32)
             for parameter, places in zip(parameters, self._places, strict=True):
-                theta[places] = parameter.detach().cpu().numpy().reshape(-1, *places.shape)[0]
+                values = parameter.detach().cpu().numpy()  # torch_func has a leading model axis
+                theta[places] = values.reshape(-1, *places.shape)[0]
             return theta
 
-        return TimedTraining(
-            run, flatten, models, torch.cuda.get_device_name() if on_gpu else "cpu"
-        )
+        device = torch.cuda.get_device_name() if on_gpu else "cpu"
+        return TimedTraining(run, flatten, models, device)
 
 
 def _make_torch_network(model: str) -> Any:
-    """Returns a network of `models` in PyTorch."""
+    """Returns a catalogue model in PyTorch."""
     from torch import nn, relu
 
     if model == "fcnn":
@@ -373,22 +382,24 @@ def _make_torch_network(model: str) -> Any:
         layers: list[Any] = []
         for channels, features in ((3, 6), (6, 16)):
             layers += [nn.Conv2d(channels, features, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        dense = [nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
-        return nn.Sequential(*layers, nn.Flatten(), *dense)
+        layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
+        layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+        return nn.Sequential(*layers)
 
     def make_normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
-        """Returns a padded convolution without bias, and the group normalisation that follows it."""
+        """Returns a padded convolution without bias, followed by group normalization."""
         padding = (window - 1) // 2
         convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
-        return [convolution, nn.GroupNorm(32, features, eps=1e-6)]  # as Flax's by default
+        return [convolution, nn.GroupNorm(32, features, eps=1e-6)]  # Flax's default
 
     class Block(nn.Module):
-        """A residual block: two 3x3 convolutions next to a shortcut."""
+        """A residual block: two 3x3 convolutions and a shortcut."""
 
         def __init__(self, channels: int, features: int, stride: int) -> None:
             super().__init__()
             first = make_normed(channels, features, 3, stride)
-            self.body = nn.Sequential(*first, nn.ReLU(), *make_normed(features, features, 3, 1))
+            second = make_normed(features, features, 3, 1)
+            self.body = nn.Sequential(*first, nn.ReLU(), *second)
             self.shortcut: nn.Module = nn.Identity()
             if channels != features or stride != 1:
                 self.shortcut = nn.Sequential(*make_normed(channels, features, 1, stride))
@@ -396,23 +407,24 @@ def _make_torch_network(model: str) -> Any:
         def forward(self, x: Any) -> Any:
             return relu(self.shortcut(x) + self.body(x))
 
-    blocks = []
+    layers = [*make_normed(3, 64, 3, 1), nn.ReLU()]
     channels = 64
-    for features, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        blocks += [Block(channels, features, stride), Block(features, features, 1)]
+    for features in (64, 128, 256, 512):
+        stride = features // channels  # 1, then 2
+        layers += [Block(channels, features, stride), Block(features, features, 1)]
         channels = features
-    ending = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
-    return nn.Sequential(*make_normed(3, 64, 3, 1), nn.ReLU(), *blocks, *ending)
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    return nn.Sequential(*layers)
 
 
 def make_opacus(asked: Asked) -> TimedTraining:
-    """Makes the training of Opacus: GradSampleModule and DPOptimizer train a model in one thread."""
+    """Returns the training of one model by Opacus: GradSampleModule and DPOptimizer, in one thread."""
     import torch
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
     from torch.nn.functional import cross_entropy
 
-    warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
+    warnings.filterwarnings("ignore", "Full backward hook")  # set by Opacus
     torch.set_num_threads(1)
     made = _InTorch(asked)
     module = GradSampleModule(made.network)
@@ -432,9 +444,9 @@ def make_opacus(asked: Asked) -> TimedTraining:
 
 
 def make_torch_func(asked: Asked) -> TimedTraining:
-    """Makes a training with torch.func: DP-SGD of several models at once, by per-example gradients.
+    """Returns the training of several models at once with torch.func.
 
-    It uses all cores, or the GPU. All models take the same mini-batches, each with its own noise.
+    It uses all cores or the GPU. Models share mini-batches and have different noise.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -449,19 +461,21 @@ def make_torch_func(asked: Asked) -> TimedTraining:
         logits = torch.func.functional_call(made.network, parameters, (features[None],))
         return cross_entropy(logits, label[None])
 
-    per_example_gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
+    gradient = torch.func.grad(loss)
+    per_example_gradients = torch.func.vmap(gradient, (None, 0, 0))
 
     def clipped_sum(theta: Any, features: Any, labels: Any) -> list[Any]:
-        """Returns the sum of the examples' gradients, each clipped over all parameters together."""
+        """Returns the sum of the examples' gradients, each clipped by its norm over all parameters."""
         gradients = per_example_gradients(theta, features, labels)
         squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)  # (B,)
         factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
         return [torch.tensordot(factors, part, 1) for part in gradients]
 
-    clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))  # each model has its parameters
+    clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
     thetas = []
     for parameter in made.network.parameters():
-        thetas.append(parameter.detach().expand(asked.models, *parameter.shape).clone())
+        copies = parameter.detach().expand(asked.models, *parameter.shape)
+        thetas.append(copies.clone())
 
     def take_step(features: torch.Tensor, labels: torch.Tensor) -> None:
         sums = clipped_sums(tuple(thetas), features, labels)
@@ -481,26 +495,30 @@ ENGINES = {
 
 
 def measure(
-    model: str, engines: Sequence[str], rounds: int, seconds: float, sources: Sources
+    model: str,
+    engines: Sequence[str],
+    rounds: int,
+    seconds: float,
+    sources: Sources,
 ) -> list[Record]:
-    """Times engines on a model; shows a progress bar.
+    """Times engines on a model, with a progress bar.
 
     Args:
-      model: a name of `MODELS`.
-      engines: names of `ENGINES`.
-      rounds: the number of rounds.
-      seconds: the least time for which an engine is timed in a round.
-      sources: where the data come from.
+      model: A key of `MODELS`.
+      engines: Keys of `ENGINES`.
+      rounds: The number of rounds.
+      seconds: The minimum time per engine and round.
+      sources: The data sources.
 
     Returns:
       A record for each engine; see `make_table`.
 
     Raises:
-      InputError: the data cannot be read, an engine fails, or its step differs from ours.
+      InputError: The data cannot be read, an engine fails, or its step differs from ours.
     """
     with contextlib.ExitStack() as stack:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "problem"
-        with _start_process() as process:  # whose JAX ends with it
+        with _start_process() as process:  # JAX ends with the process
             made = process.submit(make_problem, model, sources).result()
         file.write_bytes(pickle.dumps(made))
         records: list[Record] = []
@@ -512,30 +530,33 @@ def measure(
             if ENGINES[name].one_thread and described["device"] == "cpu":
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_process()))
-                _ask(name, team, _describe, file)  # every process is ready before any is timed
-            records.append(
-                {"model": model, "engine": name, "rates": [], "processes": len(team), **described}
-            )
+                _ask(name, team, _describe, file)  # prepares all processes before timing
+            record = {"model": model, "engine": name, "rates": [], "processes": len(team)}
+            records.append(record | described)
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
-                record["rates"].append(sum(_ask(record["engine"], team, _time, file, seconds)))
+                rates = _ask(record["engine"], team, _time, file, seconds)
+                record["rates"].append(sum(rates))
     return records
 
 
 def _start_process() -> ProcessPoolExecutor:
-    """Starts a process; Ctrl-C ends its parent, and so the process."""
+    """Starts a process that ignores Ctrl-C; it ends with its parent."""
     return ProcessPoolExecutor(1, _SPAWN, signal.signal, (signal.SIGINT, signal.SIG_IGN))
 
 
 def _ask(
-    name: str, team: Sequence[ProcessPoolExecutor], function: Callable[..., Any], *arguments: Any
+    name: str,
+    team: Sequence[ProcessPoolExecutor],
+    function: Callable[..., Any],
+    *arguments: Any,
 ) -> list[Any]:
-    """Calls a function in each process of an engine at the same time; raises InputError if it fails."""
+    """Calls a function in all processes of an engine at once; raises InputError if it fails."""
     answers = [process.submit(function, name, *arguments) for process in team]
     try:
         return [answer.result() for answer in answers]
-    except Exception as error:  # whatever it is, one line reports it
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{name}: {type(error).__name__}: {reason}") from None
 
@@ -544,19 +565,19 @@ def require_agreement(name: str, distance: float, tolerance: float) -> None:
     """Raises InputError if an engine's first step is further than `tolerance` from ours."""
     require(
         distance <= tolerance,
-        f"{name}'s step is {distance:.1e} away from ours (at most {tolerance:g}): "
-        "a comparison would mean nothing; leave it out of --engines",
+        f"{name}'s step differs from ours by {distance:.1e} (at most {tolerance:g}), so its time cannot be "
+        "compared: remove it from --engines",
     )
 
 
 @functools.cache
 def _prepare(name: str, file: Path) -> TimedTraining:
-    """Returns the training of an engine, which its process makes at the first call."""
+    """Returns the training of an engine; only the first call in a process makes it."""
     return find_fastest(ENGINES[name], pickle.loads(file.read_bytes()))
 
 
 def _describe(name: str, file: Path) -> Record:
-    """Takes an engine's first step, prepares it, and returns what is known of it before it is timed."""
+    """Prepares an engine; returns the distance of its first step from ours, its models and its device."""
     if ENGINES[name].package.startswith("jax"):
         prepare_jax()
     problem = pickle.loads(file.read_bytes())
@@ -570,10 +591,12 @@ def _describe(name: str, file: Path) -> Record:
 
 
 def measure_distance(engine: Engine, problem: Problem) -> float:
-    """Returns the Euclidean distance between an engine's first step and ours, without noise at rate 1."""
-    first = engine.make(Asked(problem, problem.batches[:1], rate=1.0, sigma=0.0, models=1))
-    first.run()
-    return float(np.linalg.norm(first.theta() - problem.stepped))
+    """Returns the Euclidean distance of an engine's first step from ours, without noise and at rate 1."""
+    asked = Asked(problem, problem.batches[:1], rate=1.0, sigma=0.0, models=1)
+    training = engine.make(asked)
+    training.run()
+    difference = training.theta() - problem.stepped
+    return float(np.linalg.norm(difference))
 
 
 def _time(name: str, file: Path, seconds: float) -> float:
@@ -583,14 +606,18 @@ def _time(name: str, file: Path, seconds: float) -> float:
 
 def make_table(timings: Sequence[Record]) -> Table[Record]:
     """Returns the table with a row for each model and engine."""
-    ours = {record["model"]: record["rates"] for record in timings if record["engine"] == "ours"}
+    ours = {}
+    for record in timings:
+        if record["engine"] == "ours":
+            ours[record["model"]] = np.array(record["rates"])
     for record in timings:
         rates = record["rates"]
         record["model_steps_per_second"] = statistics.median(rates)
         record["ratios"] = None
         if record["engine"] != "ours" and record["model"] in ours:
-            # Within rounds: what slows a round slows all.
-            record["ratios"] = (np.array(ours[record["model"]]) / rates).tolist()
+            # Ratios are within rounds, since a slow round slows all engines.
+            ratios = ours[record["model"]] / rates
+            record["ratios"] = ratios.tolist()
     columns = (
         field("model", head="model", left=True),
         field("engine", head="engine", width=11, left=True),
@@ -602,11 +629,11 @@ def make_table(timings: Sequence[Record]) -> Table[Record]:
 
 
 def _show_ratios(ratios: list[float]) -> str:
-    """Returns the median, the least and the largest ratio over rounds."""
+    """Returns the median, the smallest and the largest ratio over rounds."""
     median = _show_rate(statistics.median(ratios))
     return f"{median} ({_show_rate(min(ratios))} to {_show_rate(max(ratios))})"
 
 
 def _show_rate(value: float) -> str:
-    """Formats a rate or a ratio with three significant digits, or as a whole number from 100 on."""
+    """Formats a rate or a ratio with three significant digits, or as an integer from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

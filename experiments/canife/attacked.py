@@ -1,7 +1,4 @@
-"""The setting of an attacked training run: what is trained, and how its rounds are attacked.
-
-Importing this starts no JAX.
-"""
+"""The setting of a training run under attack. Importing this module does not start JAX."""
 
 import dataclasses
 import math
@@ -17,9 +14,9 @@ from models.data.images import CIFAR10, FASHION_MNIST
 _IMAGES = (FASHION_MNIST.name, CIFAR10.name)
 IMAGE_MODELS = tuple(row.name for row in TASKS.values() if row.data.name in _IMAGES)
 MODELS = (*IMAGE_MODELS, "character_lstm")
-_MAX_EPSILON = 512.0  # of a round, by its exact law
+_MAX_EPSILON = 512.0  # the largest epsilon per round that the exact law can compute
 STARTS = ("random", "sample")
-# Fields in which a model differs from the defaults below: minutes on two cores, or the paper's values.
+# Models' defaults that differ from those below: minutes on two cores, or the paper's values.
 MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
     "character_lstm": {
         "clients": 60,
@@ -35,7 +32,7 @@ MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
         "design_rate": 0.1,
     },
 }
-PENALTIES = {  # what a design minimises, with words for figures
+PENALTIES = {  # the objectives of a design, with labels for figures
     "as_run": "as in the public code",
     "as_printed": "sum over updates (Equation 2)",
     "of_the_mean": "mean update (loss 1)",
@@ -47,73 +44,73 @@ _ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 @dataclasses.dataclass(frozen=True)
 class Attacked(FederatedTraining):
-    """The setting of a training run under attack: all that decides a measured round, but for the data."""
+    """The setting of a training run under attack. It determines a measured round, except for the data."""
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), or character_lstm "
-        "(Shakespeare), with rounds, cohorts and rates of its own by default.",
+        "(Shakespeare), with other defaults for rounds, cohorts and rates.",
         default="two_layer",
         always=True,
         choices=MODELS,
     )
     clients: int = described(
-        "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.",
+        "Clients that share the images, 0: one example per client; or roles or users, 0: all.",
         **_ZERO_OR_COUNT,
     )
-    cohort: int = described("Clients a round.", default=128, least=2, most=10**6)
+    cohort: int = described("Clients per round.", default=128, least=2, most=10**6)
     rounds: int = described("Rounds of the training.", default=469, **_COUNT)
     noise_multiplier: float = described(
-        "Noise multiplier sigma: noise has deviation sigma * C.",
+        "Noise multiplier sigma: the noise has standard deviation sigma * C.",
         default=0.2,
-        least=0.01,  # the exact law's grid has 200 points a deviation of the noise
+        least=0.01,  # the exact law's grid has 200 points per deviation of the noise
         most=1e4,
         zero_too=True,
     )
     every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, **_COUNT)
-    examples: int = described("Examples of a client at most; 0: all.", **_ZERO_OR_COUNT)
+    examples: int = described("Maximum number of examples per client; 0: all.", **_ZERO_OR_COUNT)
     pool: int = described(
-        "Mock clients that canaries are designed on; 0: up to 512.", **_ZERO_OR_COUNT
+        "Mock clients for the design of canaries; 0: up to 512.", **_ZERO_OR_COUNT
     )
     population: int = described(
-        "Training clients that mock rounds draw on; 0: up to 2,048.", **_ZERO_OR_COUNT
+        "Training clients for mock rounds; 0: up to 2,048.", **_ZERO_OR_COUNT
     )
     scores: int = described(
-        "Mock rounds of a published estimate, n.", default=100, least=4, most=10**6
+        "Mock rounds per published estimate, n.", default=100, least=4, most=10**6
     )
     mock_rounds: int = described(
-        "Mock rounds a world of the certified bound.",
+        "Mock rounds per world for the certified bound.",
         default=100_000,
         least=100,
         most=10**7,
     )
     design_steps: int = described("Steps of a canary's design.", default=2500, **_COUNT)
     design_rate: float = described(
-        "Adam's learning rate on the sample; text wants 0.1.",
+        "Adam's learning rate for the sample; use 0.1 for text.",
         default=1.0,
         **_POSITIVE,
     )
     design_batch: int = described(
-        "Mock updates a step of the design; 0: as many as the cohort.", **_ZERO_OR_COUNT
+        "Mock updates per step of the design; 0: the size of the cohort.", **_ZERO_OR_COUNT
     )
     norm_constant: float = described(
-        "k: gradients shorter than this are lengthened.",
+        "k: the design lengthens gradients below this norm.",
         default=5.0,
         **_POSITIVE,
     )
     penalty: str = described(
-        "What a design minimises: as_run, as_printed or of_the_mean.",
+        "Objective of the design: as_run, as_printed or of_the_mean.",
         default="as_run",
         choices=tuple(PENALTIES),
     )
     start: str = described(
-        "First sample: random, or a sample of the pool.",
+        "First sample of the design: random, or a sample from the pool.",
         default="random",
         choices=STARTS,
     )
     soft_label: bool = described("Design the label too, as a mixture.", default=False)
-    keep_best: bool = described("Take the best sample of a design, not the last.", default=False)
+    keep_best: bool = described("Use the best sample of a design, not the last.", default=False)
     as_published: bool = described(
-        "The canary replaces a client and sends its raw gradient, as in the paper's code.",
+        "Replace a client by the canary, with its raw gradient, as in the paper's code.",
         default=False,
     )
     delta: float = described("delta of the training.", default=1e-5, above=0, below=1)
@@ -124,11 +121,11 @@ class Attacked(FederatedTraining):
 
 
 def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
-    """Returns the setting of these values, with the model's own defaults for fields that were not given.
+    """Returns the setting with the model's defaults for fields that the user did not give.
 
     Args:
       values: The value of each field of `Attacked`, by name.
-      given: Names of the fields that a user gave.
+      given: The names of the fields that the user gave.
 
     Raises:
       InputError: A value is out of range.
@@ -160,16 +157,16 @@ def require_computable(setting: Attacked) -> None:
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Returns a setting whose numbers of clients suit the data.
+    """Replaces a pool and a population of 0 by numbers of clients that fit the data.
 
-    A pool of 0 becomes all mock clients, up to 512. A population of 0 becomes all clients to train on, up to
-    2,048. Raises InputError for a field that is larger than the number of clients allows.
+    The pool becomes all mock clients, up to 512. The population becomes all training clients, up to 2,048.
+    Raises InputError for a field that exceeds the number of clients.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
-    # A round draws its cohort from the clients to train on, a mock round from the population, both without
-    # replacement. A design's minibatch is from the pool.
+    # A round draws its cohort from the training clients, a mock round from the population, both without
+    # replacement. A design draws minibatches from the pool.
     limits = {
         "cohort": min(population, train_clients),
         "population": train_clients,
@@ -183,5 +180,5 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
 
 
 def identity(setting: Attacked) -> dict[str, Any]:
-    """Returns the fields that name a setting's store, but for the checksum of its data."""
+    """Returns the fields that identify a setting in the store, without the checksum of its data."""
     return {"experiment": "canife", **deciding(setting)}

@@ -1,16 +1,16 @@
 r"""The exact law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
-the clipping norm: a mixture of Gaussians over all cohorts. With its moment generating function M, the density
+the clipping norm: a mixture of Gaussians over all cohorts. With the moment generating function M, the density
 at x is the inverse transform along the line through any real tilt s,
 
     p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt.
 
-The tilted law has the density e^{s x} p(x), normalised. Near its mean nothing cancels, and tails are right
-relative to themselves: each x takes the nearest of a row of tilts. Trapezoids converge faster than any power
-there. How far a density's mass is from 1 is reported as the grid's error. Between distant modes, where a
-density is less than 1e-15 of that around it, only rounding remains: the density is raised to 1e-15 there,
-which makes an epsilon too small, not too large.
+The tilted law has the density e^{s x} p(x), normalized. Near its mean the integral has no cancellation, so
+each x uses the nearest of several tilts, and tails have a small relative error. The trapezoidal rule
+converges faster than any power there. The distance of a density's mass from 1 is reported as the grid's
+error. Between distant modes a density can be less than 1e-15 of its surroundings, which is below rounding. It
+is raised to 1e-15 there, which can only make an epsilon too small.
 """
 
 from typing import NamedTuple
@@ -25,12 +25,12 @@ from audit.laws.densities import DensityPair
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 
-_DEVIATIONS = 9.0  # of the score, by which the grid reaches beyond its mean
+_DEVIATIONS = 9.0  # the grid's range on either side of the mean, in deviations of the score
 _TILT_DISTANCE = 2.0  # deviations between the means of tilted laws
-_PERIOD = 24.0  # deviations after which a tilted law may repeat
+_PERIOD = 24.0  # the period of a computed tilted law, in deviations
 _CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
-_VALLEY = 1e-15  # the least density, as a share of the most that its integral could be
-_POINTS_PER_DEVIATION = 200  # of the noise, on the grid
+_VALLEY = 1e-15  # the smallest density, relative to the largest possible integral
+_POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
 
 
 class ScoreLaw(NamedTuple):
@@ -41,14 +41,14 @@ class ScoreLaw(NamedTuple):
 
 
 class _Tilted(NamedTuple):
-    """A round under a tilt s, where a cohort is M independent clients, given that its size is right.
+    """A round under a tilt s: M clients join independently, conditional on the cohort's size.
 
     Attributes:
       dots: The clients' dot products (M,).
       cohort: The size of the cohort, less than M.
-      tilt: s.
-      log_odds: The part that all clients share of their log odds of joining; client i adds s a_i.
-      joins: The clients' probabilities (M,) of joining, which add up to the size of the cohort.
+      tilt: The tilt s.
+      log_odds: The shared part of the log odds of joining; client i adds s a_i.
+      joins: The clients' probabilities (M,) of joining; their sum is the size of the cohort.
     """
 
     dots: Array
@@ -65,13 +65,13 @@ class _Tilted(NamedTuple):
 def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
     """Returns the density of a round's score without the canary, on an evenly spaced grid.
 
-    The grid covers 9 standard deviations of the score on either side of its mean, and `reach` beyond them.
+    The grid covers 9 standard deviations of the score on either side of its mean, plus `reach`.
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
       cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier, above 0.
-      reach: (at most 0, at least 0), how far the grid reaches beyond these 9 deviations, down and up.
+      reach: (at most 0, at least 0), the extension of the grid down and up.
     """
     dots = np.asarray(dots, np.float64)
     clients = len(dots)
@@ -81,30 +81,30 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
     deviation = float(np.sqrt(variance + sigma**2))
     low = mean - _DEVIATIONS * deviation + reach[0]
     high = mean + _DEVIATIONS * deviation + reach[1]
-    points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION)) + 1)
+    num_steps = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
+    points = np.linspace(low, high, num_steps + 1)
 
     if cohort == clients:  # only the noise is random
-        log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
+        log_normalizer = np.log(sigma * np.sqrt(2 * np.pi))
+        log_density = -(((points - mean) / sigma) ** 2) / 2 - log_normalizer
         return ScoreLaw(points, log_density)
 
-    # The tilted laws' means are spread evenly over the grid. A unit of tilt moves the mean by at least
-    # sigma^2, by the noise alone, so tilts up to `most` move it over the whole grid.
+    # The tilted laws' means are spread evenly over the grid. The noise moves the mean by sigma^2 per unit of
+    # tilt, so tilts up to `most` cover the whole grid.
     most = (high - low) / sigma**2
+    num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
+
+    def compute_distance(tilt: float, target: float) -> float:
+        return _tilt(dots, cohort, tilt).find_mean(sigma) - target
+
     tilted = []
-    for target in np.linspace(
-        low, high, int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
-    ):
-        # The distance rises with the tilt, so it has a single root.
-        tilt = scipy.optimize.brentq(
-            lambda tilt, target: _tilt(dots, cohort, tilt).find_mean(sigma) - target,
-            -most,
-            most,
-            args=(target,),
-            xtol=1e-6,
-        )
+    for target in np.linspace(low, high, num_tilts):
+        # The mean increases with the tilt, so there is a single root.
+        tilt = scipy.optimize.brentq(compute_distance, -most, most, args=(target,), xtol=1e-6)
         tilted.append(_tilt(dots, cohort, tilt))
     means = np.array([one.find_mean(sigma) for one in tilted])
-    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the tilt of each point
+    distances = np.abs(points - means[:, None])
+    nearest = np.argmin(distances, axis=0)  # the tilt of each point
     log_density = np.empty(len(points))
     for i, one in enumerate(tilted):
         log_density[nearest == i] = _invert_along(one, sigma, points[nearest == i])
@@ -112,21 +112,25 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
 
 
 def score_densities(
-    dots: ArrayLike, cohort: int, sigma: float, canary: float, replaces: bool = False
+    dots: ArrayLike,
+    cohort: int,
+    sigma: float,
+    canary: float,
+    replaces: bool = False,
 ) -> DensityPair:
-    """Returns the score's densities without the canary, and with it.
+    """Returns the score's densities with and without the canary.
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
       cohort: The number of clients in a round, drawn without replacement; at least 2 if one is replaced.
       sigma: The noise multiplier, above 0.
-      canary: The canary's own dot product with the direction, over the clipping norm; not below 0.
-      replaces: Whether the canary replaces a client (Errata C1), rather than being added to the cohort, which
-        makes the cohorts neighbours in the accountant's sense.
+      canary: The canary's dot product with the direction, over the clipping norm; at least 0.
+      replaces: Whether the canary replaces a client (Errata C1). Otherwise it is added to the cohort, as in
+        the accountant's definition of neighbors.
     """
     dots = np.asarray(dots, np.float64)
     # The canary moves the score's mean by `shift`. The density with the canary at x is that of the other
-    # clients' score at x - canary, so both grids reach that far too.
+    # clients' score at x - canary, so the grids must include it.
     shift = canary - replaces * float(dots.mean())
     beyond = replaces * abs(canary)
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
@@ -135,74 +139,81 @@ def score_densities(
     if replaces:
         others = score_law(dots, cohort - 1, sigma, reach)
 
-    # Between grid points, a cubic spline of the log density: the error is of the spacing's fourth power.
-    # Outside of the grid the density counts as 0; a spline would extrapolate.
+    # A cubic spline of the log density interpolates, with an error of the spacing's fourth power. Outside of
+    # the grid the density is 0.
     spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
-    log_density_in = np.nan_to_num(spline(law.points - canary), nan=-np.inf, neginf=-np.inf)
+    interpolated = spline(law.points - canary)
+    log_density_in = np.nan_to_num(interpolated, nan=-np.inf, neginf=-np.inf)
     density_out = np.exp(law.log_density)
     density_in = np.exp(log_density_in)
     spacing = law.points[1] - law.points[0]
-    errors = [abs(float(density.sum()) * spacing - 1) for density in (density_out, density_in)]
-    return DensityPair(law.points, density_out, density_in, max(errors))
+    masses = spacing * np.sum([density_out, density_in], axis=1)
+    error = float(np.max(np.abs(masses - 1)))
+    return DensityPair(law.points, density_out, density_in, error)
 
 
 def _tilt(dots: Array, cohort: int, tilt: float) -> _Tilted:
-    """Returns a round under a tilt: the shared log odds let `cohort` clients join on average."""
+    """Returns a round under a tilt, with log odds that let `cohort` clients join on average."""
     untilted = float(special.logit(cohort / len(dots)))
-    # No s a_i is as large as `reach`: at `untilted - reach` too few join, at `untilted + reach` too many.
+    # Every |s a_i| is below `reach`: at `untilted - reach` too few join, at `untilted + reach` too many.
     reach = abs(tilt) * float(np.max(np.abs(dots))) + 1
 
     def compute_excess(log_odds: float) -> float:
-        return float(np.sum(special.expit(log_odds + tilt * dots)) - cohort)
+        joins = special.expit(log_odds + tilt * dots)
+        return float(np.sum(joins) - cohort)
 
     log_odds = float(scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach))
-    return _Tilted(dots, cohort, tilt, log_odds, special.expit(log_odds + tilt * dots))
+    joins = special.expit(log_odds + tilt * dots)
+    return _Tilted(dots, cohort, tilt, log_odds, joins)
 
 
 def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     r"""Returns the log density of the score at points (n,), by inverting its moment generating function.
 
-    The integral of the module's docstring is computed by trapezoids, up to the time at which the integrand is
-    below exp(-_CUT). It can't be told from 0, for rounding, where it is below _VALLEY times the integral of
-    the integrand's absolute value: there it is raised to that.
+    The trapezoidal rule integrates until the integrand is below exp(-_CUT). Rounding dominates below _VALLEY
+    times the integral of the integrand's absolute value, so smaller integrals are raised to this.
     """
     dots, cohort, tilt, log_odds, joins = tilted
-    # The step of the times sets the period with which the computed density repeats. At the last time, the
-    # noise's factor exp(-(sigma t)^2 / 2) is below exp(-_CUT).
+    # The time step determines the period of the computed density. At the last time, the noise's factor
+    # exp(-(sigma t)^2 / 2) is below exp(-_CUT).
     variance = float(np.sum(joins * (1 - joins) * dots**2)) + sigma**2
     step = 2 * np.pi / (_PERIOD * float(np.sqrt(variance)))
     count = int(np.ceil(np.sqrt(2 * _CUT) / sigma / step)) + 1
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
     # M(s + i t) / M(s): the clients' part, times that of the noise. For noise, M(z) = exp((sigma z)^2 / 2).
-    ratio = _compute_ratios(tilted, times) * np.exp(-((sigma * times) ** 2) / 2)
+    damping = np.exp(-((sigma * times) ** 2) / 2)
+    ratio = _compute_ratios(tilted, times) * damping
     ratio *= np.exp(1j * times * sigma**2 * tilt)
     # The integrand at -t is the conjugate of that at t, and t = 0 counts half.
     weights = np.where(times == 0, 0.5, 1.0) * ratio
-    integral = np.real(np.exp(-1j * np.outer(points, times)) @ weights) * step / np.pi
-    least = _VALLEY * step / np.pi * float(np.sum(np.abs(weights)))
+    rotations = np.exp(-1j * np.outer(points, times))
+    integral = np.real(rotations @ weights) * step / np.pi
+    total = float(np.sum(np.abs(weights)))
+    least = _VALLEY * step / np.pi * total
     log_integral = np.log(np.maximum(integral, least))
 
-    # log M(s): the mean over all equally likely cohorts of e^(s times the sum). The probability that `cohort`
-    # independent clients join is left out here; `_compute_ratios` has it.
+    # log M(s), with M(s) the mean of e^(s times the sum) over all equally likely cohorts. It does not include
+    # the probability that `cohort` independent clients join, which `_compute_ratios` includes.
     clients = len(dots)
-    log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * dots)))
+    log_terms = np.logaddexp(0.0, log_odds + tilt * dots)
+    log_product = float(np.sum(log_terms))
     log_cohorts = (
         special.gammaln(clients + 1)
         - special.gammaln(cohort + 1)
         - special.gammaln(clients - cohort + 1)
     )
     log_mass = log_product - cohort * log_odds - log_cohorts
-    return np.asarray(log_integral - tilt * points + log_mass + (sigma * tilt) ** 2 / 2)
+    log_noise = (sigma * tilt) ** 2 / 2
+    return np.asarray(log_integral - tilt * points + log_mass + log_noise)
 
 
 def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:
     """Returns M(s + i t) / M(s) at times t (T,) for a cohort's sum, without noise.
 
-    If clients joined independently, it would be a product over clients of 1 - r + r z exp(i t a), with a
-    client's probability of joining r and z = 1. The result is the coefficient of the power of z that is the
-    size of the cohort: the part from cohorts of the right size. At t = 0 it is the probability that so many
-    independent clients join, a factor that is missing in M(s).
+    For independent clients it is a product of 1 - r + r z exp(i t a) over clients, with joining probability r
+    and z = 1. The result is the coefficient of z^cohort in this product, which selects cohorts of the right
+    size. At t = 0 it is the probability that `cohort` clients join; M(s) does not include this factor.
     """
     coefficients = np.zeros((tilted.cohort + 1, len(times)), np.complex128)  # by the power of z
     coefficients[0] = 1

@@ -1,15 +1,15 @@
-"""What measured rounds show, as data frames and tables.
+"""Results of measured rounds as data frames and tables.
 
 A frame of rounds has a row for each measured round, and these columns:
 
-    round, test, health, norm, own     of the round, the model's accuracy and the canary; as in `Measured`
+    round, test, health, norm, own     the round, the model's accuracy and the canary; see `Measured`
     attack                             the attack's accuracy
-    deviation, clients                 the scores' standard deviation with noise, and by the clients only
+    deviation, clients                 the scores' standard deviation, with noise and from clients only
     published, lower, upper            the published estimate and its interval, at delta 1/n
     law_then, law                      the exact epsilon of the score, at 1/n and at the training's delta
-    perfect_then, perfect              that of a perfect canary
+    perfect_then, perfect              the exact epsilon of a perfect canary
     proven                             a lower bound, at the training's delta
-    rate, mock_rate                    a client's probability of taking part in a round and in a mock round
+    rate, mock_rate                    a client's sampling probability in a round and in a mock round
 """
 
 import textwrap
@@ -78,34 +78,38 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 
 
 def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
-    """Returns a frame of all measured rounds with epsilon of the training run up to each, by Renyi DP.
+    """Adds epsilon of the training run up to each measured round, by Renyi DP.
 
-    Each measured round's epsilon is converted to the noise multiplier of a Gaussian round that leaks as much.
-    All rounds that it represents are charged this noise, or the true one if epsilon is infinite. The further
+    Each measured epsilon is converted to the noise multiplier of a Gaussian round with the same epsilon. All
+    rounds that it represents are charged this noise, or the true noise if epsilon is infinite. The additional
     columns are
 
         charged_to                         the last round that is charged
-        training                           of the published estimates, converted through Renyi DP
-        training_lower, training_upper     of the ends of their intervals, likewise
-        training_gaussian                  of the published estimates, converted by the Gaussian curve
-        training_law                       of the exact laws, likewise
-        accountant                         of the true noise multiplier
+        training                           from the published estimates, converted by Renyi DP
+        training_lower, training_upper     from the ends of their intervals, converted by Renyi DP
+        training_gaussian                  from the published estimates, converted by the Gaussian curve
+        training_law                       from the exact laws, converted by the Gaussian curve
+        accountant                         from the true noise multiplier
 
     Args:
       setting: The setting.
       frame: All of its measured rounds, in order.
-      backward: Whether a measured round represents the rounds before it, as in the public code, instead of
-        those after it, as in the paper.
+      backward: Whether a measured round represents the rounds before it, as in the public code. Otherwise it
+        represents those after it, as in the paper.
     """
     numbers = frame[ROUND].tolist()
-    counts = rounds.forward(numbers, min(numbers[-1] + setting.every - 1, setting.rounds))
+    last = min(numbers[-1] + setting.every - 1, setting.rounds)
+    counts = rounds.forward(numbers, last)
     if backward:
         counts = rounds.backward(numbers)
 
     def charge(
-        epsilons: pd.Series, least: float, find_noise: Callable[[float, float], float], delta: float
+        epsilons: pd.Series,
+        least: float,
+        find_noise: Callable[[float, float], float],
+        delta: float,
     ) -> list[float]:
-        """Returns epsilon up to each measured round, of the rounds' epsilons at delta, at least `least`."""
+        """Returns the composed epsilons from rounds' epsilons at delta, which are raised to `least`."""
         charges = []
         for epsilon, rate, count in zip(epsilons, frame["rate"], counts, strict=True):
             noise = setting.noise_multiplier
@@ -129,8 +133,10 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
 
 
 def compute_cohort_deviation(dots: Floats, size: int) -> float:
-    """Returns the standard deviation of the sum of `size` of M numbers (M,), drawn without replacement."""
-    return float(np.sqrt(size * np.var(dots, ddof=1) * (1 - size / len(dots))))
+    """Returns the standard deviation of the sum of `size` numbers, drawn from M without replacement."""
+    correction = 1 - size / len(dots)  # for a finite population
+    variance = size * np.var(dots, ddof=1) * correction
+    return float(np.sqrt(variance))
 
 
 def average_over_seeds(
@@ -143,9 +149,9 @@ def average_over_seeds(
       stored: The settings, each with the frame of its measured rounds.
 
     Returns:
-      A frame with a row for each point: `curve`, `x`, `round`, `trainings`, and of each other column the mean
-        and the standard deviation over seeds, such as `health` and `health_deviation`. A mean is infinite
-        if the value of a seed is. A deviation is NaN for a single seed, and where one is infinite.
+      A frame with a row for each point: `curve`, `x`, `round`, `trainings`, and the mean and the standard
+        deviation of each other column over seeds, such as `health` and `health_deviation`. Means of infinite
+        values are infinite. Deviations of infinite values, or of one seed, are NaN.
     """
     parts = []
     for setting, frame in stored:
@@ -154,19 +160,24 @@ def average_over_seeds(
             frame = compose(setting, frame)
         else:
             x = getattr(setting, sweep.x)
-        parts.append(frame.assign(curve=getattr(setting, sweep.curve), x=x))
+        curve = getattr(setting, sweep.curve)
+        parts.append(frame.assign(curve=curve, x=x))
     by_point = pd.concat(parts).groupby(["curve", "x", ROUND], sort=False)
     averages = by_point.mean().join(by_point.std().add_suffix("_deviation"))
     return averages.assign(trainings=by_point.size()).reset_index()
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Returns what each measured round leaks, as a table for people."""
-    # The largest finite estimate is that of a single error of either kind; 0 for very few scores.
-    half = setting.scores // 2
-    cap = conversions.epsilon_from_rates(1 / half, 1 / (setting.scores - half), 1 / setting.scores)
+    """Formats the measured rounds as a table."""
+    # The largest finite estimate has one error of each kind; 0 for very few scores.
+    n_out = setting.scores // 2
+    n_in = setting.scores - n_out
+    cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)
     notes = _NOTES.format(
-        n=setting.scores, cap=max(float(cap), 0.0), mock=setting.mock_rounds, delta=setting.delta
+        n=setting.scores,
+        cap=max(float(cap), 0.0),
+        mock=setting.mock_rounds,
+        delta=setting.delta,
     )
     at_delta = f"at delta {setting.delta:g}"
     lines = [_ROUNDS_HEAD.format(f"{at_delta:^18}".rstrip(), "-" * 80)]
@@ -182,7 +193,7 @@ def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
 
 
 def show_texts(measured: Sequence[Measured]) -> str:
-    """Returns designed texts, round by round, as Table 1 of the CANIFE paper lists them."""
+    """Formats designed texts by round, as in Table 1 of the CANIFE paper."""
     lines = ["round canary, a designed text; a line break is shown as \\n"]
     for row in measured:
         lines += textwrap.wrap(
@@ -196,24 +207,23 @@ def show_texts(measured: Sequence[Measured]) -> str:
 
 
 def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
-    """Returns the training run's epsilon, with a line for each way to compute it.
+    """Formats the training run's epsilon, with a line for each method.
 
-    A perfect canary's line is what the published procedure makes of it: every round is charged the median of
-    150 simulated estimates (Errata C9). The last line counts the mock rounds of the published estimates as if
-    they were released too (Errata C4).
+    For a perfect canary, the published procedure charges every round the median of 150 simulated estimates
+    (Errata C9). The last line includes the mock rounds as if they were released too (Errata C4).
 
     Args:
       setting: The setting.
-      frame: The frame of its measured rounds, composed.
-      backward: Whether a measured round was charged for the rounds before it, rather than those after.
+      frame: The composed frame of its measured rounds.
+      backward: Whether a measured round represents the rounds before it; see `compose`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
     charge = Charge(setting.noise_multiplier, float(last["rate"]), charged)
-    rng = np.random.default_rng(setting.seed)  # the simulation is the same at each call
+    rng = np.random.default_rng(setting.seed)
     perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
 
-    # Mock rounds draw their cohorts from fewer clients, each of whom takes part more often.
+    # Mock rounds draw cohorts from fewer clients, so the sampling rate is higher.
     training = charge._replace(rounds=setting.rounds)
     mock_rounds = len(frame) * setting.scores
     mock = charge._replace(sampling_rate=float(last["mock_rate"]), rounds=mock_rounds)
@@ -233,10 +243,10 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {way}:
 
 
 def show_curves(sweep: AblationSweep, averages: pd.DataFrame) -> str:
-    """Returns the points of a sweep's curves as a table for people: means, with deviations over seeds."""
+    """Formats the points of a sweep's curves as a table of means and deviations over seeds."""
     shown = {"attack": 2, "published": 2, "law_then": 2, "training": 2}  # decimals
     which = ""
-    if sweep.x != ROUND:  # such sweeps have no noise, and no epsilon
+    if sweep.x != ROUND:  # these sweeps train without noise
         shown = {"deviation": 3, "attack": 2, "health": 3}
         which = f"round {averages[ROUND].max()}, "
     columns = {sweep.curve: averages["curve"], sweep.x: averages["x"]}

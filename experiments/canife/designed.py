@@ -1,8 +1,8 @@
-"""A canary sample, designed against a frozen model so that its gradient is orthogonal to clients' updates.
+"""Designs a canary sample with a gradient that is orthogonal to clients' updates, for a frozen model.
 
-The design is gradient descent over the sample, through second derivatives of the loss. A penalty reads the
-sample's gradient g in R^p and a minibatch of n mock updates u_i, clipped to C. It pushes |g| above C, or
-above a constant k:
+The design is gradient descent over the sample, with second derivatives of the loss. The penalty depends on
+the sample's gradient g in R^p and a minibatch of n mock updates u_i, clipped to C. It raises |g| to C or to a
+constant k:
 
     as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as the public code (Errata C3)
     as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, the paper's Equation 2
@@ -14,7 +14,7 @@ Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algo
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,21 +24,21 @@ from jax import Array
 from audit.errors import require
 from audit.mechanism.base import Tree
 
-_TINY = 1e-12  # added to a norm, so that its derivative at 0 is finite
+_TINY = 1e-12  # keeps the derivative of a norm at 0 finite
 
-# (theta (p,), sample, key) -> the model's loss of the sample; the key is for samples relaxed by random draws
+# (theta (p,), sample, key) -> the model's loss of the sample; the key draws relaxed samples
 SampleLoss = Callable[[Array, Tree, Array], Array]
-# (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
+# (sample's gradient (p,), clipped updates (b, p)) -> the objective
 Penalty = Callable[[Array, Array], Array]
 
 
 class Designed(NamedTuple):
-    """A design's result.
+    """The result of a design.
 
     Attributes:
-      last: The sample after the last step, which the paper takes.
-      best: The sample of the smallest penalty on its minibatch.
-      losses: (steps + 1,) the penalty of each sample, from the first to the last, on its minibatch.
+      last: The sample after the last step, as in the paper.
+      best: The sample with the smallest penalty on its minibatch.
+      losses: (steps + 1,) the penalty of each sample on its minibatch.
     """
 
     last: Tree
@@ -47,13 +47,13 @@ class Designed(NamedTuple):
 
 
 class Designer(NamedTuple):
-    """Compiled functions that design samples, and judge them.
+    """Compiled functions that design samples.
 
     Attributes:
-      run: (theta (p,), first sample, clipped updates (n, p), steps, key) -> the design's result. Raises
-        InputError if a penalty is not finite.
+      run: (theta (p,), first sample, clipped updates (n, p), steps, key) -> the result. Raises InputError if
+        a penalty is not finite.
       gradient: (theta, settled sample) -> the sample's gradient (p,).
-      penalty: (gradient, updates) -> what the design minimises.
+      penalty: (gradient, updates) -> the objective.
     """
 
     run: Callable[[Array, Tree, Array, int, Array], Designed]
@@ -64,22 +64,28 @@ class Designer(NamedTuple):
 def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the public code's penalty of a gradient (p,) against updates (b, p), with k and C."""
     norm = _norm(gradient)
-    products = updates @ (clipping_norm * gradient / norm)
-    return gradient.size * (_shortfall(norm_constant, norm) + jnp.mean(products**2))
+    clipped = clipping_norm * gradient / norm
+    products = updates @ clipped
+    mean_square = jnp.mean(products**2)
+    return gradient.size * (_shortfall(norm_constant, norm) + mean_square)
 
 
 def as_printed(clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the penalty of the paper's Equation 2 of a gradient (p,) against updates (b, p)."""
-    return _shortfall(clipping_norm, _norm(gradient)) + jnp.sum((updates @ gradient) ** 2)
+    shortfall = _shortfall(clipping_norm, _norm(gradient))
+    products = updates @ gradient
+    return shortfall + jnp.sum(products**2)
 
 
 def of_the_mean(clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the penalty "loss 1" of Appendix A of a gradient (p,) against updates (b, p)."""
-    return _shortfall(clipping_norm, _norm(gradient)) + jnp.mean(updates @ gradient) ** 2
+    shortfall = _shortfall(clipping_norm, _norm(gradient))
+    products = updates @ gradient
+    return shortfall + jnp.mean(products) ** 2
 
 
 def _shortfall(least: float, norm: Array) -> Array:
-    """Returns the square of what a gradient's norm lacks of the least norm."""
+    """Returns max(least - norm, 0)^2."""
     return jnp.maximum(least - norm, 0.0) ** 2
 
 
@@ -94,9 +100,9 @@ def designer(
 
     Args:
       loss: The model's loss of a sample.
-      penalty: The function that the design minimises.
-      optimizer: The optimizer that changes the sample.
-      minibatch: The number of updates in a step, drawn without replacement from a pool that has more.
+      penalty: The objective.
+      optimizer: The optimizer of the sample.
+      minibatch: The number of updates per step, drawn without replacement.
     """
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
@@ -110,23 +116,25 @@ def designer(
 
     @jax.jit
     def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
-        """Takes a step for each key but the last, which is for the penalty of the last sample."""
+        """Takes a step for each key except the last; the last key is for the final penalty."""
 
-        def step(
-            now: tuple[Tree, Tree], key: Array
-        ) -> tuple[tuple[Tree, Tree], tuple[Tree, Array]]:
-            sample, state = now
+        def step(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
+            """Returns the next sample and optimizer state; and the sample and penalty before the step."""
+            sample, state = carry
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
             changes, state = optimizer.update(slope, state, sample)
-            # The penalty is that of the sample before the step.
-            return (optax.apply_updates(sample, changes), state), (sample, value)
+            changed = optax.apply_updates(sample, changes)
+            return (changed, state), (sample, value)
 
         start = (sample, optimizer.init(sample))
         (last, _), (samples, penalties) = jax.lax.scan(step, start, keys[:-1])
-        losses = jnp.append(penalties, objective(last, theta, updates, keys[-1]))
+        final_penalty = objective(last, theta, updates, keys[-1])
+        losses = jnp.append(penalties, final_penalty)
+        best = jnp.argmin(losses)
 
         def choose(leaf: Array, last_leaf: Array) -> Array:
-            return jnp.concatenate([leaf, last_leaf[None]])[jnp.argmin(losses)]
+            leaves = jnp.concatenate([leaf, last_leaf[None]])
+            return leaves[best]
 
         return Designed(last, jax.tree.map(choose, samples, last), losses)
 
@@ -139,7 +147,7 @@ def designer(
 
     @jax.jit
     def compute_gradient(theta: Array, sample: Tree) -> Array:
-        """Returns the gradient of a settled sample, which draws nothing: any key will do."""
+        """Returns the gradient of a settled sample, which does not depend on the key."""
         gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
         return gradient
 

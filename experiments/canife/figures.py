@@ -1,7 +1,6 @@
-"""Figures in the shape of the paper's: a training run under measurement, and a sweep's curves.
+"""Draws a training run under measurement (Figures 1, 3 and 4 of the paper) and the curves of sweeps.
 
-The former has its epsilon (1), histograms of scores (3) and a round's epsilon (4). Curves are those of 5a,
-5b, 8a and 8c.
+Curves are those of Figures 5a, 5b, 8a and 8c.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +17,7 @@ from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-# The columns that are drawn over rounds, by panel.
+# The columns to draw over rounds, by panel.
 _OVER_ROUNDS = {
     "epsilon of the training": [
         "accountant",
@@ -38,8 +37,8 @@ _OVER_ROUNDS = {
     ],
     "health and accuracy": ["health", "attack", "test"],
 }
-# Titles of the curves' panels by quantity, and the quantity of their dashed lines. Over a field there is no
-# noise, and no epsilon.
+# The title of each quantity's panel, and the quantity of its dashed lines. Only sweeps over rounds have noise
+# and therefore epsilon.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
     "attack": ("attack accuracy", ""),
@@ -51,42 +50,45 @@ _PANELS = {
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's curves from what the store holds, and makes their table.
+    """Draws a sweep's curves from stored cells, and makes their table.
 
-    A cell counts as missing unless all its rounds are stored. If all cells are missing, nothing is drawn.
+    A cell is missing unless all its rounds are stored. Without stored cells, the result does not have a
+    figure.
 
     Args:
-      sweep: An AblationSweep, whose cells each measure rounds of a setting.
-      evidence: What the store holds.
+      sweep: An AblationSweep. Each cell measures rounds of a setting.
+      evidence: The stored results.
     """
     assert isinstance(sweep, AblationSweep)  # all sweeps of CANIFE are
     stored = []
     for cell in sweep.cells:
         setting = cell.request
         assert isinstance(setting, Attacked)
-        # A cell measures the last `runs` of its setting's measured rounds: all of them, or only the last.
-        rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
+        # A cell measures all measured rounds of its setting, or only the last.
+        numbers = setting.measured()[-cell.runs :]
+        rounds = measured.read(evidence.held, setting, numbers)
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)
     if not stored:
         return Drawn(figures=[], missing=missing, rows=[])
     averages = curves.average_over_seeds(sweep, stored)
-    table = OwnTable(curves.show_curves(sweep, averages), averages.to_csv(index=False).encode())
+    csv = averages.to_csv(index=False)
+    table = OwnTable(curves.show_curves(sweep, averages), csv.encode())
     figures = [(sweep.name, ablation_figure(sweep, averages))]
     return Drawn(figures, missing, rows=[], table=table)
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws a training run under measurement, in four panels; infinite values are left out.
+    """Draws a training run under measurement, without infinite values.
 
-    The panels show epsilon of the training run and of each round, with the intervals of the published
-    estimates; the canaries' health with the accuracies of attack and model; and the last round's scores.
+    Its four panels show epsilon of the training run; epsilon of each round; the canaries' health with the
+    accuracies of the attack and the model; and the last round's scores.
 
     Args:
       setting: The setting.
-      last: What is stored of the last measured round.
-      frame: The frame of all measured rounds, composed.
+      last: The last measured round.
+      frame: The composed frame of all measured rounds.
     """
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
@@ -110,10 +112,10 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
-    """Draws a sweep's curves over x; bars are standard deviations over training runs.
+    """Draws a sweep's curves over x, with standard deviations over training runs as bars.
 
-    Panels show the scores' deviation, the attack's accuracy and the canary's health. If x is the round, three
-    more show the model's accuracy, and epsilon of a round and of the training run.
+    The panels show the scores' deviation, the attack's accuracy and the canary's health. If x is the round,
+    three more panels show the model's accuracy, and epsilon of a round and of the training run.
 
     Args:
       sweep: The sweep.
@@ -121,7 +123,8 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """
     rows = 2 if sweep.x == ROUND else 1
     labels = averages["curve"].replace(PENALTIES)
-    finite = averages.assign(curve=labels).replace(np.inf, np.nan).set_index(["x", "curve"])
+    labelled = averages.assign(curve=labels).set_index(["x", "curve"])
+    finite = labelled.replace(np.inf, np.nan)
     colors = [style.BLUE, style.VERMILION, style.GREEN]
     with plt.rc_context(style.STYLE):
         size = (10.5, 1 + 2.7 * rows)

@@ -1,7 +1,4 @@
-"""Measured rounds of a training run under attack, as they are stored.
-
-Importing this starts no JAX.
-"""
+"""Stores measured rounds of a training run under attack. Importing this module does not start JAX."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,23 +17,22 @@ _ROUND_FILE = "round_{:07d}.npz"
 
 
 class Measured(NamedTuple):
-    """What is stored of a measured round; the names are those in its file.
+    """A measured round. The attributes are the names in its file.
 
     Attributes:
       number: The round, from 1.
-      clients: The number of clients that cohorts are drawn from.
+      clients: The number of training clients.
       accuracy: The frozen model's accuracy on the test set.
-      health: The canary's health, over the whole pool: the share of the first sample's penalty that the
-        design removed.
-      norm: The norm of the canary's gradient, before clipping.
-      own: The dot product of the canary's update with its own direction, over the clipping norm C.
-      known: The clients' dot products (M,) with that direction, over C.
-      scores_in: Scores of the published estimate's mock rounds with the canary, over C.
-      scores_out: Scores of the published estimate's mock rounds without it, over C.
-      exact: The exact epsilon of the score's law, at the training run's delta.
-      exact_then: The exact epsilon of the score's law, at the paper's delta 1/n for n scores.
-      proven: A lower bound on epsilon from many more mock rounds, without an assumption.
-      canary: The canary's normalised pixels, or its text.
+      health: The share of the first sample's penalty that the design removed, over the whole pool.
+      norm: The norm of the canary's gradient before clipping.
+      own: The dot product of the canary's update with its direction, over the clipping norm C.
+      known: (M,) the clients' dot products with that direction, over C.
+      scores_in: The scores of the published estimate with the canary, over C.
+      scores_out: The scores of the published estimate without the canary, over C.
+      exact: The exact epsilon of the score at the training run's delta.
+      exact_then: The exact epsilon of the score at the paper's delta 1/n for n scores.
+      proven: A lower bound on epsilon from many more mock rounds, without assumptions.
+      canary: The canary's normalized pixels, or its text.
       label: The probabilities of its label.
     """
 
@@ -57,27 +53,27 @@ class Measured(NamedTuple):
 
 
 def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
-    """Returns the store of a setting's measured rounds on data of a checksum, in the folder of all stores."""
+    """Returns the store of a setting's measured rounds, under the root `out`."""
     config = {**identity(setting), "data_sha256": checksum}
     return Store(out, config, f"canife-{setting.model}")
 
 
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns those of a setting's measured rounds that the folder of stores holds; loads no data."""
+    """Returns a setting's stored rounds among the given numbers. Does not load data."""
     store = held.open(identity(setting))
     return [] if store is None else read_rounds(store, numbers)
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
-    """Returns the measured rounds that a store holds, among those with the given numbers.
+    """Returns the stored rounds among the given numbers.
 
-    A file that is damaged or of another setting counts as missing, and is reported on stderr.
+    Damaged files and files of other settings count as missing, and are reported on stderr.
     """
     measured = []
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), "measured again")
         if arrays is not None:
-            # Numbers and texts are stored as arrays without dimensions.
+            # Numbers and texts are stored as 0-dimensional arrays.
             values: dict[str, Any] = {}
             for name in Measured._fields:
                 value = arrays[name]

@@ -1,7 +1,7 @@
-"""The models and their clients: what is drawn of the clients, and how they train.
+"""Models and their clients: sampling and training.
 
-Clients with one example each train by DP-SGD, a round being a step with the cohort as its mini-batch; others
-train by DP-FedAvg.
+Clients with one example each train by DP-SGD: a round is a step with the cohort as its mini-batch. Other
+clients train by DP-FedAvg.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from models.data.clients import dirichlet, one_each, select
 
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
 Indices = NDArray[np.int64]
-# (theta (p,), clients, members (n,)) -> the clipped updates (n, p) that these members send
+# (theta (p,), clients, members (n,)) -> the members' clipped updates (n, p)
 UpdatesOf = Callable[[Array, Clients, Indices], Array]
 
 
@@ -40,10 +40,10 @@ class Split(NamedTuple):
     """The clients of a training run, the mock clients, and the test set.
 
     Attributes:
-      train: The clients to train on.
-      mock: The mock clients, on whose updates canaries are designed.
-      test: Features and labels of the test examples.
-      checksum: The checksum of the data that all of these come from.
+      train: The training clients.
+      mock: The mock clients, for the design of canaries.
+      test: The features and labels of the test examples.
+      checksum: The checksum of the data.
     """
 
     train: Clients
@@ -53,46 +53,49 @@ class Split(NamedTuple):
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
-    """Returns a setting's clients and test set; clients keep at most `setting.examples` examples (0: all).
+    """Returns a setting's clients and test set. Clients have up to `setting.examples` examples (0: all).
 
     Raises:
-      InputError: They can't be loaded, or do not fit the setting.
+      InputError: The data cannot be loaded, or do not fit the setting.
     """
     deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
     split = deal(setting, data)
     most = setting.examples or np.iinfo(np.int32).max
     cut = []
     for clients in (split.train, split.mock):
-        cut.append(clients._replace(counts=np.minimum(clients.counts, most).astype(np.int32)))
-    return split._replace(train=cut[0], mock=cut[1])
+        counts = np.minimum(clients.counts, most)
+        cut.append(clients._replace(counts=counts.astype(np.int32)))
+    train, mock = cut
+    return split._replace(train=train, mock=mock)
 
 
 def _deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Deals training images to the clients to train on, and test images to mock clients.
+    """Splits training images over training clients, and test images over mock clients.
 
-    They get one image each, or shares of each class that are drawn from a symmetric Dirichlet(alpha)
-    distribution. Mock clients have as many images on average.
+    Clients get one image each, or shares of each class from a symmetric Dirichlet(alpha) distribution. Mock
+    clients have the same number of images on average.
     """
     train, test = data.clients(setting)
     assert test is not None  # all data sets of images have a test set
     test_set = Dataset(*test, train.source, train.checksum)
     mock = one_each(test_set)
     if setting.clients:
-        mock_clients = int(setting.clients * (len(test_set.labels) / len(train.labels)))
-        # Another seed: otherwise mock client i would prefer the same classes as client i.
-        mock = dirichlet(test_set, max(mock_clients, 1), setting.alpha, setting.seed + 1)
+        ratio = len(test_set.labels) / len(train.labels)
+        mock_clients = max(int(setting.clients * ratio), 1)
+        # A different seed, so mock client i does not prefer the classes of client i.
+        mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test, train.checksum)
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
     """Splits the roles of Shakespeare's plays into mock clients and `setting.clients` others (0: all).
 
-    A tenth of the roles, drawn by the seed, are mock clients. Their examples are the test set too.
+    The seed chooses a tenth of the roles as mock clients. Their examples are also the test set.
 
     Raises:
-      InputError: More clients are to be trained on than there are other roles.
+      InputError: `clients` exceeds the number of other roles.
     """
-    # 0 loads all roles: the mock clients come from them too, whatever the number of clients to train on.
+    # 0 loads all roles, so mock clients do not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(roles.number)
     mock_clients = max(round(_MOCK_SHARE * roles.number), 1)
@@ -105,7 +108,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
-    """Returns what canaries of a setting's model can be."""
+    """Returns the kind of canary for a setting's model."""
     if setting.model not in settings.IMAGE_MODELS:
         length = shakespeare.LENGTH + 1
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
@@ -123,13 +126,13 @@ class Population(NamedTuple):
 
     Attributes:
       split: The clients, and the test set.
-      samples: What the model's canaries can be.
-      rate: The learning rate of local SGD; 1 where a client sends its gradient.
-      updates: (theta, clients, members (n,)) -> the clipped updates (n, p) that these members send.
+      samples: The kind of canary.
+      rate: The learning rate of local SGD; 1 if clients send gradients.
+      updates: (theta, clients, members (n,)) -> the members' clipped updates (n, p).
       start: The state before the first round.
-      train: (state, first, rounds) -> the state after `rounds` rounds from number `first` on, without
+      train: (state, first, rounds) -> the state after `rounds` rounds that begin with number `first`, without
         canaries. A round's cohort depends only on the seed and the round's number.
-      accuracy: theta (p,) -> the model's accuracy on test examples.
+      accuracy: (theta (p,)) -> the model's accuracy on the test set.
     """
 
     split: Split
@@ -156,7 +159,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
         rate = setting.client_learning_rate
         own = fedavg.Federated(jnp.float32(rate), jnp.float32(setting.cohort))
         arrays = split.train.arrays
-        # What is compiled in has the shapes of the client with the most examples.
+        # Compiled shapes are those of the client with the most examples.
         most_examples = max(split.train.counts.max(), split.mock.counts.max())
         choices = build_federated.choose(setting, model, int(most_examples))
         mechanism = fedavg.mechanism(choices)
@@ -171,76 +174,86 @@ def make_population(setting: Attacked, split: Split) -> Population:
             jnp.float32(setting.noise_multiplier),
             own,
         )
-        key = root(setting.seed, "noise")  # of what rounds draw, but for their cohorts
+        key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
         cohorts = []
         for number in range(first, first + rounds):
             purpose = f"cohort {number}"
-            cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
+            cohort = draw_clients(setting, purpose, split.train.number, setting.cohort)
+            cohorts.append(cohort)
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
-        schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
+        without_canaries = jnp.zeros(rounds)
+        schedule = base.Schedule(batches, without_canaries)
         after: base.State = play(state, data, schedule)
         return after
 
+    theta = jax.jit(model.init)(root(setting.seed, "theta"))
     return Population(
         split,
         make_samples(setting, model),
         rate,
         updates,
-        start=mechanism.start(jax.jit(model.init)(root(setting.seed, "theta"))),
+        start=mechanism.start(theta),
         train=train,
         accuracy=lambda theta: float(measure(theta[None])[0]),
     )
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
-    """Draws indices (size,) of clients from 0, 1, ..., clients - 1 without replacement, not in random order.
+    """Draws indices (size,) of clients below `clients` without replacement; their order is not random.
 
-    The setting's seed and the purpose, a text, decide the draws.
+    The draws depend on the setting's seed and the purpose.
     """
-    return make_generator(setting, purpose).choice(clients, size, replace=False, shuffle=False)
+    rng = make_generator(setting, purpose)
+    return rng.choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
-    """Returns a random generator for a purpose, a text: each purpose has its own draws for a seed."""
+    """Returns a random generator for the setting's seed and a purpose."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
 def _clip_gradients(setting: Attacked, model: Model) -> UpdatesOf:
-    """Returns a function that computes the updates of clients with one example each: clipped gradients."""
+    """Returns the update function of clients with one example each: clipped gradients."""
 
     @jax.jit
     def compute(theta: Array, features: Array, labels: Array) -> Array:
-        raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
-        factors = scale_to_norm(jnp.sum(raw**2, axis=1), jnp.float32(setting.clipping_norm))
+        compute_gradients = jax.vmap(jax.grad(model.loss), (None, 0))
+        raw: Array = compute_gradients(theta, (features, labels))
+        squared_norms = jnp.sum(raw**2, axis=1)
+        factors = scale_to_norm(squared_norms, jnp.float32(setting.clipping_norm))
         return raw * factors[:, None]
 
     def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        sent: Array = compute(theta, clients.features[members], clients.labels[members])
+        features = clients.features[members]
+        labels = clients.labels[members]
+        sent: Array = compute(theta, features, labels)
         return sent
 
     return updates
 
 
 def _train_locally(setting: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated) -> UpdatesOf:
-    """Returns a function that computes clients' clipped updates by local SGD."""
+    """Returns the update function of clients that train by local SGD."""
     norm = jnp.float32(setting.clipping_norm)
-    # Not the key of training: clients shuffle their examples in other orders here, the same at each call.
+    # Unlike in training, clients shuffle their examples in the same order at each call.
     key = root(setting.seed, "guess")
 
     @jax.jit
     def compute(theta: Array, members: Array, data: base.Data) -> Array:
         def compute_update(member: Array) -> Array:
-            """Returns a client's clipped update (p,), as the sum over a cohort of only this client."""
-            return fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key).updates
+            """Returns a client's clipped update (p,): the sum over a cohort of one."""
+            cohort = member[None]
+            return fedavg.cohort_sums(choices, own, theta, norm, data, cohort, key).updates
 
         sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
         return sent
 
     def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        sent: Array = compute(theta, jnp.asarray(members, jnp.int32), clients.arrays)
+        indices = jnp.asarray(members, jnp.int32)
+        sent: Array = compute(theta, indices, clients.arrays)
         return sent
 
     return updates

@@ -1,31 +1,36 @@
 """Mock rounds of a frozen model.
 
-A round's score is the noisy sum's dot product with the canary's unit gradient, over the clipping norm. With
-every client's dot product computed, a mock round is a sum of these numbers and a normal draw.
+A round's score is the dot product of the noisy sum with the canary's unit gradient, over the clipping norm.
+Given every client's dot product, a mock round is a sum of these numbers plus a normal draw.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-_ROUNDS = 8192  # mock rounds whose cohorts are in memory at once
+_ROUNDS = 8192  # mock rounds in memory at once
 
 
 def mock_scores(
-    rng: np.random.Generator, dots: Floats, cohort: int, own: float, sigma: float, rounds: int
+    rng: np.random.Generator,
+    dots: Floats,
+    cohort: int,
+    own: float,
+    sigma: float,
+    rounds: int,
 ) -> tuple[Floats, Floats]:
-    """Plays mock rounds with the canary added to the cohort, and as many without it.
+    """Simulates mock rounds with the canary added to the cohort, and the same number without it.
 
     Args:
       rng: The generator of cohorts and noise.
-      dots: (clients,) the dot product of every client.
+      dots: (clients,) the clients' dot products.
       cohort: The size of the cohort without the canary.
-      own: The canary's own dot product.
+      own: The canary's dot product.
       sigma: The noise multiplier.
-      rounds: The number of rounds with the canary, and the number without.
+      rounds: The number of rounds per world.
 
     Returns:
-      The scores (rounds,) with the canary, and those without, over the clipping norm.
+      The scores (rounds,) with the canary, and the scores (rounds,) without it.
     """
     sums = _play(rng, dots, cohort, 2 * rounds)
     scores = sums + sigma * rng.standard_normal(2 * rounds)
@@ -33,12 +38,17 @@ def mock_scores(
 
 
 def published_scores(
-    rng: np.random.Generator, dots: Floats, cohort: int, own: float, sigma: float, rounds: int
+    rng: np.random.Generator,
+    dots: Floats,
+    cohort: int,
+    own: float,
+    sigma: float,
+    rounds: int,
 ) -> tuple[Floats, Floats]:
-    """Plays mock rounds as the public code does: the canary replaces a client of the cohort (Errata C1).
+    """Simulates mock rounds as the public code: the canary replaces a client of the cohort (Errata C1).
 
-    The arguments are those of `mock_scores`, but `cohort` includes the canary, and `rounds` counts both
-    worlds together; half have the canary, the larger half if odd.
+    Takes the arguments of `mock_scores`, except that `cohort` includes the canary and `rounds` counts both
+    worlds. Half of the rounds, rounded up, have the canary.
     """
     rounds_out = rounds // 2
     rounds_in = rounds - rounds_out
@@ -52,8 +62,7 @@ def published_scores(
 def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> NDArray[np.int64]:
     """Draws a cohort of clients for each round without replacement, as indices (rounds, size).
 
-    All indices are drawn at once. Then, column by column, a client that its round already has is drawn again
-    until it is another.
+    All indices are drawn at once. Repeated clients in a round are then drawn again, column by column.
     """
     drawn = rng.integers(clients, size=(rounds, size))
     for column in range(1, size):
@@ -69,15 +78,20 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
 
 
 def _play(rng: np.random.Generator, dots: Floats, cohort: int, rounds: int) -> Floats:
-    """Returns the sum of a random cohort's dot products for each mock round, (rounds,).
+    """Returns the sum (rounds,) of a random cohort's dot products for each mock round.
 
-    For a cohort of more than half of the clients, the clients that it leaves out are drawn.
+    For cohorts of more than half of the clients, the absent clients are drawn instead.
     """
     clients = len(dots)
-    leaves_out = 2 * cohort > clients
-    size = clients - cohort if leaves_out else cohort
+    draws_absent = 2 * cohort > clients
+    size = cohort
+    if draws_absent:
+        size = clients - cohort
     sums = np.zeros(rounds)
     for start in range(0, rounds, _ROUNDS):
         part = sums[start : start + _ROUNDS]
-        part += dots[cohorts(rng, clients, size, len(part))].sum(axis=1)
-    return np.asarray(dots.sum() - sums if leaves_out else sums)
+        drawn = cohorts(rng, clients, size, len(part))
+        part += dots[drawn].sum(axis=1)
+    if draws_absent:
+        sums = dots.sum() - sums
+    return sums

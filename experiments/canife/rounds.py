@@ -1,16 +1,16 @@
-"""CANIFE's estimates from a round's scores, and what they become over a training run.
+"""CANIFE's estimates from a round's scores, and their composition over a training run.
 
-No estimate is a confidence bound: the threshold is chosen on the scores that it then counts, and n scores
-per world show at most log((1 - delta) n - 1) whatever leaks (Errata C6, C7). An epsilon becomes a noise
-multiplier by the published inversion through Renyi DP, or exactly, by the Gaussian curve (Errata C5).
+The estimates are not confidence bounds: the threshold is chosen on the same scores, and n scores per world
+give at most log((1 - delta) n - 1) for any leak (Errata C6, C7). An epsilon is converted to a noise
+multiplier by the published inversion of Renyi DP, or exactly by the Gaussian curve (Errata C5).
 
 Source: Maddock, Sablayrolles and Stock, "CANIFE: Crafting canaries for empirical privacy measurement in
 federated learning" (ICLR 2023), Algorithms 1 and 2, and its public code.
 
-Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature: dp-accounting leaves
-out orders below about 1.7 here, and with them the least epsilon (Errata C11). Source: Mironov, Talwar and
-Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4 and Equation 1; the
-conversion is of Balle et al. (2020), Theorem 21.
+Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature. dp-accounting skips
+orders below about 1.7 here, and therefore the smallest epsilon (Errata C11). Source: Mironov, Talwar and
+Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4 and Equation 1. The
+conversion to epsilon is from Balle et al. (2020), Theorem 21.
 """
 
 import functools
@@ -27,23 +27,24 @@ from audit.laws import conversions, intervals
 Array = NDArray[np.float64]
 
 OLD_DELTA = 1e-5  # the delta of the public code until February 2023
-# The orders of Renyi DP that Opacus takes.
+# Opacus' orders of Renyi DP.
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
-MIN_EPSILON = 0.15  # below it the public code's search for a noise multiplier gives up
-MIN_LOWER = 0.2  # the public code composes it in place of a smaller lower end of an interval
-_MIN_SIGMA = 1e-3  # the range in which `renyi_noise` searches
+MIN_EPSILON = 0.15  # the public code cannot find a noise multiplier for smaller estimates
+MIN_LOWER = 0.2  # the public code raises lower ends of intervals to this value
+_MIN_SIGMA = 1e-3  # the search range of `renyi_noise`
 _MAX_SIGMA = 1e4
-_REACH = 13.0  # standard deviations that a quadrature's grid reaches below 0 and above the order
+_REACH = 13.0  # standard deviations of a quadrature's grid below 0 and above the order
 _NUM_SIMULATIONS = 150  # of a perfect canary's estimate
 
 
 class RoundEstimate(NamedTuple):
-    """A round's estimate of epsilon, which is no confidence bound.
+    """A round's estimate of epsilon. It is not a confidence bound.
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the worlds.
-      lower: The same formula at the upper ends of both error rates' two-sided Clopper-Pearson intervals.
-      upper: The same formula at the lower ends. The choice of the threshold is not corrected for.
+      lower: The formula at the upper ends of both error rates' Clopper-Pearson intervals, without a
+        correction for the choice of the threshold.
+      upper: The formula at the lower ends.
     """
 
     epsilon: float
@@ -52,7 +53,7 @@ class RoundEstimate(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """Rounds that are composed as Poisson-sampled Gaussian releases of the same noise."""
+    """Rounds to compose as Poisson-sampled Gaussian releases with the same noise."""
 
     noise_multiplier: float
     sampling_rate: float
@@ -60,12 +61,12 @@ class Charge(NamedTuple):
 
 
 class Ideal(NamedTuple):
-    """The published estimates of a perfect canary over repeated simulations, at delta = 1/n for n scores.
+    """The published estimates for a perfect canary over simulations, at delta = 1/n for n scores.
 
     Attributes:
       mean: The mean of the finite estimates.
       deviation: Their standard deviation.
-      composed: Epsilon of the training run if the median of all estimates is charged to every round.
+      composed: The training run's epsilon if every round has the median of all estimates.
     """
 
     mean: float
@@ -80,7 +81,7 @@ def best_epsilon(
     confidence: float = 0.95,
     by_accuracy: bool = False,
 ) -> RoundEstimate:
-    """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
+    """Returns the published estimate: the largest epsilon over thresholds with both kinds of errors.
 
     It is infinite if a threshold separates the two worlds' scores, and 0 if no threshold has both errors
     (Errata C7).
@@ -90,21 +91,22 @@ def best_epsilon(
       scores_out: (m,) scores without it.
       delta: The delta of epsilon, 1 / (n + m) in the paper.
       confidence: The confidence of the intervals of both error rates.
-      by_accuracy: Whether to take the threshold of the best accuracy, as the public code until February 2023,
-        which took OLD_DELTA.
+      by_accuracy: Whether to choose the threshold with the best accuracy, as the public code until February
+        2023 (with OLD_DELTA).
     """
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
     n_in = np.size(scores_in)
     n_out = np.size(scores_out)
-    epsilons = conversions.epsilon_from_rates(
-        false_positives / n_out, false_negatives / n_in, delta
-    )
-    epsilons = np.where((false_positives > 0) & (false_negatives > 0), epsilons, -np.inf)
-    epsilons = np.where(false_positives + false_negatives == 0, np.inf, epsilons)
+    fprs = false_positives / n_out
+    fnrs = false_negatives / n_in
+    has_both = (false_positives > 0) & (false_negatives > 0)
+    has_none = false_positives + false_negatives == 0
+    epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
+    epsilons = np.where(has_both, epsilons, -np.inf)
+    epsilons = np.where(has_none, np.inf, epsilons)
     ranks = epsilons
     if by_accuracy:
-        errors = false_positives / n_out + false_negatives / n_in
-        ranks = np.where(epsilons > -np.inf, -errors, -np.inf)
+        ranks = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)
     best = int(np.argmax(ranks))
 
     fpr = intervals.clopper_pearson(int(false_positives[best]), n_out, confidence)
@@ -112,33 +114,35 @@ def best_epsilon(
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    return RoundEstimate(*(max(float(value), 0.0) for value in (epsilons[best], lower, upper)))
+    values = np.maximum([epsilons[best], lower, upper], 0.0)
+    return RoundEstimate(*values.tolist())
 
 
 def _count_errors(
     scores_in: ArrayLike, scores_out: ArrayLike
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the false positives and the false negatives of guessing "in" from each distinct score up."""
-    thresholds = np.unique(np.concatenate([scores_in, scores_out]))[::-1]  # falling
-    false_positives = np.size(scores_out) - np.searchsorted(np.sort(scores_out), thresholds)
+    """Returns the numbers of false positives and false negatives at each distinct score as a threshold."""
+    thresholds = np.unique(np.concatenate([scores_in, scores_out]))[::-1]  # decreasing
+    true_negatives = np.searchsorted(np.sort(scores_out), thresholds)
+    false_positives = np.size(scores_out) - true_negatives
     false_negatives = np.searchsorted(np.sort(scores_in), thresholds)
     return false_positives, false_negatives
 
 
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Returns the largest share of right guesses over all thresholds, both worlds weighted equally."""
+    """Returns the largest accuracy over all thresholds, with equal weights for both worlds."""
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
     errors = false_positives / np.size(scores_out) + false_negatives / np.size(scores_in)
     return float(1 - min(errors.min(), 1.0) / 2)
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns epsilon at delta of a single Gaussian release, by Renyi DP; infinite without noise."""
+    """Returns epsilon at delta of one Gaussian release, by Renyi DP; infinite without noise."""
     return _convert_divergences(divergences(noise_multiplier, sampling_rate=1.0), delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier, from 0.001 to 10,000, at which `renyi_epsilon` is this epsilon."""
+    """Returns the noise multiplier, from 0.001 to 10,000, that has this `renyi_epsilon`."""
 
     def compute_excess(sigma: float) -> float:
         return renyi_epsilon(float(sigma), delta) - epsilon
@@ -147,14 +151,14 @@ def renyi_noise(epsilon: float, delta: float) -> float:
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier at which a Gaussian release has exactly this epsilon at delta."""
+    """Returns the noise multiplier of a Gaussian release with exactly this epsilon at delta."""
     return 1 / conversions.mu_from_epsilon(epsilon, delta)
 
 
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that the public code charges a round for its estimated epsilon.
+    """Returns the noise multiplier that the public code charges for an estimated epsilon.
 
-    An estimate below 0.15 counts as 0.15. An infinite one is charged the round's true noise multiplier.
+    Estimates below 0.15 count as 0.15. Infinite estimates are charged the true noise multiplier.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -182,22 +186,24 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
 
 
 def forward(measured: Sequence[int], total: int) -> list[int]:
-    """Returns how many rounds each measured round represents: those up to the next, as in the paper.
+    """Returns how many rounds each measured round represents: those until the next, as in the paper.
 
     Args:
-      measured: The numbers of the measured rounds, rising; rounds count from 1.
+      measured: The increasing numbers of the measured rounds, from 1.
       total: The number of all rounds.
     """
-    return [int(count) for count in np.diff([*measured, total + 1])]
+    counts: list[int] = np.diff([*measured, total + 1]).tolist()
+    return counts
 
 
 def backward(measured: Sequence[int]) -> list[int]:
     """Returns how many rounds each measured round represents: since the last, as in the code (Errata C8)."""
-    return [int(count) for count in np.diff([0, *measured])]
+    counts: list[int] = np.diff([0, *measured]).tolist()
+    return counts
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
-    """Returns epsilon at delta after each charge, of all rounds charged so far, by Renyi DP."""
+    """Returns epsilon at delta of all rounds up to each charge, by Renyi DP."""
     total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
     for charge in charges:
@@ -212,15 +218,16 @@ def composed(charges: Sequence[Charge], delta: float) -> float:
 
 
 def ideal(rng: np.random.Generator, charge: Charge, delta: float, scores: int = 100) -> Ideal:
-    """Simulates what the published procedure shows of a perfect canary (Errata C9).
+    """Simulates the published procedure for a perfect canary (Errata C9).
 
-    Its score is N(1, sigma^2) with the canary and N(0, sigma^2) without it: all that the noise allows leaks.
+    Its score is N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak that the noise
+    allows.
 
     Args:
       rng: The generator of the scores.
-      charge: The training run's rounds, with their true noise multiplier sigma.
+      charge: The training run's rounds, with the true noise multiplier sigma.
       delta: The delta of the training run's epsilon.
-      scores: The number n of scores of an estimate, half in each world; an odd n is rounded down.
+      scores: The number n of scores per estimate, half in each world; an odd n is rounded down.
     """
     sigma = charge.noise_multiplier
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
@@ -238,8 +245,10 @@ def ideal(rng: np.random.Generator, charge: Charge, delta: float, scores: int = 
 def _convert_divergences(total: Array, delta: float) -> float:
     """Returns epsilon at delta for Renyi divergences at ORDERS (Balle et al., 2020, Theorem 21)."""
     orders = np.array(ORDERS)
-    conversion = np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
-    return max(float(np.min(total + conversion)), 0.0)
+    log_terms = np.log(delta) + np.log(orders)
+    conversion = np.log1p(-1 / orders) - log_terms / (orders - 1)
+    epsilons = total + conversion
+    return max(float(epsilons.min()), 0.0)
 
 
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
@@ -247,17 +256,19 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
 
     L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2), and q the sampling rate.
     """
-    # The density times L^k is that of N(k, sigma^2), up to a factor, and k reaches from 0 to the order.
+    # The density times L^k is proportional to that of N(k, sigma^2), for k from 0 to the order.
     low = -_REACH * sigma
     high = order + _REACH * sigma
-    # The density varies over sigma, and L grows by a factor e over sigma^2. The steps are fractions of both,
-    # but no finer than sigma / 200, so the grid fits in memory.
+    # The density varies on the scale of sigma, and L on the scale of sigma^2. The step is a fraction of both,
+    # but at least sigma / 200 to save memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
-    points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
+    num_steps = int(np.ceil((high - low) / step))
+    points = np.linspace(low, high, num_steps + 1)
 
-    log_density = -(points**2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi))
+    log_normalizer = np.log(sigma * np.sqrt(2 * np.pi))
+    log_density = -(points**2) / (2 * sigma**2) - log_normalizer
     log_likelihood_ratio = (2 * points - 1) / (2 * sigma**2)
-    # The ratio of the mixed density to that of N(0, sigma^2): 1 - q + q L.
+    # The ratio of the mixture's density to that of N(0, sigma^2): 1 - q + q L.
     log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + log_likelihood_ratio)
     log_sum = special.logsumexp(log_density + order * log_ratio)
-    return float(log_sum + np.log(points[1] - points[0]))  # times the distance of two points
+    return float(log_sum + np.log(points[1] - points[0]))  # times the step

@@ -1,12 +1,12 @@
-"""What a canary can be: an image with a label, or a text that is its own labels.
+"""Canary samples: an image with a label, or a text that is also its labels.
 
 `ImageSamples` and `TextSamples` have the same functions on samples:
 
-    draw            (rng) -> a random sample to begin a design with
-    from_example    (features, label) -> a sample made of an example, to begin a design with
+    draw            (rng) -> a random first sample for a design
+    from_example    (features, label) -> a first sample from an example
     loss            (theta, sample, key) -> the model's loss of the sample
-    settle          (sample, key) -> the final sample, as the canary's client has it
-    show            (settled sample) -> what is stored of it, pixels or a text
+    settle          (sample, key) -> the final sample of the canary's client
+    show            (settled sample) -> its pixels or its text
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ from audit.tasks.model import Model, identity
 from experiments.canife.measured import Canary
 
 _NUM_CLASSES = 10
-_LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label, which gets 86% of ten classes
-_TOKEN_WEIGHT = 12.0  # a text's log weight at the token that it begins with, as in the public code
+_LABEL_WEIGHT = 4.0  # the log weight of a mixture's first label: 86% of ten classes
+_TOKEN_WEIGHT = 12.0  # the log weight of a text's first tokens, as in the public code
 
 
 class Sample(NamedTuple):
-    """The sample that a canary's client has, as continuous numbers that a design can change.
+    """A canary's sample as continuous numbers for a design.
 
     Attributes:
-      content: An image's normalised pixels (height, width, ...), or the log weights (T, alphabet) of each of
-        a text's T characters.
-      label: The label's log weights (classes,); a text has none.
+      content: An image's normalized pixels (height, width, ...), or the log weights (T, alphabet) of a text's
+        T characters.
+      label: The label's log weights (classes,); empty for a text.
     """
 
     content: Array
@@ -41,14 +41,14 @@ class Sample(NamedTuple):
 
 
 class ImageSamples(NamedTuple):
-    """Samples of normalised pixels, (pixel - mean) / deviation of pixels on [0, 1].
+    """Samples of normalized pixels, (pixel - mean) / deviation with pixels on [0, 1].
 
     Attributes:
       model: The model.
-      soft_label: Whether the label is a mixture of classes that is designed too, rather than one fixed class.
-      shape: The shape of an image's array of pixels.
-      mean: The mean of pixels on [0, 1], for each channel or for all.
-      deviation: The standard deviation of pixels on [0, 1], for each channel or for all.
+      soft_label: Whether the design also changes the label, as a mixture of classes.
+      shape: The shape of an image.
+      mean: The mean of pixels, for each channel or for all.
+      deviation: The standard deviation of pixels, for each channel or for all.
     """
 
     model: Model
@@ -58,9 +58,10 @@ class ImageSamples(NamedTuple):
     deviation: Array
 
     def _from_pixels(self, pixels: NDArray[np.float32], label: int) -> Sample:
-        """Returns the sample of pixels on [0, 1] and a label, a class."""
+        """Returns the sample with pixels on [0, 1] and a class as the label."""
         weights = _LABEL_WEIGHT * jax.nn.one_hot(label, _NUM_CLASSES)
-        return Sample((jnp.asarray(pixels) - self.mean) / self.deviation, weights)
+        normalized = (jnp.asarray(pixels) - self.mean) / self.deviation
+        return Sample(normalized, weights)
 
     def draw(self, rng: np.random.Generator) -> Sample:
         """Draws a sample of uniform pixels and a uniform label."""
@@ -68,42 +69,45 @@ class ImageSamples(NamedTuple):
         return self._from_pixels(rng.random(self.shape, np.float32), label)
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
-        """Returns the sample of an example, whose features are bytes."""
-        return self._from_pixels(features.astype(np.float32) / np.float32(255), int(label))
+        """Returns the sample of an example with bytes as features."""
+        pixels = features.astype(np.float32) / np.float32(255)
+        return self._from_pixels(pixels, int(label))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a sample; nothing of an image is drawn with the key."""
-        features = sample.content.reshape(-1)  # what the model's `inputs` makes of an image's bytes
-        if self.model.inputs is identity:  # the model takes only bytes
-            # Not rounded, since a rounded pixel would have no gradient.
+        """Returns the model's loss of a sample; ignores the key."""
+        features = sample.content.reshape(-1)  # as the model's `inputs` converts bytes
+        if self.model.inputs is identity:  # the model takes bytes
+            # Rounded pixels would not have a gradient.
             features = (sample.content * self.deviation + self.mean) * 255
         if not self.soft_label:
-            # The design does not change a fixed label, so the label has no gradient.
+            # The design does not change a fixed label.
             label = jnp.argmax(jax.lax.stop_gradient(sample.label))
             return self.model.loss(theta, (features, label))
-        logits: Any = self.model.module.apply({"params": self.model.unravel(theta)}, features)
-        losses = jax.vmap(self.model.criterion, (None, 0))(logits, jnp.arange(_NUM_CLASSES))
+        params = self.model.unravel(theta)
+        logits: Any = self.model.module.apply({"params": params}, features)
+        labels = jnp.arange(_NUM_CLASSES)
+        losses = jax.vmap(self.model.criterion, (None, 0))(logits, labels)
         return jax.nn.softmax(sample.label) @ losses
 
     def settle(self, sample: Sample, key: Array) -> Sample:
-        """Returns the sample as it is: nothing of an image is drawn."""
+        """Returns the sample unchanged."""
         return sample
 
     def show(self, sample: Sample) -> Canary:
-        """Returns the normalised pixels."""
+        """Returns the normalized pixels."""
         return np.asarray(sample.content)
 
 
 class TextSamples(NamedTuple):
-    """Samples of texts that change continuously.
+    """Samples of continuous texts.
 
-    Each character is a mixture over the alphabet, drawn by Gumbel-softmax, and the model reads the mixture of
-    its characters' embeddings (Guo et al., 2021).
+    Each character is a mixture over the alphabet from Gumbel-softmax. The model reads the mixture of the
+    characters' embeddings (Guo et al., 2021).
 
     Attributes:
-      model: The model, whose module begins with a single nn.Embed.
+      model: The model. Its module begins with a single nn.Embed.
       length: The number of characters.
-      alphabet: The characters, whose tokens are 1, 2, ... in this order.
+      alphabet: The characters. Their tokens are 1, 2, ... in this order.
       vocabulary: The number of the model's tokens.
     """
 
@@ -119,48 +123,57 @@ class TextSamples(NamedTuple):
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample with large log weights at the tokens of the example's text."""
-        text = np.append(features, label[-1])  # the text's last character is only a label
+        text = np.append(features, label[-1])  # the last character is only a label
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - 1, len(self.alphabet))
         return Sample(content, jnp.zeros(0))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the mean cross entropy of predicting each drawn mixture but the first from those before it.
+        """Returns the mean cross entropy of predicting each drawn mixture after the first.
 
-        If all mixtures are single characters, this is the model's own loss.
+        If all mixtures are single characters, this is the model's loss.
         """
-        # The weight of the vocabulary's other tokens stays 0.
+        # Other tokens of the vocabulary have weight 0.
         tokens = jnp.arange(len(self.alphabet)) + 1
+        drawn = _draw_mixtures(key, sample.content)
         mixtures = jnp.zeros((self.length, self.vocabulary))
-        mixtures = mixtures.at[:, tokens].set(_draw_mixtures(key, sample.content))
+        mixtures = mixtures.at[:, tokens].set(drawn)
         logits = self._compute_logits(theta, mixtures[:-1])
-        return -jnp.mean(jnp.sum(mixtures[1:] * jax.nn.log_softmax(logits), axis=-1))
+        log_likelihoods = mixtures[1:] * jax.nn.log_softmax(logits)
+        return -jnp.mean(jnp.sum(log_likelihoods, axis=-1))
 
     def _compute_logits(self, theta: Array, mixtures: Array) -> Any:
-        """Returns the module's logits for mixtures (T, V) of tokens, in place of tokens (T,)."""
+        """Returns the module's logits for mixtures (T, V) of tokens instead of tokens (T,)."""
 
         def embed_mixtures(
-            call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
+            call: Callable[..., Any],
+            args: Any,
+            kwargs: Any,
+            context: nn.module.InterceptorContext,
         ) -> Any:
-            """Returns the mixtures of the tokens' embeddings; leaves other layers to Flax."""
-            if isinstance(context.module, nn.Embed) and context.method_name == "__call__":
+            """Returns mixtures of the tokens' embeddings; calls other layers unchanged."""
+            is_embedding = isinstance(context.module, nn.Embed)
+            if is_embedding and context.method_name == "__call__":
                 return mixtures @ context.module.embedding
             return call(*args, **kwargs)
 
+        tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
+        params = self.model.unravel(theta)
         with nn.intercept_methods(embed_mixtures):
-            tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
-            return self.model.module.apply({"params": self.model.unravel(theta)}, tokens)
+            return self.model.module.apply({"params": params}, tokens)
 
     def settle(self, sample: Sample, key: Array) -> Sample:
         """Draws the text's characters by their weights.
 
-        Each drawn character has log weight 0 and all others have -inf: the text is the same with any key.
+        The log weight of a drawn character is 0 and all others are -inf, so later draws do not change it.
         """
-        characters = jnp.argmax(_draw_mixtures(key, sample.content), axis=-1)
+        mixtures = _draw_mixtures(key, sample.content)
+        characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)
-        return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))
+        content = jnp.where(is_drawn, 0.0, -jnp.inf)
+        return sample._replace(content=content)
 
     def show(self, sample: Sample) -> Canary:
-        """Returns the text of each position's likeliest character."""
+        """Returns the text of the most likely characters."""
         characters = np.asarray(sample.content).argmax(axis=-1)
         return "".join(self.alphabet[character] for character in characters)
 

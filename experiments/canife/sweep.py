@@ -1,10 +1,10 @@
 """CANIFE's ablations as data, at three scales: the paper's Figures 5a, 5b, 8a and 8c.
 
-    smoke    seconds: a few steps of a design, to see that all is in its place
-    laptop   clients of a single example of Fashion-MNIST, two layers, frozen at round 101
+    smoke    seconds: a few steps of a design, to test the code
+    laptop   clients with one example of Fashion-MNIST, two layers, frozen at round 101
     paper    designs of 2,500 steps, and five seeds
 
-Each combination of fields is a training run of its own; seeds are averaged.
+Each combination of fields is a training run; figures show averages over seeds.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ from experiments.cells.cell import Cell, DataSets
 from experiments.sweeps.sweep import Sweep
 
 ROUND = "round"
-_STEP_SECONDS = 0.006  # seconds of a step of a canary's design on two cores, compilation included
+_STEP_SECONDS = 0.006  # per step of a design on two cores, including compilation
 
 
 class FigureSize(NamedTuple):
     """The values of the figures' varied fields at a scale.
 
     Attributes:
-      setting: The setting in which the fields are varied, without noise.
-      noise_multiplier: The noise multiplier of Figure 8c.
-      pools: Sizes of the pool of mock clients. Figure 5a has all but the first, Figure 8a every other size
-        from the first on.
-      design_steps: Numbers of a design's steps, in Figure 5b.
-      cohorts: Numbers of clients in a round, in Figure 8c.
+      setting: The base setting, without noise.
+      noise_multiplier: The noise multiplier in Figure 8c.
+      pools: The sizes of the pool of mock clients. Figure 5a skips the first; Figure 8a uses every other
+        size.
+      design_steps: The numbers of steps per design in Figure 5b.
+      cohorts: The numbers of clients per round in Figure 8c.
       seeds: The number of seeds; Figure 8a has two more.
     """
 
@@ -92,12 +92,12 @@ SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationSweep(Sweep):
-    """A sweep of training runs under attack, which differ in one or two fields and in their seeds.
+    """A sweep of training runs under attack that differ in one or two fields and in their seeds.
 
     Attributes:
-      curve: The field that has a curve for each of its values.
-      x: The field on the x axis, where the last measured round of each training run is shown; or `round`,
-        where all measured rounds are.
+      curve: The field with a curve for each value.
+      x: The field on the x axis. The figure then shows the last measured round of each training run; if x is
+        `round`, it shows all measured rounds.
     """
 
     curve: str
@@ -112,12 +112,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """
     size = SIZES[scale]
     setting = size.setting
-    # With the penalties of Figure 8a a design can end at a gradient of norm 0, which has no direction. So the
-    # canary is the best sample of the design, rather than the last. Its designs differ much from seed to
-    # seed: some keep their first sample.
+    # With the penalties of Figure 8a a design can end at a gradient of norm 0. So the canary is the best
+    # sample of the design instead of the last. Designs vary with the seed: some keep their first sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
     # Only Figure 8c has noise: it shows the training's epsilon over rounds. By default the minibatch of a
-    # design is as large as the cohort. Here it is the same for all cohorts: it must not make curves differ.
+    # design has the size of the cohort. Here it is fixed, so the curves differ only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -142,8 +141,7 @@ def _make_sweep(
 ) -> AblationSweep:
     """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
 
-    There is a curve for each value of the first varied field. The second is on the x axis; without a second,
-    rounds are.
+    Each value of the first field has a curve. The second field, or otherwise the round, is on the x axis.
     """
     curve, x = (*varied, ROUND)[:2]
     cells = []
@@ -152,19 +150,19 @@ def _make_sweep(
         setting = dataclasses.replace(base, **changes, seed=seed)
         numbers = setting.measured()
         if x != ROUND:
-            numbers = numbers[-1:]  # a figure over another field shows only the last measured round
+            numbers = numbers[-1:]  # the figure shows only the last measured round
         combination = ", ".join(map(str, values))
         cells.append(_make_cell(setting, numbers, f"{setting.model}, {combination}, seed {seed}"))
     return AblationSweep(f"canife_figure_{number}", title, tuple(cells), curve=curve, x=x)
 
 
 def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
-    """Returns the cell that measures these rounds of a training run; it counts each as a run."""
+    """Returns the cell that measures these rounds of a training run. Each round counts as a run."""
 
     def is_done(held: Holdings, data: DataSets) -> bool:
         return len(measured.read(held, setting, numbers)) == len(numbers)
 
-    # These import what starts JAX when they are called: listing cells does not start it.
+    # JAX starts only when these are called, not when cells are listed.
     def open_cell(out: Path, data: DataSets) -> Store:
         from experiments.canife import training
 

@@ -1,8 +1,8 @@
-"""A training run that is frozen every so many rounds and measured.
+"""Trains a model and measures it at regular rounds.
 
-A canary is designed against the frozen model, mock rounds are played, and what their scores show is compared
-with what is exact. Each measured round is a file; killed at any moment, a training run goes on with the same
-bits.
+Each measurement designs a canary for the frozen model, simulates mock rounds, and compares the estimates from
+their scores with exact values. Each measured round is a file. A training run that is killed continues with
+the same bits.
 """
 
 import zlib
@@ -33,7 +33,7 @@ from experiments.canife.populations import Population, Split
 from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
-_BLOCK = 256  # clients whose updates are computed at once
+_BLOCK = 256  # clients per call of the update function
 _CONFIDENCE = 0.95
 _STATES = "rounds"  # the checkpoints' name
 
@@ -42,15 +42,15 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
     """Loads a setting's clients and opens its store under `out`.
 
     Args:
-      setting: The setting; its pool or population may be 0, which stands for a number that suits the data.
-      out: The folder of all stores.
+      setting: The setting. A pool or population of 0 is replaced; see `attacked.fit_to_clients`.
+      out: The root of all stores.
       data: The models' data.
 
     Returns:
-      The setting, fitted to the numbers of clients; the clients; and the store.
+      The setting with the numbers of clients, the clients, and the store.
 
     Raises:
-      InputError: The data can't be loaded, or do not fit the setting.
+      InputError: The data cannot be loaded, or do not fit the setting.
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
@@ -60,20 +60,19 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
 def measure_missing(
     setting: Attacked, split: Split, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
-    """Trains up to each requested round that is not stored yet, measures it and stores it.
+    """Trains up to each missing round, measures it and stores it.
 
-    A round is measured with the model that is about to play it. Training is cut into stretches of
-    `setting.every` rounds, which end before a round that may be measured: a single compiled program serves
-    all.
+    A round is measured with the model before that round. One compiled program trains `setting.every` rounds,
+    up to the next round that can be measured.
 
     Args:
       setting: The setting.
       split: The setting's clients.
       store: The setting's store.
-      numbers: The rounds to measure, some or all of `setting.measured()`.
+      numbers: The rounds to measure, a subset of `setting.measured()`.
 
     Yields:
-      Each newly measured round, once it is on disk.
+      Each newly measured round, after it is stored.
 
     Raises:
       InputError: The model diverged.
@@ -85,10 +84,11 @@ def measure_missing(
     population = populations.make_population(setting, split)
     designer = _make_designer(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
-    # The number of trained rounds, and the state after them; 0 and the first state without a checkpoint.
+    # The number of trained rounds and the state after them; without a checkpoint, 0 and the first state.
     trained, state = checkpoints.resume(_STATES, population.start)
-    if trained >= missing[0]:  # the checkpoint's model has played the first missing round already
-        trained, state = 0, population.start
+    if trained >= missing[0]:  # the checkpoint is after the first missing round
+        trained = 0
+        state = population.start
 
     for number in range(trained + 1, missing[-1] + 1, setting.every):
         if number > trained + 1:
@@ -107,7 +107,7 @@ def measure_missing(
 
 
 def _make_designer(setting: Attacked, population: Population) -> Designer:
-    """Returns the function that designs a setting's canaries."""
+    """Returns the designer of a setting's canaries."""
     norm = setting.clipping_norm
     penalties = {
         "as_run": partial(designed.as_run, setting.norm_constant, norm),
@@ -118,17 +118,21 @@ def _make_designer(setting: Attacked, population: Population) -> Designer:
         population.samples.loss,
         penalties[setting.penalty],
         optax.adam(setting.design_rate),
-        setting.design_batch or setting.cohort,  # 0: as many updates as the cohort has clients
+        setting.design_batch or setting.cohort,
     )
 
 
 def _measure(
-    setting: Attacked, population: Population, designer: Designer, theta: Array, number: int
+    setting: Attacked,
+    population: Population,
+    designer: Designer,
+    theta: Array,
+    number: int,
 ) -> Measured:
-    """Designs a canary against the frozen model (p,) of a round, and measures the round by mock rounds.
+    """Designs a canary for the frozen model (p,) of a round, and measures the round by mock rounds.
 
-    Of the clients to train on, `setting.population` take part, drawn by the seed; they are the same for all
-    rounds. Lower bounds come from further mock rounds.
+    Mock rounds draw cohorts from `setting.population` training clients, the same for all rounds. The lower
+    bound comes from additional mock rounds.
     """
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
@@ -136,14 +140,16 @@ def _measure(
     message = f"the canary's gradient has norm {length:g}: design it with another `seed`"
     require(0 < length < np.inf, message)
 
-    # All dot products are with the canary's direction, over C. The canary's own is 1 if it is clipped. As
-    # published, its client sends its gradient as it is, without a learning rate (Errata C2).
+    # Dot products are with the canary's direction, over C. For a clipped canary, its own is 1. As published,
+    # its client sends the gradient without a learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
     own = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)
-    updates = _in_blocks(population, theta, train, members)
-    dots = [np.asarray(block @ (gradient / length), np.float64) for block in updates]
+    direction = gradient / length
+    dots = []
+    for updates in _in_blocks(population, theta, train, members):
+        dots.append(np.asarray(updates @ direction, np.float64))
     known = np.concatenate(dots) / setting.clipping_norm
 
     sigma = setting.noise_multiplier
@@ -153,7 +159,7 @@ def _measure(
         scores = round_game.published_scores(rng, known, setting.cohort, own, sigma, setting.scores)
     else:
         scores = play(setting.scores // 2)  # an odd n is rounded down
-    # Bounds are about the accountant's neighbours: the canary is added, rather than replacing a client.
+    # Bounds use the accountant's neighbors: the canary is added instead of replacing a client.
     proven = estimate.assumption_free(*play(setting.mock_rounds), setting.delta, _CONFIDENCE)
 
     exact = np.inf  # a score without noise identifies its world
@@ -185,25 +191,30 @@ def _in_blocks(
 ) -> Iterator[Array]:
     """Yields the clipped updates (n, p) of clients, block by block."""
     for start in range(0, len(members), _BLOCK):
-        yield population.updates(theta, clients, members[start : start + _BLOCK])
+        block = members[start : start + _BLOCK]
+        yield population.updates(theta, clients, block)
 
 
 def _design_canary(
-    setting: Attacked, population: Population, designer: Designer, theta: Array, number: int
+    setting: Attacked,
+    population: Population,
+    designer: Designer,
+    theta: Array,
+    number: int,
 ) -> tuple[Sample, float]:
-    """Designs a round's canary against a frozen model, on the updates of a pool of mock clients.
+    """Designs a round's canary for a frozen model with the updates of a pool of mock clients.
 
-    A sample is settled when the characters of a text are drawn, which are distributions during the design.
+    During the design, the characters of a text are distributions. Settling a sample draws its characters.
 
     Returns:
-      The canary's settled sample; and its health, the share of the settled first sample's penalty that the
+      The canary's settled sample, and its health: the share of the settled first sample's penalty that the
         design removed.
     """
     samples = population.samples
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
 
-    # The first sample is random, or the first example of a random client of the pool.
+    # The first sample is random, or the first example of a random client from the pool.
     rng = populations.make_generator(setting, f"sample {number}")
     chosen = int(rng.integers(len(pool)))
     if setting.start == "random":
@@ -211,18 +222,26 @@ def _design_canary(
     else:
         features, labels = mock.of(int(pool[chosen]))
         first = samples.from_example(features[0], labels[0])
-        pool = np.delete(pool, chosen)  # the canary is designed on all other clients of the pool
+        pool = np.delete(pool, chosen)  # the design uses the other clients of the pool
 
     updates = jnp.concatenate(list(_in_blocks(population, theta, mock, pool)))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = designer.run(theta, first, updates, setting.design_steps, key)
 
-    # A text's characters are drawn now, by a key that differs from all keys of the design. `fold_in` takes a
-    # number: the checksum of a word.
-    first_key, last_key = jax.random.split(jax.random.fold_in(key, zlib.crc32(b"settle")))
-    canary = samples.settle(result.best if setting.keep_best else result.last, last_key)
+    # A key that differs from all keys of the design draws a text's characters. `fold_in` takes a number, here
+    # the checksum of a word.
+    settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
+    first_key, last_key = jax.random.split(settle_key)
+    designed_sample = result.last
+    if setting.keep_best:
+        designed_sample = result.best
+    canary = samples.settle(designed_sample, last_key)
+
     penalties = []
     for sample in (samples.settle(first, first_key), canary):
-        penalties.append(float(designer.penalty(designer.gradient(theta, sample), updates)))
+        gradient = designer.gradient(theta, sample)
+        penalties.append(float(designer.penalty(gradient, updates)))
     before, after = penalties
-    return canary, (before - after) / before if before else 0.0
+    if not before:
+        return canary, 0.0
+    return canary, (before - after) / before

@@ -1,8 +1,9 @@
-"""Makes audits of trained models into cells, whose stores then have scores and audit.json."""
+"""Cells that audit trained models. Their stores contain scores and audit.json."""
 
 import contextlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audit.errors import InputError
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def audit_cell(audited: Audited) -> Cell:
-    """Returns an audit as a cell: it trains the audit's runs, and writes audit.json."""
+    """Returns a cell that trains an audit's runs and writes audit.json."""
     setting = audited.setting
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns whether the store has all runs, and an audit.json that concludes from at least as many."""
+        """Returns whether the store has all runs and an audit.json on at least as many."""
         concluded = 0
         with contextlib.suppress(InputError):  # a damaged audit.json is written again
             concluded = store.result().runs or 0
         return concluded >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains the runs that the store lacks, and writes the conclusion from all runs."""
+        """Trains the missing runs and writes the conclusion from all runs."""
         from audit.training import driver  # loads SciPy
 
         request = make_request(audited, dataset)
@@ -43,9 +44,9 @@ def audit_cell(audited: Audited) -> Cell:
 
 
 def make_request(audited: Audited, dataset: Dataset) -> "Request":
-    """Returns the request for an audit at the usual levels.
+    """Returns the request for an audit at the default delta and confidence.
 
-    Raises InputError if this number of runs can't audit the setting.
+    Raises InputError if the setting cannot be audited with this number of runs.
     """
     from audit.training import driver  # loads SciPy
 
@@ -62,28 +63,36 @@ def setting_cell(
     do: Callable[[Store, Dataset, Progress], object],
     experiment: str = "audit",
 ) -> Cell:
-    """Returns the cell of an experiment with a setting, which has a store of its own.
+    """Returns a cell that runs an experiment with a setting in a separate store.
 
     Args:
-      name: The cell's name for people.
+      name: The displayed name.
       setting: The setting.
-      runs: The number of the cell's runs.
+      runs: The number of runs.
       is_complete: (store) -> whether the store has all results of the cell.
-      do: (store, the model's data, progress) -> anything; computes what the store lacks.
-      experiment: The experiment's name, which is a part of the cell's identity.
+      do: (store, the model's data, progress); computes the missing results.
+      experiment: The experiment's name, a part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns whether the cell's store is of the same data, and has all results of the cell."""
+        """Returns whether the cell's store is complete and has the same data."""
         store = held.open(cell_identity)
         if store is None:
             return False
-        # Features that are computed here differ in their last bits between machines. Data of such features
-        # have None for a checksum, and any stored checksum passes.
+        # Features that are computed on this machine differ in their last bits between machines. Their
+        # checksum is None, and any stored checksum passes.
         checksum = data.checksum(setting.model)
         is_on_same_data = checksum in (None, store.config().get("data_sha256"))
         return is_on_same_data and is_complete(store)
+
+    def open_cell(out: Path, data: DataSets) -> Store:
+        dataset = data.load(setting.model)
+        return make.open_store(out, setting, dataset, experiment)
+
+    def do_cell(store: Store, data: DataSets, progress: Progress) -> None:
+        dataset = data.load(setting.model)
+        do(store, dataset, progress)
 
     return Cell(
         name=name,
@@ -91,11 +100,11 @@ def setting_cell(
         runs=runs,
         seconds=runs * setting.schedule.steps * step_seconds(setting),
         is_done=is_done,
-        open=lambda out, data: make.open_store(out, setting, data.load(setting.model), experiment),
-        do=lambda store, data, progress: do(store, data.load(setting.model), progress),
+        open=open_cell,
+        do=do_cell,
     )
 
 
 def step_seconds(setting: Setting) -> float:
-    """Returns the seconds that a model-step of a setting takes on two cores, as measured for its model."""
+    """Returns the seconds that a step of one model takes on two cores, from a stored measurement."""
     return task(setting.model).step_seconds.of(setting.mechanism.batch_size)

@@ -1,7 +1,7 @@
-"""The cell, a piece of a sweep's work; the data sets that cells use; and the answers that cells store.
+"""A cell is a piece of a sweep's work. This module also loads data sets and stores cells' answers.
 
-A cell is a record of functions. A kind of cell is a module that makes such records, and nothing else knows
-which kinds there are. Importing this starts no JAX.
+A cell is a record of functions. Each kind of cell has its own module that makes such records. Importing this
+module does not start JAX.
 """
 
 import json
@@ -27,10 +27,10 @@ class Audited(NamedTuple):
 
     Attributes:
       panel: The name of the figure's panel.
-      series: The name of the series.
-      x: The value on the horizontal axis.
-      setting: The audit's setting.
-      runs: The number of the audit's runs.
+      series: The name of the curve.
+      x: The value on the x axis.
+      setting: The setting.
+      runs: The number of runs.
     """
 
     panel: str
@@ -41,36 +41,36 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data, from the user's files or as `audit` finds them; each is loaded when first needed."""
+    """The models' data, from the user's files or as `audit` finds them. They are loaded on first use."""
 
     def __init__(self, data_files: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
-        """Takes the places of the user's files, and loads nothing yet.
+        """Stores paths. Data are loaded later.
 
         Args:
-          data_files: the user's file or folder in place of a published data set, by the data set's name;
-            None for a data set that is used as published.
-          tfds_dir: a folder of data sets that TensorFlow Datasets has prepared.
+          data_files: The user's file or folder that replaces a published data set, by the data set's name.
+            None uses the published data set.
+          tfds_dir: A folder with data sets that TensorFlow Datasets has prepared.
         """
         self._files = data_files
         self._tfds_dir = tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
-        # The clients that were loaded last, by all that decides them.
+        # The most recent clients, by every value that determines them.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
         """Returns the checksum of a model's data; None for data that are computed on this machine.
 
-        The latter differ between machines in their last bits, and so does their checksum.
+        Computed data differ between machines in their last bits.
         """
         data = TASKS[model].data
         if data.checksum is not None and self._files.get(data.file) is not None:
-            return self.load(model).checksum  # of the user's file
+            return self.load(model).checksum
         return data.checksum
 
     def load(self, model: str) -> Dataset:
-        """Returns a model's data, which are loaded at the first call.
+        """Returns a model's data. The first call loads them.
 
-        Raises InputError if they can't be loaded. The error is kept: each call raises it at once.
+        Raises InputError if they cannot be loaded. Later calls raise the same error.
         """
         data = TASKS[model].data
         if data.name not in self._loaded:
@@ -85,9 +85,9 @@ class DataSets:
         return dataset
 
     def clients(self, setting: FederatedTraining) -> Federation:
-        """Returns a federated setting's clients; raises InputError if they can't be loaded.
+        """Returns a federated setting's clients. Only those of the last call stay in memory.
 
-        Only the clients of the last call stay in memory.
+        Raises InputError if they cannot be loaded.
         """
         task = federated_task(setting.model)
         key = (task.file, setting.clients, setting.alpha, setting.seed)
@@ -97,13 +97,13 @@ class DataSets:
         return self._federations[key]
 
     def require_files(self) -> None:
-        """Loads each of the user's files that replaces a data set; raises InputError if one can't be used."""
+        """Loads the user's data files; raises InputError for a file that cannot be used."""
         for model in TASKS:
             self.checksum(model)
 
 
 def file_names() -> list[str]:
-    """Returns the names of the data sets that a user's file may replace."""
+    """Returns the names of the data sets that a user's file can replace."""
     names = [task.data.file for task in TASKS.values()]
     names += [task.file for task in FEDERATED_TASKS.values()]
     return list(dict.fromkeys(names))
@@ -113,18 +113,17 @@ class Cell(NamedTuple):
     """A piece of a sweep's work, such as the audit of a single setting.
 
     Attributes:
-      name: The name for people.
-      identity: A text that is the same for cells that are the same work but for their number of runs. Of such
-        cells only the one with the most runs is done.
+      name: The displayed name.
+      identity: A text that identifies the work, except for the number of runs. If several cells have the
+        same identity, only the cell with the most runs is done.
       runs: The number of runs.
-      seconds: An estimate of the seconds that it takes on two cores.
-      is_done: (holdings, data sets) -> whether the store has all of it. Needs no JAX, and loads no data but
-        the user's files.
+      seconds: The estimated time on two cores.
+      is_done: (holdings, data sets) -> whether the store is complete. It does not start JAX, and loads only
+        the user's data files.
       open: (the store's root, data sets) -> the cell's store.
-      do: (store, data sets, progress) -> anything; computes all that the store lacks.
-      request: What it computes, in the terms of its kind; read by its paper's figures.
-      audited: The audit, where the cell is one, else None. Processes without a store can train an audit's
-        runs.
+      do: (store, data sets, progress); computes the missing results.
+      request: The specification of the work, for the paper's figures.
+      audited: The audit, or None for other kinds of cells.
     """
 
     name: str
@@ -139,12 +138,12 @@ class Cell(NamedTuple):
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:
-    """Writes an answer, a JSON object, to a store; raises InputError if it can't be written."""
+    """Writes an answer, a JSON object, to a store; raises InputError if it cannot be written."""
     store.write_text(_ANSWER, json.dumps(values) + "\n")
 
 
 def read_answer(store: Store) -> dict[str, Any] | None:
-    """Returns a store's answer; None if it is missing, or damaged and so to be computed again."""
+    """Returns a store's answer; None if it is missing or damaged."""
     content = files.read(store.path / _ANSWER)
     if content is None:
         return None
@@ -156,6 +155,6 @@ def read_answer(store: Store) -> dict[str, Any] | None:
 
 
 def find_answer(held: Holdings, setting: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the answer in the store of a setting's identity; None if there is none, or it is damaged."""
+    """Returns the answer that is stored for a setting's identity; None if it is missing or damaged."""
     store = held.open(setting)
     return None if store is None else read_answer(store)

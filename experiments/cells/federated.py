@@ -1,6 +1,7 @@
-"""Makes federated audits into cells, whose stores then have scores and the accuracy of each run's model."""
+"""Cells that audit federated training. Their stores contain scores and each run's accuracy."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,18 +18,17 @@ from audit.tasks.task import Federation
 from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
 if TYPE_CHECKING:
-    from audit.training.game import Midway
+    from audit.training.game import Game, Midway
 
 _ACCURACIES = "accuracies"
 
 
 class FederatedScores(NamedTuple):
-    """What is stored of the first runs of a federated audit.
+    """The stored results of the first runs of a federated audit.
 
     Attributes:
       scores: The runs' cosines.
-      accuracies: The accuracies of the runs' final models, in order; runs without a stored accuracy are left
-        out.
+      accuracies: The final models' accuracies, in order, without runs whose accuracy is missing.
     """
 
     scores: Scores
@@ -38,14 +38,14 @@ class FederatedScores(NamedTuple):
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
     """Returns the cell of a federated audit.
 
-    Where the setting observes every iterate, the cosines with the final model are stored too, in the store of
-    the setting that observes the final model alone: the same training run gives both.
+    If the adversary observes every iterate, the same training runs also give the scores of an adversary that
+    observes only the final model. The cell fills that store too.
 
     Args:
       setting: The setting.
       runs: The number of runs.
-      name: The cell's name for people.
-      seconds: An estimate of the seconds that it takes on two cores.
+      name: The displayed name.
+      seconds: The estimated time on two cores.
     """
     observed = [setting]
     if setting.observe not in FINAL:
@@ -60,21 +60,22 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         train(observed, runs, store.path.parent, data.clients(setting), progress)
 
-    return Cell(name, json.dumps(make_identity(setting)), runs, seconds, is_done, open_cell, do)
+    cell_identity = json.dumps(make_identity(setting))
+    return Cell(name, cell_identity, runs, seconds, is_done, open_cell, do)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
-    """Returns the same setting, but with an adversary that observes the final model alone."""
+    """Returns the setting with an adversary that observes only the final model."""
     return dataclasses.replace(setting, observe="final")
 
 
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns the fields by which the store identifies a setting, without its clients' checksum."""
+    """Returns the fields that identify a setting in the store, without its clients' checksum."""
     return federated_identity(setting, "")
 
 
 def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> Store:
-    """Returns the store of a setting on its clients, in the folder `out` of all stores."""
+    """Returns the store of a setting and its clients, under the root `out`."""
     from audit.training import build_federated
 
     checksum = build_federated.checksum(federation.clients)
@@ -82,29 +83,37 @@ def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> 
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
-    """Returns the cosines and accuracies that are stored of a setting's first runs, whatever its clients are.
+    """Returns the stored cosines and accuracies of a setting's first runs, for any clients.
 
-    None where the cosines of any of these runs are missing. Accuracies of some runs may be missing.
+    Returns None if the cosines of a run are missing. Accuracies may be missing.
     """
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
         return None
-    by_run = read_accuracies(store)
-    measured = [by_run[str(run)] for run in range(runs) if str(run) in by_run]
-    return FederatedScores(store.load(runs), measured)
+    accuracies = list_accuracies(read_accuracies(store), runs)
+    return FederatedScores(store.load(runs), accuracies)
+
+
+def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
+    """Returns the accuracies of the first runs, in order, without those that are missing."""
+    numbers = map(str, range(runs))
+    return [by_run[number] for number in numbers if number in by_run]
 
 
 def read_accuracies(store: Store) -> dict[str, float]:
-    """Returns the stored accuracies, by the run's number as text."""
+    """Returns the stored accuracies by run; the keys are numbers as text."""
     answer = read_answer(store) or {}
-    return {run: float(value) for run, value in answer.get(_ACCURACIES, {}).items()}
+    accuracies: dict[str, float] = answer.get(_ACCURACIES, {})
+    return accuracies
 
 
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
-    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already."""
-    measured = {str(run): float(value) for run, value in enumerate(values, first)}
+    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to the stored accuracies."""
     with hold(store.path):
-        write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
+        accuracies = read_accuracies(store)
+        for run, value in enumerate(values, first):
+            accuracies[str(run)] = float(value)
+        write_answer(store, {_ACCURACIES: accuracies})
 
 
 def train(
@@ -114,16 +123,15 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> list[Scores]:
-    """Trains the runs that settings' stores lack, and returns the scores of each setting.
+    """Trains missing runs, and returns the scores of each setting.
 
-    Settings differ only in what they observe, so a training run gives the scores of all. First come the runs
-    that the first setting's store lacks: they fill all stores. Then each further store gets the runs that it
-    still lacks.
+    Settings differ only in `observe`, so one training run gives the scores of all settings. Runs that are
+    missing from the first store fill all stores. Runs that are then still missing from other stores follow.
 
     Args:
-      settings: The settings, on the same training runs.
-      runs: The number of runs that each store is to have.
-      out: The folder of all stores.
+      settings: The settings.
+      runs: The number of runs for each store.
+      out: The root of all stores.
       federation: The clients and the test set.
       progress: Called with the number of runs that were trained since the last call.
     """
@@ -138,21 +146,23 @@ def train(
         game = build_federated.build(setting, clients, participation)
         pairs.append((game, open_store(out, setting, federation)))
 
+    def watch(pairs: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
+        """Stores the accuracies of a chunk's final models, and their scores for all but the first setting.
+
+        Accuracies come first: if the process dies, every run with a score has an accuracy.
+        """
+        if midway.steps < len(participation.clients):
+            return
+        accuracies = np.asarray(measure(midway.thetas), np.float64)
+        for _, store in pairs:
+            keep_accuracies(store, midway.first, accuracies)
+        for game, store in pairs[1:]:
+            final_scores = games.final_scores(game, midway.thetas, midway.first)
+            store.save(final_scores)
+
     scores = []
-    for i, (game, store) in enumerate(pairs):
-
-        def watch(midway: "Midway", place: int = i) -> None:
-            """Stores accuracies, and other settings' scores, of a chunk's models if they are final.
-
-            Accuracies come first: a process that dies leaves no run with a score and without an accuracy.
-            """
-            if midway.steps < len(participation.clients):
-                return
-            accuracies = np.asarray(measure(midway.thetas), np.float64)
-            keep_accuracies(pairs[place][1], midway.first, accuracies)
-            for other_game, other in pairs[place + 1 :]:
-                keep_accuracies(other, midway.first, accuracies)
-                other.save(games.final_scores(other_game, midway.thetas, midway.first))
-
-        scores.append(games.train(game, store, runs, progress=progress, watch=watch).scores)
+    for place, (game, store) in enumerate(pairs):
+        watch_chunk = functools.partial(watch, pairs[place:])
+        trained = games.train(game, store, runs, progress=progress, watch=watch_chunk)
+        scores.append(trained.scores)
     return scores

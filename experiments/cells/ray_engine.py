@@ -1,8 +1,8 @@
-"""Trains on a Ray cluster: workers train chunks of runs or do whole cells; this process stores the results.
+"""Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-A task gets one GPU if the cluster has any, else as many cores as its smallest node has. So scores are those
-of one node, to the bit. If a worker or a node dies, Ray repeats its tasks. Workers call `prepare`, `train`
-and `do_cell`.
+Each task gets one GPU if the cluster has any. Otherwise it gets the number of cores of the smallest node.
+Scores then equal those of one node to the bit. If a worker or a node dies, Ray repeats its tasks. Workers
+call `prepare`, `train` and `do_cell`.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from experiments.cells.cell import Cell, DataSets
 
 LOCAL = "local"
 Arguments = tuple[Any, ...]
-Ended = tuple[Arguments, Callable[[], Any]]  # with a function that returns the result
-_MAX_RETRIES = 20  # of a task whose worker or node died
-_TASKS_PER_WORKER = 2  # no worker waits for this process
-_STAGE = 64  # runs between two looks at what they prove
+Ended = tuple[Arguments, Callable[[], Any]]  # the second part returns the result
+_MAX_RETRIES = 20  # of a task after its worker or node died
+_TASKS_PER_WORKER = 2  # with two, workers do not wait for this process
+_STAGE = 64  # runs between two computations of the bounds
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
-    # A task on a host that can't be reached is given up after the sum of these two; by default in 7 minutes.
+    # Ray gives up on an unreachable host after the sum of these two. The default is 7 minutes.
     "RAY_grpc_client_keepalive_time_ms": "20000",
     "RAY_grpc_client_keepalive_timeout_ms": "20000",
 }
@@ -45,26 +45,29 @@ _SETTINGS = {
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
 ) -> tuple[int, int, dict[str, Any]]:
-    """Returns a worker's (runs in a chunk, steps of a run, versions and devices)."""
+    """Returns (runs per chunk, steps per run, versions and devices) on a worker."""
     prepare_jax(devices)
     game = recipe.make(data)
     return chunk_size(game, runs), len(game.schedule.mask), recipe.about(data)
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
-    """Returns the scores of a chunk of runs, which is cut into halves if memory runs out."""
+    """Returns the scores of a chunk of runs. Splits the chunk in half if memory runs out."""
     prepare_jax(devices)
     size = count_runs([chunk])
-    scores = _make_trainer(_Training(recipe.key, size, recipe, data)).train(chunk)
+    trainer = _make_trainer(_Training(recipe.key, size, recipe, data))
+    scores = trainer.train(chunk)
     if scores is not None:
         return [scores]
     require(size > 1, "out of memory with one run at a time: lower `batch_size`")
-    halves = cut([chunk], (size + 1) // 2)
-    return [part for half in halves for part in train(devices, recipe, data, half)]
+    parts = []
+    for half in cut([chunk], (size + 1) // 2):
+        parts += train(devices, recipe, data, half)
+    return parts
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
-    """Does a cell in a temporary store, and returns the files that it wrote by their paths there."""
+    """Completes a cell in a temporary store, and returns its files by their paths there."""
     prepare_jax(devices)
     contents = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +81,7 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class _Training:
-    """A game in chunks of a size; equal to another by the recipe's key and the size."""
+    """A game and its chunk size, compared by the recipe's key and the size."""
 
     key: str
     size: int
@@ -86,7 +89,7 @@ class _Training:
     data: Dataset = dataclasses.field(compare=False)
 
 
-@functools.lru_cache(1)  # what a worker trained last stays compiled
+@functools.lru_cache(1)  # a worker keeps its last compiled program
 def _make_trainer(training: _Training) -> ChunkTrainer:
     return ChunkTrainer(training.recipe.make(training.data), training.size)
 
@@ -95,18 +98,21 @@ class Cluster:
     """A Ray cluster that this process has joined."""
 
     def __init__(self, ray: Any) -> None:
-        """Takes the module `ray`."""
+        """Counts the cluster's resources with the module `ray`."""
         self._ray = ray
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = []
+        for node in ray.nodes():
+            if node["Alive"]:
+                nodes.append(node["Resources"])
         self._resources, self._devices = find_needs(nodes)
         total = ray.cluster_resources()
         workers = total.get("GPU") or total["CPU"] / self._devices
         self._limit = _TASKS_PER_WORKER * max(1, int(workers))
-        self.share = ray.put  # (value) -> a reference to it; each node gets the value once
+        self.share = ray.put  # (value) -> a reference; each node gets the value once
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
         """Calls function(devices, *arguments) on workers; yields results as tasks end."""
-        # With max_calls=0 a worker stays alive after a task, and so does what it has compiled.
+        # With max_calls=0 a worker stays alive after a task and keeps its compiled programs.
         options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
         remote = self._ray.remote(**options)(function)
         waiting = iter(arguments)
@@ -138,24 +144,29 @@ class Cluster:
 
 
 def find_needs(nodes: list[dict[str, float]]) -> tuple[dict[str, int], int]:
-    """Returns what a task requests of Ray, and on how many devices it trains (0: all GPUs that it sees)."""
+    """Returns a task's resource request, and its number of devices (0: all visible GPUs)."""
     if any(node.get("GPU", 0) >= 1 for node in nodes):
         return {"num_gpus": 1, "num_cpus": 1}, 0
-    counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
-    require(counts, "the Ray cluster has neither GPUs nor cores: start nodes with some")
-    return {"num_cpus": min(counts)}, min(counts)
+    counts = [int(node.get("CPU", 0)) for node in nodes]
+    smallest = min(filter(None, counts), default=0)
+    require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
+    return {"num_cpus": smallest}, smallest
 
 
 @contextlib.contextmanager
 def join(address: str) -> Iterator[work.TrainingEngine]:
-    """Yields the engine that trains on a Ray cluster: "host:port", "auto", or "local" to start one here.
+    """Yields the engine that trains on a Ray cluster.
 
-    Raises InputError if Ray is not installed, or there is no cluster at the address.
+    Args:
+      address: "host:port", "auto", or "local" to start a cluster on this machine.
+
+    Raises:
+      InputError: Ray is not installed, or no cluster answers at the address.
     """
     options: dict[str, Any] = {}
     if address == LOCAL:
         options = {"num_cpus": cores(), "include_dashboard": False}
-        # Other machines can't reach it, and other users have no token.
+        # Other machines cannot connect, and other users do not have the token.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for name, value in _SETTINGS.items():
@@ -174,7 +185,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         raise InputError(f"{why}: {hint}") from None
     import jax
 
-    jax.config.update("jax_platforms", "cpu")  # workers on this machine have its accelerators
+    jax.config.update("jax_platforms", "cpu")  # leaves accelerators to the workers
     try:
         cluster = Cluster(ray)
         yield work.TrainingEngine(
@@ -185,23 +196,24 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
 
 
 def _require_answer(address: str) -> None:
-    """Raises OSError if nobody answers at "host:port" within seconds; Ray would try for minutes."""
+    """Raises OSError if no server answers at "host:port" in 5 seconds; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        server = (host.strip("[]"), int(port))
+        socket.create_connection(server, timeout=5.0).close()
 
 
 class RayTrainer:
     """A trainer on a cluster (`audit.training.driver.Trainer`)."""
 
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Raises InputError if recipe and data do not fit, which a worker finds out."""
+        """Raises InputError if recipe and data do not fit, as a worker reports."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        self._about: dict[str, Any] = cluster.call(prepare, *self._game, 1)[-1]
+        _, _, self._about = cluster.call(prepare, *self._game, 1)
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
-        """Trains the runs that the store lacks, and returns the scores of all runs."""
+        """Trains missing runs, and returns the scores of all runs."""
         begin = time.perf_counter()
         with hold(store.path):
             size, steps, _ = self._cluster.call(prepare, *self._game, most)
@@ -217,16 +229,17 @@ class RayTrainer:
         return Trained(store.load(runs), trained, seconds, size, trained * steps)
 
     def stage(self, runs: int) -> int:
-        """Returns how many of these runs to train between two looks at what they prove."""
+        """Returns how many of these runs to train before the next computation of the bounds."""
         return min(runs, _STAGE)
 
     def about(self) -> dict[str, Any]:
         """Returns a worker's versions and devices."""
-        return self._about
+        about: dict[str, Any] = self._about
+        return about
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
-    """Does what the store lacks of a sweep's cells, each as a task (see `work.do_all`)."""
+    """Completes a sweep's cells, each as a task (see `work.do_all`)."""
     outcome = work.Outcome(here=[], elsewhere=[], failed=[])
     missing = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
@@ -236,13 +249,14 @@ def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.O
                     outcome.elsewhere.append(cell.name)
                     progress.end(cell)
                 else:
-                    cell.open(place.out, place.data)  # loads its data, which workers may lack
+                    cell.open(place.out, place.data)  # loads data that workers may not have
                     missing.append(cell)
         data = cluster.share(place.data)
-        for (cell, _), get in cluster.run(do_cell, ((cell, data) for cell in missing)):
+        tasks = [(cell, data) for cell in missing]
+        for (cell, _), get in cluster.run(do_cell, tasks):
             with work.failing(cell, progress, outcome):
-                for name in sorted(contents := get()):
-                    files.write_whole(place.out / name, contents[name])
+                for name, content in sorted(get().items()):
+                    files.write_whole(place.out / name, content)
                 outcome.here.append(cell.name)
                 progress.end(cell)
     return outcome

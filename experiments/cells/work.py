@@ -1,7 +1,6 @@
-"""Does a sweep's cells that the store lacks.
+"""Completes the cells of a sweep.
 
-Which cells are done is read from the store alone, so that neither data nor JAX is needed to see that a sweep
-is finished.
+The store shows which cells are done, so checking a finished sweep needs neither data nor JAX.
 """
 
 import contextlib
@@ -26,19 +25,19 @@ if TYPE_CHECKING:
 
 
 class Workplace(NamedTuple):
-    """The root of the store that holds the cells, and the data sets that they use."""
+    """The root of the cells' stores, and their data sets."""
 
     out: Path
     data: DataSets
 
 
 class Outcome(NamedTuple):
-    """The names of the cells that have ended.
+    """The names of finished cells.
 
     Attributes:
-      here: The cells that this process did.
-      elsewhere: The cells that the store had already.
-      failed: The cells that failed.
+      here: Cells that this process completed.
+      elsewhere: Cells that were complete already, or that another process completed.
+      failed: Cells that failed.
     """
 
     here: list[str]
@@ -47,11 +46,11 @@ class Outcome(NamedTuple):
 
 
 class TrainingEngine(NamedTuple):
-    """What trains single audits and does whole cells, on this machine or elsewhere.
+    """Trains single audits and completes cells, on this machine or on a cluster.
 
     Attributes:
-      trainer: (recipe, data) -> a trainer; raises InputError where recipe and data don't fit.
-      do_all: (cells, workplace) -> the outcome; does what the store lacks of the cells (see `do_all` below).
+      trainer: (recipe, data) -> a trainer; raises InputError if recipe and data do not fit.
+      do_all: (cells, workplace) -> the outcome; see `do_all` below.
     """
 
     trainer: "Callable[[GameRecipe, Dataset], Trainer]"
@@ -62,44 +61,40 @@ class SweepProgress:
     """A line of progress on stderr: cells done, the current cell, and the time left."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
-        """Shows the line for a sweep's cells."""
+        """Shows the line."""
         self._cells = len(cells)
         self._done = 0
-        self._seconds_done = 0.0  # of the cells that have ended, by their own estimates
+        self._seconds_done = 0.0  # the estimated time of finished cells
         total = sum(cell.seconds for cell in cells)  # the bar's unit is an estimated second
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
-        # The latest rate has a weight of 0.1 in the time that is left, which then does not jump.
+        # The latest rate has a weight of 0.1, so the displayed time left does not jump.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
 
     def begin(self, cell: Cell) -> Progress:
-        """Shows a cell as the current cell, and returns the function to call when its runs are trained."""
+        """Shows a cell as the current cell, and returns the function that reports its trained runs."""
         self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, 32)}:")
 
         def progress(runs: float) -> None:
-            """Moves the bar on, no further than the cell's estimate; `end` fills up what is missing."""
+            """Advances the bar, at most by the cell's estimate; `end` adds the rest."""
             left_of_cell = self._seconds_done + cell.seconds - self._bar.n
             self._bar.update(min(runs * cell.seconds / cell.runs, left_of_cell))
 
         return progress
 
     def end(self, cell: Cell) -> None:
-        """Counts a cell as ended, whether here or in another process."""
+        """Counts a cell as finished."""
         self._done += 1
         self._seconds_done += cell.seconds
         self._bar.update(self._seconds_done - self._bar.n)
 
     def close(self) -> None:
-        """Shows the number of ended cells, and leaves the line on the screen."""
+        """Shows the number of finished cells, and leaves the line on the screen."""
         self._bar.set_description_str(f"{self._done}/{self._cells} cells:")
         self._bar.close()
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
-    """Returns a single cell for each identity: of equal cells, that with the most runs.
-
-    Cells whose identity is equal differ only in their number of runs. The cells are in the order in which
-    their identities first occur.
-    """
+    """Returns the cell with the most runs for each identity, in the order of first occurrence."""
     by_identity: dict[str, Cell] = {}
     for cell in cells:
         largest = by_identity.get(cell.identity)
@@ -108,11 +103,17 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
     return list(by_identity.values())
 
 
-def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Does the cells of a sweep in this process, as far as the store lacks them; returns how they ended.
+def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
+    """Returns the cells that are not complete."""
+    held = make.holdings(place.out)
+    return [cell for cell in cells if not cell.is_done(held, place.data)]
 
-    If another process does a cell, this one waits for it. A line reports each cell that fails. Raises
-    InputError if the store can't be written.
+
+def do_all(cells: list[Cell], place: Workplace) -> Outcome:
+    """Completes the cells of a sweep in this process.
+
+    If another process is working on a cell, this process waits for it. Each failed cell is reported on
+    stderr. Raises InputError if the store cannot be written.
     """
     outcome = Outcome(here=[], elsewhere=[], failed=[])
     with contextlib.closing(SweepProgress(cells)) as progress:
@@ -122,7 +123,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
                 if not is_done(cell, place):
                     store = cell.open(place.out, place.data)
                     with hold(store.path):
-                        if not is_done(cell, place):  # by the process that had the lock
+                        if not is_done(cell, place):  # another process may have had the lock
                             cell.do(store, place.data, progress.begin(cell))
                             ended = outcome.here
                 ended.append(cell.name)
@@ -132,11 +133,11 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
 
 @contextlib.contextmanager
 def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[None]:
-    """Reports an InputError of the block as the failure of a cell, unless nothing can be written."""
+    """Reports an InputError in the block as a failed cell, except if the store cannot be written."""
     try:
         yield
     except files.CannotWriteError:
-        raise  # no other cell could be stored either
+        raise  # other cells would fail too
     except InputError as error:
         tqdm.write(f"failed: {cell.name}: {error}", file=sys.stderr)
         outcome.failed.append(cell.name)
@@ -144,5 +145,5 @@ def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[N
 
 
 def is_done(cell: Cell, place: Workplace) -> bool:
-    """Returns whether the store has all of a cell."""
+    """Returns whether a cell is complete."""
     return cell.is_done(make.holdings(place.out), place.data)

@@ -1,1 +1,1 @@
-"""Commands: a module each, with its flags and a short main."""
+"""The commands of the repository. Each module defines flags and a short main."""

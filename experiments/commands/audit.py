@@ -4,9 +4,9 @@
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
     ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a heat map
-    ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, till that is proven
+    ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, until epsilon is 10
 
-Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was.
+Trained runs are kept under --out and are not trained again. An interrupted audit continues.
 """
 
 import math
@@ -31,20 +31,20 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer(
     "runs",
     None,
-    "Models to train, by default 5,000, half with the canary; with sphere 60, all with canaries.",
+    "Models to train. Default: 5,000, half with the canary; for sphere 60, all with canaries.",
     1,
 )
 flags.DEFINE_string(
     "until",
     None,
-    "sphere: stop as soon as this is proven: an epsilon (10), a multiple of the claim (0.9x), or refuted.",
+    "sphere: stop when this is proven: an epsilon (10), a multiple of the claim (0.9x), or refuted.",
 )
 flags.DEFINE_enum(
     "lipschitz",
     None,
     [MEASURED, UNMEASURED],
-    "measured: bound the last model by how much steps expand along rehearsed runs, which is the default of "
-    "smooth models at k > 1; none: do not.",
+    "measured: bound the last model by the expansion of steps along rehearsal runs (default for smooth "
+    "models at k > 1); none: no such bound.",
 )
 cli.define_setting()
 cli.define_levels()
@@ -56,9 +56,9 @@ grid_flags.define_vary()
 
 
 def main() -> None:
-    """Audits the setting, or with --vary the grid of settings, that the flags describe.
+    """Audits the setting of the flags, or with --vary a grid of settings.
 
-    Models that the store lacks are trained; the conclusion from all models is printed.
+    Trains the missing models and prints the conclusion from all models.
     """
     if FLAGS.vary:
         grid_flags.run(FLAGS.runs)
@@ -67,24 +67,24 @@ def main() -> None:
 
 
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
-    """Audits a setting: trains the models that the store lacks, and prints and files the conclusion.
+    """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
-    Everything else comes from flags: delta and confidence, the data, and the engine. All flags are checked
-    before data are loaded, which takes long.
+    Delta, confidence, the data and the engine come from flags. All flags are checked before data are loaded,
+    which takes long.
 
     Args:
-      setting: the setting.
-      runs: the number of models to train; None for the number that is usual for the adversary.
-      until: the condition on what is proven under which training stops early; None for no such condition.
+      setting: The setting.
+      runs: The number of models to train; None for the adversary's default.
+      until: The condition for stopping early; None to train all models.
     """
     cli.require_levels()
     engines = grid_flags.engine()
     out = cli.folder()
     adversary = setting.adversary
     number = adversary.usual_runs if runs is None else runs
-    # Training may stop early only if bounds hold at any number of runs: if canaries are drawn afresh.
+    # Bounds allow early stopping only if each run draws fresh canaries.
     can_stop = until is None or adversary.any_time
-    require(can_stop, "--until goes with --adversary=sphere, examples or --afresh: drop it")
+    require(can_stop, "--until requires --adversary=sphere, examples or --afresh: drop it")
     validate(setting, number, FLAGS.delta)
 
     from audit.conclusions import lipschitz, results
@@ -101,7 +101,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
         print(results.result_json(finished.conclusion, **finished.circumstances()))
     else:
         print(_summarise(finished), file=sys.stderr)
-        print(bounds_table.bounds_table(finished.conclusion) + _each_run_alone(finished))
+        print(bounds_table.bounds_table(finished.conclusion) + _show_each_run(finished))
     driver.keep(finished, [FIGURE])
     if not FLAGS.json:
         folder = finished.store.path
@@ -109,9 +109,10 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition under which training stops early, from the text of --until; None for None.
+    """Returns the condition for stopping early; None for None.
 
-    The text is "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
+    Args:
+      text: "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
     """
     if text is None:
         return None
@@ -131,12 +132,11 @@ def _parse_until(text: str | None) -> "Until | None":
     return driver.until_epsilon(value)
 
 
-def _each_run_alone(finished: "Finished") -> str:
-    """Returns a table of what each run shows by itself, after an empty line; "" if there is no such table.
+def _show_each_run(finished: "Finished") -> str:
+    """Returns a table with a row for each run, after an empty line; "" for most adversaries.
 
-    Only the one-shot adversary has such a table: its runs have many canaries each. If they have too few to
-    be concluded alone, a line says so in place of the table. If this adversary puts all canaries in, there
-    is a single run, which the table of bounds shows already.
+    Only runs of the one-shot adversary have enough canaries. With too few canaries, a line with the reason
+    replaces the table. If all canaries are inserted, there is only one run, which the table of bounds shows.
     """
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table
@@ -150,15 +150,15 @@ def _each_run_alone(finished: "Finished") -> str:
     dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
     try:
         conclusions = conclude_each_run(finished.scores, dimension, sees_final_model, request.level)
-    except InputError as error:  # of too few canaries
-        return f"\n\nno table of each run alone: {error}"
+    except InputError as error:  # too few canaries
+        return f"\n\nno table of single runs: {error}"
     return f"\n\n{federated_table.over_runs(conclusions)}"
 
 
 def _summarise(finished: "Finished") -> str:
-    """Returns a line on the training: models, steps and data, and what training took in this process.
+    """Returns a line with models, steps and data, and this process's training time and peak memory.
 
-    That is its time and its peak memory. If the store had all runs already, the line says so instead.
+    If all runs were stored already, the line reports this instead of time and memory.
     """
     request = finished.request
     setting = request.setting

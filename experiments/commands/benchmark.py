@@ -4,9 +4,9 @@
     ./run.sh benchmark --scale=full     1,000 audits a cell, an hour on two quiet cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of them
 
-Our own estimators are among them. The scores are simulated by mechanisms whose truth is known. A cell that is
-done is kept under --out, so the same command goes on where it ended. An estimator whose package is not
-installed is left out, with a line that names the package.
+This project's estimators are included. Mechanisms with a known epsilon simulate the scores. Finished cells
+are kept under --out, so an interrupted benchmark continues. Estimators of packages that are not installed are
+skipped, and the packages are listed.
 """
 
 import sys
@@ -35,20 +35,20 @@ from experiments.sweeps.records import make_csv
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("scale", "smoke", list(SCALES), "How many audits.")
 flags.DEFINE_integer(
-    "audits", None, "Audits a cell, in place of the scale's; slow estimators have fewer."
+    "audits", None, "Audits per cell, by default those of the scale; fewer for slow estimators."
 )
 flags.DEFINE_integer(
-    "n", None, "Scores a world, runs, or coins of the one run, in place of the scale's."
+    "n", None, "Scores per world, runs, or coins of a single run, by default those of the scale."
 )
-flags.DEFINE_list("estimators", None, "Parts of estimators' names; by default all.")
-flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names; by default all.")
+flags.DEFINE_list("estimators", None, "Parts of estimators' names. Default: all.")
+flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names. Default: all.")
 cli.define_processes()
 cli.define_seed("Seed of the scores.")
 cli.define_out("Folder for results; the table goes into its folder benchmark.")
 
 
 def main() -> None:
-    """Parses the flags, measures the cells that are missing, prints the summary and writes all files."""
+    """Measures missing cells, prints the summary and writes all files."""
     processes = cli.processes()
     folder = cli.folder() / "benchmark"
     scale = _parse_scale()
@@ -57,10 +57,13 @@ def main() -> None:
     mechanisms = choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(chosen, mechanisms, scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
-    missing = [ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()]
-    for package in dict.fromkeys(missing):
+    uninstalled = {}  # a dict keeps the order
+    for estimator in map(ESTIMATORS.__getitem__, chosen):
+        if not estimator.is_installed():
+            uninstalled[estimator.package] = None
+    for package in uninstalled:
         fix = installed.pip_install(package)
-        print(f"{package} is not installed, its estimators are left out: {fix}", file=sys.stderr)
+        print(f"{package} is not installed, skipping its estimators: {fix}", file=sys.stderr)
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
 
     journal = folder / "cells.jsonl"
@@ -88,10 +91,10 @@ def main() -> None:
 
 
 def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> list[str]:
-    """Returns the names that a flag's value chooses, in the order of `choices`.
+    """Returns the selected names, in the order of `choices`.
 
-    A whole name chooses that name only, any other text all names that contain it. None chooses all names.
-    Raises InputError if a part is in no name.
+    A full name selects only that name; any other text selects all names that contain it. None selects all.
+    Raises InputError if no name contains a part.
     """
     names = list(choices)
     if parts is None:
@@ -100,13 +103,13 @@ def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> 
     chosen: set[str] = set()
     for part in parts:
         matches = [part] if part in names else [name for name in names if part and part in name]
-        require(matches, f"--{flag}={part!r} is in no name: {', '.join(names[:4])}, ...")
+        require(matches, f"--{flag}={part!r} matches no name: {', '.join(names[:4])}, ...")
         chosen.update(matches)
     return [name for name in names if name in chosen]
 
 
 def _parse_scale() -> Scale:
-    """Returns the scale that --scale names, with --audits and --n in place of its own numbers."""
+    """Returns the scale of --scale, changed by --audits and --n."""
     scale = SCALES[FLAGS.scale]
     if FLAGS.audits is not None:
         require(1 <= FLAGS.audits <= 10**6, f"--audits={FLAGS.audits}: give 1 to 1,000,000")

@@ -1,10 +1,10 @@
-"""CANIFE: a designed canary in frozen rounds of a training.
+"""Audit federated training with CANIFE: a designed canary in mock rounds.
 
 ./run.sh canife                                  two layers, Fashion-MNIST, an epoch
 ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example a client
 ./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
 ./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are texts
-./run.sh canife --as_published --charge=backward    as the paper's public code
+./run.sh canife --as_published --charge=backward    reproduces the paper's public code
 
 ./run.sh sweep --name=canife_figure_5a and ./run.sh figures draw the paper's ablations.
 """
@@ -27,21 +27,23 @@ FLAGS = flags.FLAGS
 cli.define_setting(Attacked)
 cli.define_sources()
 flags.DEFINE_string(
-    "charge", "forward", "Rounds that a measured one stands for: forward, or backward."
+    "charge",
+    "forward",
+    "Rounds that each measurement represents: those after it (forward) or before.",
 )
 cli.define_out("Folder of the store and its results.")
 
 
 def main() -> None:
-    """Parses the flags, measures CANIFE's rounds that the store lacks, and prints and writes what all show.
+    """Measures missing rounds, and prints and writes the results of all rounds.
 
-    With --charge=forward a measured round also stands for the unmeasured rounds after it, with
-    --charge=backward for those before it.
+    With --charge=forward a measured round also represents the rounds after it that are not measured. With
+    --charge=backward it represents those before it.
     """
     charge = FLAGS.charge
     is_known = charge in ("forward", "backward")
     require(is_known, f"--charge={charge}: choose one of forward, backward")
-    # Fields that no flag gives have the model's own defaults.
+    # Fields without a flag get the model's defaults.
     given = [field.name for field in dataclasses.fields(Attacked) if FLAGS[field.name].present]
     setting = attacked.resolve_setting(cli.values(Attacked), given)
     # --data_file replaces the model's data set.

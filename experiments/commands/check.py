@@ -1,15 +1,15 @@
-"""Is one step of this DP-SGD right, and are its batches?
+"""Check one step of your DP-SGD, or its batches.
 
 ./run.sh check --example=numpy                     one of the examples
-./run.sh check --step=mine.py:step                 a step of yours
+./run.sh check --step=mine.py:step                 your step
 ./run.sh check --step=mine.py:step --report=p.html   with pictures
-./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   a loader of yours
+./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   your loader
 
-mine.py holds a function step(params, batch, seed) -> params, and beside it params, batch, and stated, a dict
-with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace; or a loader of
-batches of indices, or a function seed -> such batches of a pass.
+mine.py defines a function step(params, batch, seed) -> params. It also defines params, batch, and stated, a
+dict with clipping_norm, noise_multiplier, learning_rate and batch_size; flags replace its values. For
+--batches it defines a loader that yields batches of indices, or a function seed -> the batches of one pass.
 
-The exit status is 3 where a bug is found, and 4 where none is, but something needed could not be tried.
+The exit status is 3 if a bug was found, and 4 if a required check could not run.
 """
 
 from pathlib import Path
@@ -20,17 +20,16 @@ from audit.commands import check, cli
 from audit.errors import require
 
 _FOLDER = Path(__file__).parents[1] / "examples"
-# The examples' files by the name that --example takes.
+# The examples' files, by the value of --example.
 _EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
-flags.DEFINE_string("example", None, f"A step that is here: {', '.join(sorted(_EXAMPLES))}.")
+flags.DEFINE_string("example", None, f"An example's step: {', '.join(sorted(_EXAMPLES))}.")
 
 
 def main() -> None:
-    """Checks whether a step of DP-SGD is right, an example's or the user's own, or the user's own batches.
+    """Checks a step of an example, or the user's step or batches.
 
-    Exits with status 3 where a check shows a bug. Exits with status 4 where no check does, but a check that
-    is needed could not be tried.
+    Exits with status 3 if a check found a bug, and with 4 if a required check could not run.
     """
     given = [FLAGS.example, FLAGS.step, FLAGS.batches]
     exactly_one = given.count(None) == 2

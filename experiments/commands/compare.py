@@ -1,12 +1,12 @@
-"""Audit one mechanism by fresh directions, and as all papers do.
+"""Audit one mechanism by fresh directions and by the methods of all papers.
 
     ./run.sh compare                            a two-layer network on Fashion-MNIST
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute
     ./run.sh compare --noise_multiplier=1           less noise
 
-The null law of fresh directions is known. The mechanism is DP-SGD whose every step takes the canary, so
-that all methods attack one composition of Gaussian releases, with the same neighbours and delta. Each
-method's results are kept under --out and never made twice.
+The null distribution of fresh directions is known. The mechanism is DP-SGD that inserts the canary in every
+step. All methods then attack one composition of Gaussian releases, with the same neighbors and delta. The
+results of each method are kept under --out and are not computed again.
 """
 
 import os
@@ -24,9 +24,9 @@ cli.define_out("Folder for results; the table goes into its folder compare.")
 
 
 def main() -> None:
-    """Parses the flags, audits the mechanism by each method, and prints and draws each method's values.
+    """Audits the mechanism by each method, and prints and draws its values of epsilon.
 
-    Values are bounds on epsilon or estimates of it, compared to the accountant's upper bound.
+    Values are bounds or estimates, next to the accountant's upper bound.
     """
     from audit.claims.accounting import epsilon_upper_bound
     from audit.storage import files
@@ -41,8 +41,7 @@ def main() -> None:
     from experiments.compare import rows
 
     data = DataSets({task(compared.model).data.file: FLAGS.data_file}, FLAGS.tfds_dir)
-    # A mistake in --data_file ends the command here, before anything is trained.
-    data.load(compared.model)
+    data.load(compared.model)  # reports a bad --data_file before training
     all_rows = rows.find_rows(compared, Workplace(out, data))
     upper_bound = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
     figure = rows.draw(all_rows, upper_bound, compared.delta)

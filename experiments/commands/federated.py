@@ -3,14 +3,14 @@
     ./run.sh federated                            Fashion-MNIST dealt to 600 clients
     ./run.sh federated --observe=all              canaries seen in every round's move
     ./run.sh federated --repetitions=5            each canary takes part in five rounds
-    ./run.sh federated --observe=fresh --runs=10  canaries of each run's own: runs prove together
+    ./run.sh federated --observe=fresh --runs=10  new canaries in each run: one bound from all runs
     ./run.sh federated --quantile=0.5             clipping adapts to the updates' norms
     ./run.sh federated --model=character_lstm     Shakespeare's roles
     ./run.sh list --report=page.html              a page on the last run
 
 Models: linear, two_layer and mlp (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
-emnist_cnn and word_lstm (files that --data_file names). A run that is kept under --out is never trained
-again; an interrupted one goes on where it was.
+emnist_cnn and word_lstm (with --data_file). Trained runs are kept under --out and are not trained again. An
+interrupted run continues.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from models.catalogue import federated_task
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
-flags.DEFINE_integer("runs", 1, "Trainings, each with coins and noise of its own.")
+flags.DEFINE_integer("runs", 1, "Training runs, each with different coins and noise.")
 cli.define_levels()
 cli.define_sources()
 cli.define_out("Folder for scores and results.")
@@ -36,7 +36,7 @@ MAX_RUNS = 1_000_000
 
 
 def main() -> None:
-    """Parses the flags, trains the runs that the store lacks, and prints and stores what all runs show."""
+    """Trains missing runs, and prints and stores the conclusion from all runs."""
     cli.require_levels()
     runs = FLAGS.runs
     require(1 <= runs <= MAX_RUNS, f"`runs={runs}`: give 1 to {MAX_RUNS:,}")
@@ -50,7 +50,7 @@ def main() -> None:
     from audit.storage.store import count_runs
     from audit.training import build_federated
     from audit.written import Level
-    from experiments.cells.federated import open_store, read_accuracies, train
+    from experiments.cells.federated import list_accuracies, open_store, read_accuracies, train
 
     task = federated_task(setting.model)
     federation = task.load(setting, cli.sources())
@@ -67,7 +67,7 @@ def main() -> None:
     dimension = task.make().n_parameters
     each = conclude_each_run(scores, dimension, sees_final_model, level, claim)
     accuracies = read_accuracies(store)
-    measured = [accuracies[str(run)] for run in range(runs) if str(run) in accuracies]
+    measured = list_accuracies(accuracies, runs)
     together = conclude_together(scores, level, claim)
     audit = federated_table.FederatedAudit(each, leaks.canary, leaks.client, measured, together)
     circumstances = {

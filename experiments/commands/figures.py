@@ -1,11 +1,11 @@
-"""Draw the figures whose cells a sweep has stored, and a table.
+"""Draw figures and a table from the stored cells of sweeps.
 
-    ./run.sh figures                            what a sweep has trained under results/
+    ./run.sh figures                            all figures with cells under results/
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
-Reads the store alone: nothing is trained, no data are loaded. A figure of which some cells are missing is
-drawn with those that are there. PNG, SVG and figures.csv go into the folder figures under --out, those of
-other scales than laptop into its folder of that name.
+This command only reads the store: it does not train or load data. If cells are missing, figures show the
+others. PNG, SVG and figures.csv go into the folder figures under --out, for scales other than laptop into its
+subfolder of that name.
 """
 
 import os
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("scale", "laptop", "smoke, laptop or paper: that of the sweep.")
+flags.DEFINE_string("scale", "laptop", "The sweep's scale: smoke, laptop or paper.")
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
 cli.define_levels()
 cli.define_out("Folder of the store; figures go into its folder figures.")
 
 
 def main() -> None:
-    """Parses the flags, draws the figures that stored cells allow, and prints the table and what is missing.
+    """Draws figures from stored cells, and prints the table and the missing cells.
 
-    Raises InputError for flags out of range, and where no figure can be drawn.
+    Raises InputError for flags out of range, or if no figure can be drawn.
     """
     from experiments.sweeps import points
 
@@ -49,17 +49,19 @@ def main() -> None:
     held = make.holdings(cli.folder())
     scale = FLAGS.scale
     sweeps = registry.chosen(scale, FLAGS.name)
-    audits = [audit for sweep in sweeps for audit in sweep.audits()]
+    audits = []
+    for sweep in sweeps:
+        audits += sweep.audits()
     evidence = points.evidence(held, audits, levels)
     folder = held.root / "figures"
-    if scale != "laptop":  # the usual scale, whose figures are in no folder below
+    if scale != "laptop":  # the default scale does not have a subfolder
         folder = folder / scale
 
     written: list[Path] = []
     rows: list[Record] = []
     tables = []
-    incomplete = {}  # how many cells are missing, by the sweep's name
-    waiting = []  # the sweeps of which nothing can be drawn yet
+    incomplete = {}  # the number of missing cells, by the sweep's name
+    waiting = []  # sweeps that cannot be drawn yet
     for sweep in sweeps:
         drawn = registry.draw(sweep, evidence)
         for name, figure in drawn.figures:
@@ -72,7 +74,7 @@ def main() -> None:
             incomplete[sweep.name] = drawn.missing
         elif drawn.missing:
             waiting.append(sweep.name)
-    nothing_drawn = f"{held.root} holds no finished cell of {','.join(FLAGS.name)} at scale {scale}"
+    nothing_drawn = f"{held.root} has no finished cell of {','.join(FLAGS.name)} at scale {scale}"
     require(written, f"{nothing_drawn}: run {_training_command(FLAGS.name)}")
 
     _print_missing(incomplete, waiting)
@@ -81,7 +83,7 @@ def main() -> None:
         written.append(files.write_whole(folder / "figures.csv", common.csv()))
         tables.append(common.text())
     if scale == registry.SMOKE:
-        print("smoke: a few runs of a few steps show that all works; they prove nothing")
+        print("smoke: a few runs of a few steps test the code; their values have no meaning")
     for text in tables:
         print(text + "\n")
     for path in written:
@@ -89,12 +91,12 @@ def main() -> None:
 
 
 def _print_missing(incomplete: dict[str, int], waiting: list[str]) -> None:
-    """Prints to stderr which sweeps lack how many cells, and which command trains them."""
+    """Prints the number of missing cells of each sweep, and the command that trains them, to stderr."""
     for name, missing in incomplete.items():
         verb = "is" if missing == 1 else "are"
         print(f"{name}: {counted(missing, 'cell')} {verb} missing", file=sys.stderr)
     if waiting:
-        text = f"not drawn, for want of cells: {', '.join(waiting)}"
+        text = f"not drawn because cells are missing: {', '.join(waiting)}"
         print(textwrap.fill(text, 80), file=sys.stderr)
     if incomplete or waiting:
         names = list(incomplete) or waiting
@@ -102,18 +104,13 @@ def _print_missing(incomplete: dict[str, int], waiting: list[str]) -> None:
 
 
 def _training_command(names: Sequence[str]) -> str:
-    """Returns the command that trains the missing cells of the sweeps with these names."""
+    """Returns the command that trains the missing cells of these sweeps."""
     out = shlex.quote(FLAGS.out)
     return f"./run.sh sweep --name={','.join(names)} --scale={FLAGS.scale} --out={out}"
 
 
 def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
-    """Writes a figure in each format of `style.FORMATS`, and yields the files' paths.
-
-    Args:
-      path: The path that the files share, but for the suffix.
-      figure: The figure.
-    """
+    """Writes a figure to `path` in each format of `style.FORMATS`, and yields the files' paths."""
     import matplotlib.pyplot as plt
 
     from audit.report import style
@@ -121,7 +118,7 @@ def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield files.write_whole(path.with_suffix(suffix), encode(figure))
-            # Encoding the first format lays the figure out; without an engine the others keep that layout.
+            # Later formats keep the layout of the first.
             figure.set_layout_engine("none")
 
 

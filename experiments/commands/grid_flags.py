@@ -1,4 +1,4 @@
-"""The flags that choose what trains and a grid of audits."""
+"""Flags for the training engine and for a grid of audits."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,6 @@ from absl import flags
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax
-from audit.settings import make
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
@@ -28,24 +27,24 @@ if TYPE_CHECKING:
     from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
-_SINGLE = ("until", "lipschitz")  # flags of a single audit
-_EXAMPLE = "write --vary=FIELD=VALUE,VALUE, as --vary=k=1,5,25"
+_SINGLE = ("until", "lipschitz")  # flags that require a single audit
+_EXAMPLE = "write --vary=FIELD=VALUE,VALUE, such as --vary=k=1,5,25"
 
 
 def define_engine() -> None:
-    """Defines the flag --ray_address, which `engine` reads."""
+    """Defines the flag --ray_address for `engine`."""
     flags.DEFINE_string(
         "ray_address",
         None,
-        "A Ray cluster trains: host:port, auto, or local to start one; by default this machine trains.",
+        "Train on a Ray cluster: host:port, auto, or local to start one. Default: this machine.",
     )
 
 
 @contextlib.contextmanager
 def engine() -> "Iterator[TrainingEngine]":
-    """Yields what trains: this process, or a Ray cluster to which this process belongs in the block.
+    """Yields the training engine: this process, or a Ray cluster that it joins for the block.
 
-    Raises InputError if there is no cluster.
+    Raises InputError if no cluster answers.
     """
     if FLAGS.ray_address is not None:
         from experiments.cells import ray_engine
@@ -60,72 +59,80 @@ def engine() -> "Iterator[TrainingEngine]":
 
 
 def define_vary() -> None:
-    """Defines the flag --vary, which describes a grid of audits."""
+    """Defines the flag --vary for a grid of audits."""
     flags.DEFINE_multi_string(
-        "vary", [], "A grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 audits all combinations."
+        "vary",
+        [],
+        "Audit a grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 for all combinations.",
     )
 
 
 def run(runs: int | None) -> None:
-    """Trains the audits of the grid that the store lacks, and prints the grid's table.
+    """Trains the missing audits of the grid, and prints the grid's table.
 
     Args:
-      runs: the number of models to train for each audit; None for the number that is usual for its adversary.
+      runs: The number of models to train for each audit; None for the adversary's default.
     """
-    from experiments.sweeps import grid  # it loads SciPy, which --help does without
+    from experiments.sweeps import grid  # loads SciPy
 
     cli.require_levels()
     for name in _SINGLE:
         is_given = FLAGS[name].present
-        require(not is_given, f"--{name} goes with a single audit: drop --vary or it")
+        require(not is_given, f"--{name} requires a single audit: drop --vary or --{name}")
     axes = _parse_axes(FLAGS.vary)
-    audits = [_make_audit(values, runs) for values in grid.combine(axes)]
+    audits = []
+    data_sets = set()
+    for values in grid.combine(axes):
+        audit = _make_audit(values, runs)
+        audits.append(audit)
+        data_sets.add(task(audit.setting.model).data.file)
     sources = cli.sources()
-    data_sets = {task(audit.setting.model).data.file for audit in audits}
     is_clear = sources.data_file is None or len(data_sets) == 1
-    require(
-        is_clear, f"--data_file={sources.data_file}: these models have several data sets; drop it"
-    )
+    message = f"--data_file={sources.data_file}: these models have several data sets; drop it"
+    require(is_clear, message)
     data = DataSets(dict.fromkeys(data_sets, sources.data_file), sources.tfds_dir)
     place = Workplace(cli.folder(), data)
 
-    cells = work.distinct([audit.cell() for audit in audits])
-    held = make.holdings(place.out)
-    missing = [cell for cell in cells if not cell.is_done(held, data)]
+    cells = work.distinct(audit.cell() for audit in audits)
+    missing = work.find_missing(cells, place)
     if missing:
         with engine() as trains:
             failed = len(trains.do_all(missing, place).failed)
         message = f"{failed} of {len(cells)} audits failed, the others are kept"
-        require(not failed, f"{message}: fix what is reported above, and start again")
+        require(not failed, f"{message}: fix the errors above and run the command again")
 
     level = Level(FLAGS.delta, FLAGS.confidence)
-    _show([grid.conclude(audit, place, level) for audit in audits], list(axes), level)
+    results = [grid.conclude(audit, place, level) for audit in audits]
+    _show(results, list(axes), level)
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the values of each varied field, each once, by flag, from texts such as "k=1,5,25"."""
-    by_flag = {field.flag: field for field in fields().values() if field.has_flag}
+    """Returns the distinct values of each varied flag, from texts such as "k=1,5,25"."""
+    known = {field.flag for field in fields().values() if field.has_flag}
     axes: dict[str, list[Any]] = {}
     for text in texts:
         flag, _, listed = text.partition("=")
-        require(flag in by_flag, f"--vary={text}: {flag!r} is not a field of an audit: {_EXAMPLE}")
+        require(flag in known, f"--vary={text}: {flag!r} is not a field of an audit: {_EXAMPLE}")
         require(listed, f"--vary={text}: give {flag} values: {_EXAMPLE}")
         require(flag not in axes, f"--vary={text}: {flag} is varied already: join its values")
         try:
-            values = [FLAGS[flag].parser.parse(value) for value in listed.split(",")]
+            values = map(FLAGS[flag].parser.parse, listed.split(","))
+            axes[flag] = list(dict.fromkeys(values))
         except (ValueError, TypeError) as error:
             raise InputError(f"--vary={text}: {listed!r} is not a value of it: {error}") from None
-        axes[flag] = list(dict.fromkeys(values))
     return axes
 
 
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
-    """Returns the audit of one combination of values, by flag; raises InputError if it is impossible."""
+    """Returns the audit of one combination of values, by flag; raises InputError if it is invalid."""
     from experiments.sweeps import grid
 
-    names = {field.flag: field.name for field in fields().values()}
+    given = {}
+    for field in fields().values():
+        if field.flag in values:
+            given[field.name] = values[field.flag]
     try:
-        setting = cli.setting(**{names[flag]: value for flag, value in values.items()})
+        setting = cli.setting(**given)
         number = runs or setting.adversary.usual_runs
         validate(setting, number, FLAGS.delta)
     except InputError as error:
@@ -134,11 +141,11 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
 
 
 def _show(results: "Sequence[Record]", varied: Sequence[str], level: Level) -> None:
-    """Prints the grid's table, or JSON; writes the table as CSV, and a heat map of two fields as PNG."""
+    """Prints the grid's table or JSON, and writes a CSV table and, for two fields, a heat map."""
     from experiments.sweeps import grid
 
     table = grid.make_table(results, varied, level)
-    # The same grid is written to the same files, and other grids are not.
+    # Different grids are written to different files.
     folders = json.dumps([result["folder"] for result in results])
     digest = hashlib.sha256(folders.encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{'_'.join(varied)}-{digest}"

@@ -3,8 +3,8 @@
 ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
 ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more
 
-The convex one attains its bound. The latch shows in its last iterate the largest sum of a shuffled training
-run: without Lipschitz steps, releasing only the last model hides nothing.
+The convex landscape attains its bound. The last iterate of the latch shows the largest sum of a shuffled
+training run: without Lipschitz steps, hiding all other iterates does not reduce the leak.
 """
 
 import itertools
@@ -25,7 +25,7 @@ flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multip
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
 flags.DEFINE_integer("steps", 25, "Steps T.")
 cli.define_levels()
-flags.DEFINE_integer("runs", 5000, "Simulated runs a landscape, half of them in.")
+flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
 cli.define_seed("Seed of the simulated runs.")
 cli.define_out("Folder for results; figures go into its folder landscape.")
 
@@ -35,14 +35,14 @@ MIN_DELTA = 1e-100
 
 
 def main() -> None:
-    """Parses the flags, and draws and prints what training on three crafted loss landscapes leaks.
+    """Draws and prints the leak of training on three crafted loss landscapes.
 
-    Each landscape is a loss that is crafted to show how much the last model can leak. The three are the
-    hidden-state paper's, a convex landscape, and the latch, whose last model hides nothing of the earlier
-    models. What the paper's landscape leaks is computed exactly, and audits of it are simulated.
+    A crafted loss shows how much the last model can leak. The three landscapes are the hidden-state paper's,
+    a convex one, and the latch. The last model of the latch reveals the earlier models. The leak of the
+    paper's landscape is computed exactly, and audits of it are simulated.
     """
     sigmas = cli.numbers("sigmas")
-    batch_sizes = [int(size) for size in cli.numbers("batch_sizes", whole=True)]
+    batch_sizes = list(map(int, cli.numbers("batch_sizes", whole=True)))
     _require_valid_flags(sigmas, batch_sizes)
     out = cli.folder()
     cli.prepare_jax()
@@ -50,7 +50,12 @@ def main() -> None:
     from experiments.hidden_state import crafted, landscape, landscape_figures
     from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
 
-    simulation = {name: FLAGS[name].value for name in ("delta", "runs", "seed", "confidence")}
+    simulation = {
+        "delta": FLAGS.delta,
+        "runs": FLAGS.runs,
+        "seed": FLAGS.seed,
+        "confidence": FLAGS.confidence,
+    }
     places = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
     processes = [Process(sigma, size, FLAGS.steps) for sigma, size in places]
     studies = landscape.list_studies(processes, **simulation)
@@ -65,7 +70,7 @@ def main() -> None:
         if answer is not None:
             results[study.kind].append((study, answer))
 
-    # The convex landscape and the latch are studied at settings of their own.
+    # The convex landscape and the latch have fixed settings.
     tables = {
         "landscape": landscape_figures.make_table(results[AUDIT]),
         "convex": crafted.make_convex_table(FLAGS.delta),
@@ -91,12 +96,11 @@ def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
     for size in batch_sizes:
         require(1 <= size <= MAX_BATCH, f"--batch_sizes: {size}: give 1 to {MAX_BATCH:,}")
     require(1 <= FLAGS.steps <= MAX_STEPS, f"--steps={FLAGS.steps}: give 1 to {MAX_STEPS:,}")
-    require(
-        sigmas and batch_sizes, "--sigmas or --batch_sizes is empty: give numbers, comma-separated"
-    )
+    message = "--sigmas or --batch_sizes is empty: give numbers, comma-separated"
+    require(sigmas and batch_sizes, message)
     cli.require_levels()
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
-    # 2 runs in each world: some estimates choose a threshold on a part of them, and test it on the rest.
+    # 2 runs in each world: some estimates choose a threshold on one run and test it on the other.
     require_runs(FLAGS.runs, least=4)
     cli.require_seed()
 

@@ -1,12 +1,12 @@
-"""Say what an audit will show, and how long it will take.
+"""Predict the bounds and the duration of an audit.
 
-    ./run.sh plan --epsilon=8 --runs=1000                if the truth is epsilon = 8
-    ./run.sh plan --tightness=0.9                        at the accountant's epsilon; runs for 90% of it
-    ./run.sh plan --model=convnet --k=5 --runs=5000      another audit's time
-    ./run.sh plan --bug=0.9,0.5                          how soon a claim is refuted with less noise
+    ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
+    ./run.sh plan --tightness=0.9                        runs that prove 90% of the accountant's epsilon
+    ./run.sh plan --model=convnet --k=5 --runs=5000      the duration of another audit
+    ./run.sh plan --bug=0.9,0.5                          runs that refute a claim if noise is too small
 
-Bounds come from simulated audits whose scores are Gaussian, the time from a probe: steps of a chunk of the
-audit itself, for about two seconds after compilation. Nothing is kept.
+Bounds come from simulated audits with Gaussian scores. The duration comes from a probe that trains a chunk of
+the audit's models for about two seconds after compilation. Results are not stored.
 """
 
 from absl import flags
@@ -24,22 +24,19 @@ from models.catalogue import task
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
-# Without the time that is left: most of it goes to starting processes, which no bar foresees.
+# Without the time left, which the bar cannot predict: starting processes takes most of it.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
-_MANY = "over 1,000"  # in place of a number of runs that was not reached
-_CANARIES = 64  # canaries a run for --bug, where --canaries sets none or one
-_MAX_AUDITS = 20  # that are simulated with several canaries a run, which takes longer
-flags.DEFINE_float(
-    "epsilon", None, "The truth to be found; by default the accountant's upper bound."
-)
+_MANY = "over 1,000"  # shown if the search did not find a number of runs
+_CANARIES = 64  # per run, for --bug with at most one canary in --canaries
+_MAX_AUDITS = 20  # simulated audits with several canaries per run, which are slower
+flags.DEFINE_float("epsilon", None, "The true epsilon. Default: the accountant's upper bound.")
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
-flags.DEFINE_float(
-    "tightness", 0.9, "Also say how many runs prove this share of the truth on average."
-)
+flags.DEFINE_float("tightness", 0.9, "Find the runs that prove this share of the true epsilon.")
 flags.DEFINE_list(
     "bug",
     None,
-    "Say alone how soon fresh directions refute the claim if noise is so many times the stated one: 0.9,0.5.",
+    "Only find the runs of fresh directions that refute the claim if the real noise is 0.9 or 0.5 of the "
+    "claimed noise: 0.9,0.5.",
 )
 cli.define_setting(names=FIELDS)
 flags.DEFINE_integer("audits", 100, "Simulated audits.")
@@ -49,15 +46,12 @@ cli.define_sources()
 
 
 def main() -> None:
-    """Parses the flags, times the training, simulates audits, and prints what to expect of an audit.
+    """Prints the training time and the bounds to expect of an audit.
 
-    The forecast has the time of the training runs, the bounds on epsilon that they would show, and the number
-    of runs that prove the share --tightness of the true epsilon. The truth is --epsilon, or by default the
-    accountant's upper bound.
-
-    With --bug it only prints after how many runs audits would refute the claim.
+    It also prints the number of runs that prove the share --tightness of the true epsilon. With --bug it only
+    prints the number of runs that refute a false claim.
     """
-    # The forecast is for GC-R, whose canaries are gradients along random coordinates.
+    # The forecast is for GC-R. Its canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
     truth = _checked_truth()
     if FLAGS.bug is not None:
@@ -71,7 +65,7 @@ def main() -> None:
 
     probe = forecast.probe(setting, dataset, FLAGS.runs)
 
-    # What bounds would show, by simulated audits of a Gaussian mechanism that leaks the truth.
+    # The bounds, from simulated audits of a Gaussian mechanism with the true epsilon.
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     mechanism = calibration.KnownMechanism(laws.GAUSSIAN, mu, FLAGS.runs, FLAGS.audits, *levels)
@@ -100,16 +94,13 @@ def main() -> None:
 
 
 def _print_bugs(setting: Setting) -> None:
-    """Prints after how many training runs an audit refutes the claimed mu, for each factor in --bug.
+    """Prints the number of training runs that refute the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the stated noise. The claim is the accountant's mu at the stated noise.
-    The scores are simulated as those of ideal fresh directions: no model is trained.
-
-    Args:
-      setting: The setting, which has the number of canaries a run.
+    A factor is the real noise over the claimed noise. The claim is the accountant's mu at the claimed noise.
+    Scores of ideal fresh directions are simulated, without training.
     """
     mu = accounting.mu_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions)
-    # Fresh directions are many in each run: where the setting has a single canary, _CANARIES stand in.
+    # Fresh directions need several canaries per run. The default setting has only one.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
     for ratio in cli.numbers("bug"):
@@ -118,7 +109,7 @@ def _print_bugs(setting: Setting) -> None:
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is refuted",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
-    # After how many runs half of the audits, and 9 of 10, refuted the claim; _MANY where they did not.
+    # The numbers of runs after which 50% and 90% of the audits refuted the claim.
     columns = (
         Column(None, lambda row: f"{row.noise:g}", "noise / stated", width=14, left=True),
         Column(None, lambda row: row.median, "half of audits", "{:,}".format, 15, none=_MANY),
@@ -128,21 +119,20 @@ def _print_bugs(setting: Setting) -> None:
 
 
 def _checked_truth() -> float:
-    """Returns --epsilon, or by default the accountant's; raises InputError for flags out of range."""
+    """Returns --epsilon or the accountant's epsilon; raises InputError for flags out of range."""
     cli.require_levels()
-    # 2 runs in each world: the bounds choose a threshold on a part of them, and test it on the rest.
+    # 2 runs in each world: the bounds choose a threshold on one run and test it on the other.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     require(2 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 2 to 10,000,000")
     cli.require_seed()
-    require(
-        0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
-    )
+    message = f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
+    require(0 < FLAGS.tightness < 1, message)
     truth = FLAGS.epsilon
     if truth is None:
         truth = accounting.epsilon_upper_bound(
             FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta
         )
-    # Above 0, since the forecast has the number of runs that prove a share of it.
+    # Above 0: the forecast includes the runs that prove a share of it.
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
     return float(truth)
 

@@ -1,12 +1,13 @@
-"""Train what the paper's figures need and the store does not have.
+"""Train the missing cells of the papers' figures.
 
-    ./run.sh sweep --list                                  names, cells, what is done
+    ./run.sh sweep --list                                  names, cells, finished cells
     ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 5 minutes on two cores
     ./run.sh sweep --name=all --scale=paper --ray_address=auto   on a Ray cluster
 
-Figures share cells, and a cell is never trained twice.
+Figures share cells, and each cell is trained only once.
 """
 
+import itertools
 import shlex
 import time
 from datetime import timedelta
@@ -15,7 +16,6 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.settings import make
 from audit.written import counted, shortened
 from experiments.cells import work
 from experiments.cells.cell import DataSets, file_names
@@ -25,19 +25,19 @@ from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; --list has them.")
-flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour a figure) or paper.")
+flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; see --list.")
+flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour per figure) or paper.")
 cli.define_out("Folder of the store.")
 grid_flags.define_engine()
-flags.DEFINE_bool("list", False, "Print names, cells and what is done; train nothing.")
+flags.DEFINE_bool("list", False, "Only print names, cells and finished cells.")
 for name in file_names():
-    flags.DEFINE_string(name, None, "That data set as a file, instead of fetching it.")
+    flags.DEFINE_string(name, None, "A file with this data set, instead of a download.")
 
 
 def main() -> None:
-    """Trains the cells of the chosen sweeps that the store lacks; with --list only lists the sweeps.
+    """Trains the missing cells of the chosen sweeps; with --list only lists the sweeps.
 
-    Sweeps may share cells, which are trained once. Raises InputError at the end if cells failed.
+    Raises InputError at the end if cells failed.
     """
     names = FLAGS.name
     if FLAGS.list and not names:
@@ -50,10 +50,9 @@ def main() -> None:
         return
 
     title = ", ".join(sweep.name for sweep in sweeps)
-    cells = work.distinct([cell for sweep in sweeps for cell in sweep.cells])
-    require(cells, f"{title} trains nothing: run ./run.sh figures --name={','.join(names)}")
-    held = make.holdings(place.out)
-    missing = [cell for cell in cells if not cell.is_done(held, data)]
+    cells = work.distinct(itertools.chain.from_iterable(sweep.cells for sweep in sweeps))
+    require(cells, f"{title} needs no training: run ./run.sh figures --name={','.join(names)}")
+    missing = work.find_missing(cells, place)
 
     # The output ends with the command that draws the figures.
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
@@ -66,12 +65,12 @@ def main() -> None:
         return
 
     with grid_flags.engine() as engine:
-        data.require_files()  # a mistake in a file ends the command before anything is trained
+        data.require_files()  # reports a bad file before training
         begin = time.perf_counter()
         outcome = engine.do_all(missing, place)
 
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
-    require(not outcome.failed, f"{failures}: fix what is reported above, and start again")
+    require(not outcome.failed, f"{failures}: fix the errors above and run the command again")
     duration = timedelta(seconds=round(time.perf_counter() - begin))
     here = f"{counted(len(outcome.here), 'cell')} in {duration}"
     before = f"{len(cells) - len(missing) + len(outcome.elsewhere)} before"
@@ -79,17 +78,11 @@ def main() -> None:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
-    """Returns a table of sweeps: how many cells each has, how many are done, and the minutes that all take.
-
-    Args:
-      sweeps: The sweeps.
-      place: The store, and where data come from.
-    """
-    held = make.holdings(place.out)
+    """Returns a table of sweeps: the numbers of cells and finished cells, and the estimated minutes."""
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)
-        done = sum(cell.is_done(held, place.data) for cell in cells)
+        done = len(cells) - len(work.find_missing(cells, place))
         minutes = sum(cell.seconds for cell in cells) / 60
         title = shortened(sweep.title, 40)
         lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {title}")

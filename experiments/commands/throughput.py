@@ -4,12 +4,12 @@
     ./run.sh throughput --models=fcnn --rounds=3        one model, quickly
     ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
 
-All engines do DP-SGD steps on one model, batch size, data and machine: per-example gradients, clipping,
-noise, SGD, in audit's mini-batches, and of 8 for resnet18. Before it is timed, each must take the step
-that ours takes without noise. In every round each is timed once, so that what slows a round slows all,
-and ratios are taken within rounds. Ours is what `audit` trains, insertion included. jax_privacy and
-torch_func use all cores, with as many models at once as they are fastest with; Opacus runs a process of
-one thread on each core, and their rates add.
+All engines take DP-SGD steps (per-example gradients, clipping, noise, SGD) with the same model, data,
+mini-batches and machine. The batch size is audit's, or 8 for resnet18. Before timing, each engine's step
+without noise must agree with ours. Each round times every engine once, and ratios are within rounds, so a
+slow round does not change them. Our engine trains as `audit` does, with insertions. jax_privacy and
+torch_func use all cores and the fastest number of models at once. Opacus runs a process with one thread on
+each core, and the rates add.
 """
 
 import importlib.util
@@ -25,26 +25,26 @@ from experiments.benchmark import throughput
 from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("models", list(throughput.MODELS), f"Of {', '.join(throughput.MODELS)}.")
-flags.DEFINE_list("engines", list(throughput.ENGINES), f"Of {', '.join(throughput.ENGINES)}.")
+flags.DEFINE_list("models", list(throughput.MODELS), f"From {', '.join(throughput.MODELS)}.")
+flags.DEFINE_list("engines", list(throughput.ENGINES), f"From {', '.join(throughput.ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")
-flags.DEFINE_float("seconds", 3.0, "Seconds a measurement, at least.")
+flags.DEFINE_float("seconds", 3.0, "Minimum seconds per measurement.")
 cli.define_sources()
 cli.define_json()
 
 
 def main() -> None:
-    """Parses the flags, times the engines on each model, and prints their rates."""
+    """Times the engines on each model, and prints their rates."""
     models = cli.chosen("models", list(throughput.MODELS))
     engines = cli.chosen("engines", list(throughput.ENGINES))
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     single_model = FLAGS.data_file is None or len(models) == 1
-    require(single_model, "--data_file is one model's: name that one in --models")
+    require(single_model, "--data_file requires a single model in --models")
     sources = cli.sources()
 
     installed = [name for name in engines if _is_installed(name)]
-    require(installed, "--engines: none of them is installed")
+    require(installed, "--engines: no engine is installed: install one of the packages above")
     timings: list[Record] = []
     for model in models:
         timings += throughput.measure(model, installed, FLAGS.rounds, FLAGS.seconds, sources)
@@ -56,11 +56,11 @@ def main() -> None:
 
 
 def _is_installed(engine: str) -> bool:
-    """Returns whether Python finds the engine's package; if not, reports what installs it."""
+    """Returns whether the engine's package is installed; if not, reports how to install it."""
     package = throughput.ENGINES[engine].package
     if importlib.util.find_spec(package.replace("-", "_")):
         return True
-    print(f"{engine} is left out: {pip_install(package)}", file=sys.stderr)
+    print(f"{engine} is skipped: {pip_install(package)}", file=sys.stderr)
     return False
 
 

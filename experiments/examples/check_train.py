@@ -1,7 +1,7 @@
-"""A training run with Opacus as people write it, and its step for the check. ./run.sh check --example=train
+"""Checks a typical training run with Opacus: ./run.sh check --example=train
 
-It has Adam with weight decay, a schedule, dropout, frozen layers, and batches accumulated from parts. Put in
-your own model and data; the part for the check, at the end, stays as it is.
+It uses AdamW, a learning rate schedule, dropout, frozen layers and gradient accumulation. Replace the model
+and the data by yours, and keep the check at the end.
 """
 
 from typing import Any
@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import audit
 
-# The training run.
+# Training.
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # its matrix products are too small to share among threads
+torch.set_num_threads(1)  # small matrix products are faster on one thread
 body = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh())
 head = torch.nn.Sequential(
     torch.nn.Dropout(0.1),
@@ -41,8 +41,8 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
 def train_epoch(batches: Any) -> None:
     """Trains on each batch of a loader.
 
-    Opacus computes gradients in parts of at most 10 examples, which need less memory at once. Only after the
-    last part of a batch does its optimizer move the model.
+    To save memory, Opacus computes the gradients of at most 10 examples at once. The optimizer updates the
+    model after the last part of a batch.
     """
     manager = BatchMemoryManager(
         data_loader=batches,
@@ -54,23 +54,23 @@ def train_epoch(batches: Any) -> None:
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x), y)
             loss.backward()
-            optimizer.step()  # before the last part it only adds to the sum of clipped gradients
+            optimizer.step()  # accumulates clipped gradients before the last part
 
 
 for _ in range(3):
     train_epoch(loader)
     schedule.step()
 
-# The check: its step is `train_epoch` on a single batch.
+# Check.
 
 
 def train_batch(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Trains on a single batch that the check gives, in place of those of the Poisson sampler."""
+    """Trains on a single batch instead of those of the Poisson sampler."""
     all_rows = list(range(len(x)))
     single = DataLoader(
         TensorDataset(x, y),
         batch_sampler=[all_rows],
-        collate_fn=loader.collate_fn,  # Opacus' own: it can make a batch of no examples too
+        collate_fn=loader.collate_fn,  # Opacus' function supports empty batches
     )
     train_epoch(single)
 
@@ -81,8 +81,8 @@ batch = torch.randn(32, 8), torch.randint(3, (32,))
 stated: dict[str, Any] = {
     "clipping_norm": 0.5,
     "noise_multiplier": 1.1,
-    "learning_rate": 1,  # TorchStep returns the private gradient itself
-    "batch_size": optimizer.expected_batch_size,  # as Opacus rounds it
+    "learning_rate": 1,  # TorchStep returns the private gradient
+    "batch_size": optimizer.expected_batch_size,  # rounded by Opacus
 }
 
 if __name__ == "__main__":

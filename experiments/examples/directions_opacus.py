@@ -1,11 +1,11 @@
-"""An audit of training with Opacus by fresh directions: eight small models, 50 canaries in each, a bound.
+"""Audits training with Opacus by fresh directions: eight small models with 50 canaries each.
 
 ./run.sh python experiments/examples/directions_opacus.py page.html
 
-Needs PyTorch and Opacus: `.venv/bin/pip install torch opacus`, or, where you have them, `pip install` of this
-repository and `python directions_opacus.py page.html`.
+This example requires PyTorch and Opacus: `.venv/bin/pip install torch opacus`. In your own environment,
+install this repository and run `python directions_opacus.py page.html`.
 
-Replace the model, the data and the loop by your own; the lines that matter are marked with DIRECTIONS.
+Replace the model, the data and the loop by yours. The comment DIRECTIONS marks lines for the audit.
 """
 
 import sys
@@ -30,24 +30,23 @@ LEARNING_RATE = 0.1
 
 
 def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimizer:
-    """Trains a model by Opacus: with a run's canaries and noise, or without both, as a rehearsal.
+    """Trains a model with Opacus.
 
-    A canary is a random direction. In every step it is added, as a gradient of norm C, to the sum of clipped
-    gradients. Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
+    A canary is a random direction. Every step adds it, as a gradient of norm C, to the sum of clipped
+    gradients.
 
     Args:
-      run: The run's number, which decides its directions together with SEED.
-      present: Whether there are canaries and noise; False for the rehearsal.
+      run: The run's number. It determines the directions together with SEED.
+      present: Whether to add canaries and noise; False for the rehearsal.
       data: Features (N, 64) and labels (N,), in the order of the mini-batches.
 
     Returns:
-      The optimizer, which knows the directions and how far the model moved.
+      The optimizer. It records the directions and the model's movement.
     """
     torch.manual_seed(0)  # the same initial model in all runs
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = GradSampleModule(network)
-    # torch.seed() draws another seed in every run. It has 64 bits; 63 fit a signed integer.
-    noise_seed = torch.seed() % 2**63
+    noise_seed = torch.seed() % 2**63  # a different seed in every run, as a signed integer
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         noise_multiplier=NOISE_MULTIPLIER if present else 0.0,
@@ -66,27 +65,26 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
 
 
 def main(*page: str) -> None:
-    """Trains and scores the runs, prints the bounds, and writes a page if its path is given.
+    """Trains and scores the runs, prints the bounds, and optionally writes a page.
 
-    A canary's score is the cosine between its direction and the movement of the model. Lines marked
-    DIRECTIONS are needed for an audit of a training loop of your own.
+    A canary's score is the cosine of its direction and the movement of the model.
     """
-    torch.set_num_threads(1)  # its matrix products are too small to share among threads
-    warnings.filterwarnings("ignore", "Full backward hook")  # PyTorch warns of Opacus' own hooks
+    torch.set_num_threads(1)  # small matrix products are faster on one thread
+    warnings.filterwarnings("ignore", "Full backward hook")  # caused by Opacus' hooks
     examples = STEPS * BATCH_SIZE
     data = [torch.randn(examples, 64), torch.randint(2, (examples,))]
-    # DIRECTIONS: a rehearsal, once. How it moves is subtracted from how each run moves.
+    # DIRECTIONS: one rehearsal. Its movement is subtracted from the movement of each run.
     rehearsal = train(0, present=False, data=data)
     rows = []
     for run in range(RUNS):
         optimizer = train(run, present=True, data=data)
-        # DIRECTIONS: leave-one-out takes the run's other directions out of the movement.
+        # DIRECTIONS: leave-one-out removes the run's other directions from the movement.
         rows.append(optimizer.cosines(rehearsal.movement(), leave_one_out=True))
     result = audit.bounds(
-        # Rows are in the order of the runs: the bound then holds wherever they stop.
+        # With rows in the order of the runs, the bound is valid after any number of runs.
         audit.cosines(rows, rehearsal.dimension, leave_one_out=True, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
-        name="a network by Opacus",
+        name="a network trained with Opacus",
     )
     print(result)
     for path in page:

@@ -1,5 +1,6 @@
-"""An adversary of one's own: a constant direction, inserted every k steps, scored by how far the model moved
-along it.
+"""Audits a linear regression with a custom adversary.
+
+The canary is a constant direction, inserted every k steps. Its score is the model's movement along it.
 
 ./run.sh python experiments/examples/own_adversary.py
 """
@@ -13,30 +14,30 @@ from audit.adversaries.base import Adversary
 
 
 def constant_direction() -> Adversary:
-    """Returns the adversary whose canary is C * (1, ..., 1) / sqrt(p): p parameters, clipping norm C."""
+    """Returns an adversary with the canary C * (1, ..., 1) / sqrt(p), for p parameters and norm C."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
-        """Returns the adversary's state, made before training: here the canary (p,)."""
+        """Returns the state before training, which can be any tree of arrays: here the canary (p,)."""
         entry = clipping_norm / np.sqrt(theta_0.size)
-        return jnp.full_like(theta_0, entry)  # a state may be any tree of arrays
+        return jnp.full_like(theta_0, entry)
 
     def craft(state: Array, step: Array, theta: Array) -> Array:
-        """Returns the canary that a step inserts."""
-        return state[None]  # (canaries, p), of norm C
+        """Returns the canaries (K, p) of a step; here K = 1."""
+        return state[None]
 
     def score(state: Array, seen: object, theta_t: Array, theta_0: Array) -> Array:
-        """Returns how far the model moved along the canary; steps subtract gradients.
+        """Returns the scores (K,); higher means inserted.
 
-        `seen` is (), since this adversary does not observe the models during training.
+        `seen` is () because this adversary does not observe intermediate models.
         """
-        movement = theta_0 - theta_t
-        return jnp.vdot(state, movement)[None]  # (canaries,); higher means in
+        movement = theta_0 - theta_t  # steps subtract gradients
+        return jnp.vdot(state, movement)[None]
 
     return Adversary(init, craft, score)
 
 
 def loss(params: Array, labelled: tuple[Array, Array]) -> Array:
-    """Returns the squared error of a linear regression on a single example (features, label)."""
+    """Returns the squared error of a linear regression on one example (features, label)."""
     feature, label = labelled
     return (params @ feature - label) ** 2
 

@@ -1,10 +1,10 @@
-"""An audit of a text model in PyTorch: a tiny GPT, random digit strings as canaries, ranks of their losses.
+"""Audits a tiny GPT in PyTorch, with random digit strings as canaries and the ranks of their losses.
 
 ./run.sh python experiments/examples/ranks_text.py page.html
 
-Needs PyTorch: `.venv/bin/pip install torch`, or, where you have it, `pip install` of this repository.
-Nothing reaches into the training: canaries are lines of its data. Replace the model, the data and the loop by
-your own; the lines that matter are marked with RANKS.
+This example requires PyTorch: `.venv/bin/pip install torch`. In your own environment, install this
+repository. Canaries are lines of the training data, so the training loop does not change. Replace the model,
+the data and the loop by yours. The comment RANKS marks lines for the audit.
 """
 
 import sys
@@ -30,10 +30,10 @@ LEARNING_RATE = 0.025
 
 
 class TinyGpt(nn.Module):
-    """A transformer decoder of a single block and one attention head, on the ten digits as tokens."""
+    """A transformer decoder with one block, one attention head and ten digits as tokens."""
 
     def __init__(self) -> None:
-        """Makes the layers. The model reads LENGTH - 1 digits of a text: the last is only predicted."""
+        """Makes the layers. The inputs are LENGTH - 1 digits; the last digit is only predicted."""
         super().__init__()
         self.token = nn.Embedding(10, WIDTH)
         self.place = nn.Parameter(0.5 * torch.randn(LENGTH - 1, WIDTH))
@@ -42,30 +42,30 @@ class TinyGpt(nn.Module):
         self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(LENGTH - 1))
 
     def forward(self, digits: Tensor) -> Tensor:
-        """Returns the next digits' logits (texts, LENGTH - 1, 10), from `digits` (texts, LENGTH - 1)."""
+        """Returns the next-digit logits (texts, LENGTH - 1, 10) of digits (texts, LENGTH - 1)."""
         return self.head(self.block(self.token(digits) + self.place, self.later))
 
 
 def draw_digits(number: int) -> Tensor:
-    """Draws uniform digit strings (number, LENGTH), which resemble secrets in text such as card numbers."""
+    """Draws uniform digit strings (number, LENGTH), similar to card numbers."""
     return torch.randint(10, (number, LENGTH))
 
 
 def score(model: nn.Module, digits: Tensor) -> Tensor:
-    """Returns the log likelihood (n,) of digit strings (n, LENGTH), which needs only queries of the model."""
+    """Returns the log likelihood (n,) of digit strings (n, LENGTH), by queries of the model."""
     with torch.no_grad():
         logits = model(digits[:, :-1])
     return -cross_entropy(logits.transpose(1, 2), digits[:, 1:], reduction="none").sum(1)
 
 
 def train(texts: Tensor) -> nn.Module:
-    """Trains a tiny GPT by DP-SGD, every step on all texts (n, LENGTH), and returns it.
+    """Returns a tiny GPT, trained by full-batch DP-SGD on texts (n, LENGTH).
 
-    A step follows the sum of the texts' clipped gradients plus noise, which it does not divide by n.
+    A step uses the sum of the texts' clipped gradients plus noise, without dividing by n.
     """
 
     def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
-        """Returns the sum of the next-token losses of a text (LENGTH,), which the model takes as a batch."""
+        """Returns the sum of the next-token losses of a text (LENGTH,)."""
         logits = functional_call(model, weights, (text[None, :-1],))[0]
         return cross_entropy(logits, text[1:], reduction="sum")
 
@@ -83,23 +83,22 @@ def train(texts: Tensor) -> nn.Module:
 
 
 def main(*page: str) -> None:
-    """Trains and scores the runs, prints the bounds, and writes a page if its path is given.
+    """Trains and scores the runs, prints the bounds, and optionally writes a page.
 
-    A canary's score is ranked among those of fresh digit strings, with which no model was trained. Lines
-    marked RANKS are needed for an audit of a training loop of your own.
+    A canary's score is ranked among the scores of fresh digit strings that are not training data.
     """
-    torch.set_num_threads(1)  # its matrix products are too small to share among threads
-    # Every text counts upwards from its first digit: 0123..., 1234..., and so on.
+    torch.set_num_threads(1)  # small matrix products are faster on one thread
+    # The texts are 0123..., 1234..., and so on.
     texts = (torch.arange(LENGTH) + torch.arange(TEXTS)[:, None]) % 10
     scores = []
     fresh = []
     for _ in range(RUNS):
-        canaries = draw_digits(CANARIES)  # RANKS: other canaries in every run
+        canaries = draw_digits(CANARIES)  # RANKS: different canaries in every run
         model = train(torch.cat([texts, canaries]))
         scores.append(score(model, canaries).numpy())
         fresh.append(score(model, draw_digits(FRESH)).numpy())  # RANKS: drawn after the run
     result = audit.bounds(
-        # Rows are in the order of the runs: the bound then holds wherever they stop.
+        # With rows in the order of the runs, the bound is valid after any number of runs.
         audit.ranks(scores, fresh, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
         name="a tiny GPT in PyTorch",

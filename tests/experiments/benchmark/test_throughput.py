@@ -49,7 +49,7 @@ def test_a_peer_takes_our_step_and_would_be_seen_not_to(name, model, monkeypatch
 @pytest.mark.parametrize("distance", [1.1e-5, float("nan")])
 def test_an_engine_of_another_step_is_refused(distance):
     throughput.require_agreement("peer", 9e-6, 1e-5)
-    with pytest.raises(InputError, match="peer.*away from ours.*--engines"):
+    with pytest.raises(InputError, match="peer.*differs from ours.*--engines"):
         throughput.require_agreement("peer", distance, 1e-5)
 
 

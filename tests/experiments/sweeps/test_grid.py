@@ -55,7 +55,7 @@ BAD = [
     (("--vary=k=a",), "'a' is not a value of it"),
     (("--vary=k=1,2", "--vary=k=3"), "k is varied already"),
     (("--vary=k=0",), "--vary, k=0: --k=0"),
-    (("--vary=k=1,5", "--until=3"), "--until goes with a single audit"),
+    (("--vary=k=1,5", "--until=3"), "--until requires a single audit"),
     (("--vary=adversary=nope",), "--adversary=nope is unknown"),
 ]
 
