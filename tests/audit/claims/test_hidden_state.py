@@ -201,10 +201,10 @@ ONES = np.ones(4)
     "call, says",
     [
         (lambda: mu_of(1.0, 1.0, 1.0), r"`shifts` has shape \(\)"),
-        (lambda: mu_of(ONES, [1, 1, -0.5, 1], 1.0), "`lipschitz` holds -0.5"),
-        (lambda: mu_of(ONES, np.nan, 1.0), "`lipschitz` holds nan"),
+        (lambda: mu_of(ONES, [1, 1, -0.5, 1], 1.0), "got -0.5"),
+        (lambda: mu_of(ONES, np.nan, 1.0), "got nan"),
         (lambda: mu_of(ONES, 1.0, [1, 1, 0, 1]), "`noise` is 0 at step 3"),
-        (lambda: mu_of(ONES, 1.0, 1e-40), "beyond 1e"),
+        (lambda: mu_of(ONES, 1.0, 1e-40), "mu must be at most 1e"),
         (lambda: insert_step("second", 5), "`insert=second`"),
         (lambda: in_periods(1.0, 10**6, 1), "are 250,000,000 steps: give at most 10,000,000"),
     ],

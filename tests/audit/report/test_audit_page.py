@@ -187,5 +187,5 @@ def test_sampled_insertions_are_said_and_counted():
     )
     assert "each with probability 0.25 (Poisson sampling)" in subjects._describe_insertions(sampled)
     assert "Poisson" not in subjects._describe_insertions(whole)
-    assert "no amplification" in subjects._describe_threats(whole, {})[-1]
+    assert "without amplification" in subjects._describe_threats(whole, {})[-1]
     assert "a coin that the adversary does not see" in subjects._describe_threats(sampled, {})[-1]

@@ -150,7 +150,7 @@ def test_bars_of_refuted_bounds_are_grey_and_say_so(panel, refuted):
     assert ticks == ["assumption-free", "if Gaussian (refuted)", "in-sample (no bound)"]
     edges = [bar.get_edgecolor()[:3] for bar in axis.patches]
     grey = plt.matplotlib.colors.to_rgb(style.FADED)
-    assert [edge == grey for edge in edges] == [False, True, False]
+    assert [edge == grey for edge in edges] == [False, True, True]
     assert [bool(bar.get_hatch()) for bar in axis.patches] == [False, True, True]
 
 

@@ -56,10 +56,10 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
 @pytest.mark.parametrize(
     ("sigma", "upper", "kind", "says"),
     [
-        (50.0, 3.0, "nothing", "That is no proof of privacy. The claim allows at most 3."),
+        (50.0, 3.0, "nothing", "This does not prove privacy. The claim allows at most 3."),
         (0.1, 100.0, "leaks", "The claim allows at most 100."),
         (0.1, 1.0, "violated", "there is a bug"),
-        (0.1, np.inf, "leaks", "The claim says nothing at this delta."),
+        (0.1, np.inf, "leaks", "The claim does not cover this delta."),
     ],
 )
 def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
@@ -81,7 +81,7 @@ def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
 def test_no_bound_is_no_verdict(plain):
     about = subject(finish(observed(0.1)._replace(bounds=())))
     assert "only estimates" in about.conclusion.verdict.sentence
-    assert "No bound: save coins" in audit_page.report("A", [about]).decode()
+    assert "No bound: save which canaries were inserted" in audit_page.report("A", [about]).decode()
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_claim_that_federated_runs_refute_together_is_a_violation():
     together = concluded.conclude_together(scores, claim=claim)
     audit = FederatedAudit(runs, canary, canary, [], together)
     terminal = federated_table.federated_table(audit)
-    assert re.search(r"^claim: +refuted by \d training runs", terminal, re.MULTILINE)
+    assert re.search(r"^claim: +rejected by \d training runs", terminal, re.MULTILINE)
     assert "\nverdict:    The guarantee is violated" in terminal
     fields = json.loads(federated_table.federated_json(audit, {}))
     assert fields["together"]["claim_test"]["refuted"]

@@ -28,18 +28,18 @@ EVIDENCE = {
     "one run": given.paired_cosines(RUN, None, 2000),
 }
 EXPLAINED = {
-    "single": {"number of runs", "test of the Gaussian curve", "in-sample"},
-    "coins": {"number of runs"},
+    "single": {"Choose the number of runs", "test of the Gaussian curve", "in-sample"},
+    "coins": {"Choose the number of runs"},
     "in order": set(),
-    "in any order": {"number of runs"},
-    "one run": {"An estimate takes", "One run proves little"},
+    "in any order": {"Choose the number of runs"},
+    "one run": {"An estimate assumes", "One run proves little"},
 }
 WORDS = (
-    "number of runs:",
+    "Choose the number of runs",
     "test of the Gaussian curve",
     "in-sample",
-    "upper bound says",
-    "An estimate takes",
+    "upper bound means",
+    "An estimate assumes",
     "One run proves little",
 )
 
@@ -56,7 +56,7 @@ def describe(evidence, claim=None):
 def explained(*audits):
     _, text = audit_page.report("A page", audits).decode().split("How to read this")
     assert "rounded down" in text
-    return {word.rstrip(":") for word in WORDS if word in text}
+    return {word for word in WORDS if word in text}
 
 
 @pytest.mark.parametrize("name", EVIDENCE)
@@ -65,4 +65,4 @@ def test_only_what_is_on_the_page_is_explained(name):
 
 
 def test_an_upper_bound_is_explained_where_there_is_one():
-    assert "upper bound says" in explained(describe(SINGLE, EpsilonDelta(3.0, 1e-5)))
+    assert "upper bound means" in explained(describe(SINGLE, EpsilonDelta(3.0, 1e-5)))

@@ -110,7 +110,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
 @pytest.mark.slow
 def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
     (line,) = remarks(concluded(0, 6, 40))
-    assert line.startswith("6 and 40 runs prove at most epsilon = ") and len(line) <= 80
+    assert line.startswith("6 and 40 runs can prove at most epsilon = ") and len(line) <= 80
     most = float(line.split("=")[1].split()[0])
     assert most == pytest.approx(
         estimate.find_most_provable(6, 40, exact.approximate_dp(1e-5), 0.95), abs=1e-3
@@ -118,7 +118,7 @@ def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
     (line,) = remarks(conclude(single(np.full(100, 2.0), np.zeros(100))))
     assert line.startswith("all scores in and out are equal: ") and len(line) <= 80
     (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100))))
-    expected = "these scores are not those of independent runs: all 100 scores out equal 0"
+    expected = "these scores do not come from independent runs: all 100 scores out equal 0"
     assert line.startswith(expected)
 
 
@@ -128,9 +128,9 @@ def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
         (
             9.0,
             DpSgd(1.0, 3),
-            "more runs, or fewer insertions until the upper bound is below 5.469",
+            "more runs, or fewer insertions for an upper bound below 5.469",
         ),
-        (9.0, None, "ask for more runs, or for scores of fresh directions"),
+        (9.0, None, "more runs or scores of fresh directions"),
         (5.4, None, "more runs"),
     ],
 )
@@ -139,21 +139,21 @@ def test_the_table_and_the_verdict_say_what_decides(epsilon, steps, decides):
     if steps is not None:  # the same bound, as that of steps
         conclusion = finish(conclusion._replace(claim=steps))
     *_, last_remark, _ = bounds_table.bounds_table(conclusion).splitlines()
-    assert last_remark == f"to decide: {decides}" and len(last_remark) <= 80
-    assert f" To decide: {decides}" in conclusion.verdict.sentence
+    assert last_remark == f"to decide: use {decides}" and len(last_remark) <= 80
+    assert f" To decide, use {decides}" in conclusion.verdict.sentence
 
 
 @pytest.mark.parametrize(
     ("upper", "advice"),
     [
-        (DpSgd(1.0, 16), "take fewer insertions or a larger sigma to look for bugs"),
-        (EpsilonDelta(9.0, 1e-5), "ask for more runs, or for scores of fresh directions"),
+        (DpSgd(1.0, 16), "use fewer insertions or a larger sigma to look for bugs"),
+        (EpsilonDelta(9.0, 1e-5), "use more runs or scores of fresh directions"),
     ],
 )
 def test_table_and_page_say_where_no_result_could_contradict_the_claim(upper, advice):
     conclusion = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), upper)
     remark = bounds_table.explain_too_few_runs(conclusion)
-    assert remark.startswith("200 runs prove at most ") and remark.endswith(f": {advice}")
+    assert remark.startswith("200 runs can prove at most ") and remark.endswith(f": {advice}")
     assert remark in " ".join(bounds_table.bounds_table(conclusion).splitlines())
     about = subjects.describe_arrays("s", conclusion)
     assert remark.encode() in audit_page.report("Audit", [about])
