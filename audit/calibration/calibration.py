@@ -201,12 +201,17 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
     if gives_mu and truth.mu is not None:
         exceeds = mu > truth.mu + _SLACK
         true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
-    beyond = float((epsilon[exceeds] - true_epsilon).mean()) if exceeds.any() else 0.0
+    beyond = 0.0
+    if exceeds.any():
+        beyond = float((epsilon[exceeds] - true_epsilon).mean())
+    mean_mu = None
+    if gives_mu:
+        mean_mu = float(mu.mean())
     return Calibration(
         first.method,
         setting,
         exceeding=float(exceeds.mean()),
-        mean_mu=float(mu.mean()) if gives_mu else None,
+        mean_mu=mean_mu,
         mean_epsilon=float(epsilon.mean()),
         low_epsilon=float(np.quantile(epsilon, 0.05)),
         high_epsilon=float(np.quantile(epsilon, 0.95)),

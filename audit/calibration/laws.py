@@ -71,8 +71,10 @@ def _values(findings: Iterable[Finding]) -> list[Value]:
     """Returns bounds and estimates as values to calibrate; mu is NaN for a method without it."""
     values = []
     for finding in findings:
-        mu = np.nan if finding.mu is None else finding.mu
-        values.append(Value(finding.method, finding.epsilon, mu))
+        value = Value(finding.method, finding.epsilon)
+        if finding.mu is not None:
+            value = value._replace(mu=finding.mu)
+        values.append(value)
     return values
 
 
@@ -133,9 +135,11 @@ def _draw_noise(common: float, rng: Generator, setting: KnownMechanism) -> Array
     """Draws noise (n, K) of variance 1, with a share `common` for all canaries of a run."""
     noise = np.zeros((setting.runs, setting.canaries))
     if common < 1:
-        noise += math.sqrt(1 - common) * rng.standard_normal(noise.shape)
+        independent = rng.standard_normal(noise.shape)
+        noise += math.sqrt(1 - common) * independent
     if common > 0:
-        noise += math.sqrt(common) * rng.standard_normal((setting.runs, 1))
+        shared = rng.standard_normal((setting.runs, 1))
+        noise += math.sqrt(common) * shared
     return noise
 
 
@@ -272,8 +276,10 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
         bound = method.compute(design, setting.delta, setting.confidence)
         for runs in setting.stops or (setting.runs,):
             # A method's path has the bound after each run.
-            epsilon = bound.path[runs - 1] if bound.path else bound.epsilon
-            values.append(Value(method.name, epsilon, runs=runs))
+            value = Value(method.name, bound.epsilon, runs=runs)
+            if bound.path:
+                value = value._replace(epsilon=bound.path[runs - 1])
+            values.append(value)
     return values
 
 
@@ -336,9 +342,12 @@ def _name(*laws: Law) -> dict[str, Law]:
 
 def _make_score_law(law: known_laws.ScoreFamily) -> Law:
     """Returns the calibration law of a family of scores. Only normal scores have a Gaussian curve."""
-    breaks = _NOTHING if law is known_laws.GAUSSIAN else _CURVED
+    breaks = _CURVED
+    if law is known_laws.GAUSSIAN:
+        breaks = _NOTHING
     draw_scores = partial(_draw_scores, law)
-    return Law(law.name, draw_scores, partial(score_truth, law), _audit_scores, breaks)
+    find_truth = partial(score_truth, law)
+    return Law(law.name, draw_scores, find_truth, _audit_scores, breaks)
 
 
 def _tie(draw: Callable[..., Design]) -> dict[str, Law]:

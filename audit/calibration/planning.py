@@ -27,7 +27,9 @@ _BUG_RUNS = 1000  # of each of these audits
 
 def planned_method(canaries: int) -> str:
     """Returns the method of `mean_epsilon` for a number of canaries in each run."""
-    return lifted.LIFTED_GAUSSIAN if canaries > 1 else estimate.IF_GAUSSIAN
+    if canaries > 1:
+        return lifted.LIFTED_GAUSSIAN
+    return estimate.IF_GAUSSIAN
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
@@ -65,13 +67,17 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu"
     require(truth > 0, message)
     # Longer audits are simulated less often.
-    all_runs = 4_000 if setting.canaries > 1 else 200_000
-    most_audits = 12 if setting.canaries > 1 else 40
+    all_runs = 200_000
+    most_audits = 40
+    if setting.canaries > 1:
+        all_runs = 4_000
+        most_audits = 12
 
     def compute_share(runs: int) -> float:
         """Returns the mean bound of simulated audits as a share of the true epsilon."""
         audits = int(np.clip(all_runs // runs, most_audits // 5, most_audits))
-        return mean_epsilon(setting._replace(runs=runs, audits=audits)) / truth
+        audited = setting._replace(runs=runs, audits=audits)
+        return mean_epsilon(audited) / truth
 
     return first_to_reach(tightness, compute_share)
 
@@ -140,7 +146,15 @@ def runs_until_refuted(
     for _ in range(_BUG_AUDITS):
         shares = draw_shares(means, 1.0, THRESHOLDS, canaries, rng)
         test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
-        needed.append(test.runs if test.refuted else math.inf)
+        needed.append(float(test.runs))
+        if not test.refuted:
+            needed[-1] = math.inf
     quantiles = np.quantile(needed, [0.5, 0.9], method="higher")
-    median, most = (int(runs) if math.isfinite(runs) else None for runs in quantiles)
-    return RunsUntilRefuted(noise, median, most)
+    return RunsUntilRefuted(noise, *map(_count_finite, quantiles.tolist()))
+
+
+def _count_finite(runs: float) -> int | None:
+    """Returns a number of runs as int; None if it is infinite."""
+    if math.isinf(runs):
+        return None
+    return int(runs)

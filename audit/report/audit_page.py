@@ -51,13 +51,16 @@ def _make_section(subject: Subject, audits: Sequence[Subject]) -> dict[str, Any]
         namesakes = [other for other in audits if other.title == subject.title]
         if any(namesake.facts.get(name) != fact for namesake in namesakes):
             differing.append(f"{name.lower()}: {fact}")
+    figures = None
+    if len(audits) <= _MAX_DRAWN:
+        figures = _draw_figures(conclusion)
     remarks = [bounds_table.explain_too_few_runs(conclusion), *bounds_table.remarks(conclusion)]
     return {
         **_list_bounds(subject),
         "difference": "; ".join(differing),
         "claims": bounds_table.make_statements_on_claim(conclusion),
         "remarks": [*filter(None, remarks)],
-        "figures": _draw_figures(conclusion) if len(audits) <= _MAX_DRAWN else None,
+        "figures": figures,
     }
 
 

@@ -118,7 +118,10 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
     for upper in conclusion.upper_bounds:
         if math.isfinite(upper.epsilon):
             label = f"{upper.name} {at_most(upper.epsilon, 2)}"
-            draw_line(upper.epsilon, color=UPPER, ls="-." if upper.hidden else ":", label=label)
+            style_of_line = ":"
+            if upper.hidden:
+                style_of_line = "-."
+            draw_line(upper.epsilon, color=UPPER, ls=style_of_line, label=label)
 
 
 def mark_gaussian(conclusion: Conclusion) -> str:
@@ -154,7 +157,9 @@ def _name(row: BoundRow, conclusion: Conclusion) -> str:
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Draws histograms of both worlds' scores, and the thresholds of the verdict's bounds."""
     scores_in, scores_out = conclusion.worlds
-    unit = "runs" if conclusion.has_one_canary else "scores"
+    unit = "scores"
+    if conclusion.has_one_canary:
+        unit = "runs"
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
@@ -163,7 +168,9 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         high += max(0.5, 1e-6 * abs(high))
     # About the root of the number of scores, at most 60 bars.
     bins = np.linspace(low, high, min(math.isqrt(len(all_scores)) + 2, 61)).tolist()
-    out = "known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
+    out = f"{len(scores_out)} {unit}"
+    if conclusion.law_is_known:
+        out = "known law"
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=in_label)

@@ -359,7 +359,9 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"
     elif conclusion.law_is_known:
         if not conclusion.assumption_free.holds:
-            fresh = "fresh draws" if conclusion.fresh.draws else "directions"
+            fresh = "directions"
+            if conclusion.fresh.draws:
+                fresh = "fresh draws"
             yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
     elif not conclusion.has_one_canary:
         # A method of order L uses the L-th moment of a run's errors, which needs L canaries per run.

@@ -199,7 +199,9 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     command = make_command(setting, runs, level)
     if command and not is_own_model:
         # Without tasks, only the package is installed: the command needs a clone.
-        where = "Command" if task.tasks() else "Command, in a clone of the repository"
+        where = "Command"
+        if not task.tasks():
+            where = "Command, in a clone of the repository"
         provenance[where] = command
     libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
     versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
