@@ -1,4 +1,4 @@
-"""The exception that a user's mistake raises, and checks of a caller's numbers and paths."""
+"""The exception for user errors, and checks of numbers and paths."""
 
 import os
 from collections.abc import Mapping
@@ -7,26 +7,26 @@ from typing import Any, TypeVar
 
 
 class InputError(ValueError):
-    """Raised for a user's mistake; its message is one line that names the value and the fix."""
+    """A user error; the message is one line with the wrong value and the fix."""
 
 
 class OutdatedError(InputError):
-    """Raised for stored scores that another version of this program made and that are to be trained again."""
+    """Stored scores from another version of this program, which must be trained again."""
 
 
 def require(condition: object, message: str) -> None:
-    """Raises InputError(message) unless the condition holds."""
+    """Raises InputError(message) unless the condition is true."""
     if not condition:
         raise InputError(message)
 
 
-# Between these, noise multipliers suit float32 and the conversions to epsilon; 0 is allowed, too.
+# Limits of noise multipliers for float32 and the conversions to epsilon; 0 is allowed, too.
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
 N = TypeVar("N", int, float)
 _SHOWN = 200  # characters
 _DEEPEST = 100  # a tree of parameters is rarely nested ten deep
-_LARGEST_INTEGER = 2**1000  # a float holds numbers up to about 2^1024
+_LARGEST_INTEGER = 2**1000  # floats reach about 2^1024
 
 
 def shown(value: object) -> str:
@@ -44,21 +44,20 @@ def shown(value: object) -> str:
 def require_type(name: str, value: object, kind: type) -> None:
     """Raises InputError unless a value has the required type.
 
-    An int counts as a float. A bool counts neither as an int nor as a float.
+    An int is a valid float. A bool is not a valid int or float.
 
     Args:
-      name: the name of the field or parameter, which the message repeats.
-      value: the caller's value.
+      name: the name of the field or parameter, for the message.
+      value: the value.
       kind: the required type.
     """
     is_whole_float = kind is float and type(value) is int
-    # Python's bool is a subclass of int, so that `isinstance` alone would take True for an int.
     is_allowed_bool = kind is bool or type(value) is not bool
     fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
     # Quotes tell a short text from a number, as in `k='5'`.
     is_short_text = isinstance(value, str) and len(value) < 100
     quoted = repr(value) if is_short_text else shown(value)
-    require(fits, f"`{name}={quoted}` is no {kind.__name__}: give one")
+    require(fits, f"`{name}` must be of type {kind.__name__}, got {quoted}")
 
 
 def plain(value: Any) -> Any:
@@ -68,28 +67,25 @@ def plain(value: Any) -> Any:
 
 
 def number(name: str, value: Any, kind: type[N]) -> N:
-    """Returns a caller's number as Python's int or float.
+    """Returns a number as Python's int or float.
 
     Args:
-      name: the parameter's name, which messages repeat.
+      name: the parameter's name, for messages.
       value: a number of Python, NumPy or JAX.
       kind: int or float.
 
     Raises:
-      InputError: the value has another type, or is a whole number beyond 2^1000, which might not fit a float.
+      InputError: if the value has another type, or is an integer beyond 2^1000, which may not fit a float.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
     fits = not isinstance(python_value, int) or abs(python_value) <= _LARGEST_INTEGER
-    require(fits, f"`{name}={shown(python_value)}` is too large: give a smaller one")
+    require(fits, f"`{name}` must be at most 2^1000 in size, got {shown(python_value)}")
     return kind(python_value)
 
 
 def plain_digits(text: str) -> str:
-    """Returns a number's text, for `int` or `float`; raises ValueError for digits that only Python reads.
-
-    These are digits with underscores between them, such as 1_000, and those of other scripts than Latin.
-    """
+    """Returns a number's text for `int` or `float`; raises ValueError for underscores and non-ASCII."""
     if "_" in text or not text.isascii():
         raise ValueError("a number has the digits 0 to 9 and no underscores")
     return text
@@ -99,8 +95,8 @@ def require_no_cycle(name: str, tree: Any, depth: int = 0) -> None:
     """Raises InputError for a tree that contains itself, or that is nested more than 100 deep.
 
     Args:
-      name: the tree's name, which the message repeats.
-      tree: anything; only dicts, lists and tuples are looked into.
+      name: the tree's name, for the message.
+      tree: any value; only dicts, lists and tuples are searched.
       depth: the number of dicts, lists and tuples around this part of the tree.
     """
     problem = f"`{name}` contains itself, or is nested more than {_DEEPEST} deep"
@@ -114,11 +110,8 @@ def require_no_cycle(name: str, tree: Any, depth: int = 0) -> None:
 
 
 def path(name: str, value: Any) -> Path:
-    """Returns a caller's path as a Path.
-
-    Raises InputError unless it is a string or path that is neither empty nor holds a null character.
-    """
+    """Returns a string or path as a Path; raises InputError for others, empty ones and null characters."""
     is_path = isinstance(value, str | os.PathLike)
     fits = is_path and str(value) and "\0" not in str(value)
-    require(fits, f"`{name}={shown(value)}` is no path: name one")
+    require(fits, f"`{name}` must be a path, got {shown(value)}")
     return Path(value)

@@ -1,4 +1,4 @@
-"""The results of the functions of `import audit`: an audit's conclusion, and all that is made of it."""
+"""The results of the functions of `import audit`."""
 
 import dataclasses
 import json
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The result of an audit. It prints as the table of its bounds; a notebook shows verdict and bounds.
+    """The result of an audit, printed as the table of its bounds.
 
     Attributes:
       conclusion: the audit's conclusion: its bounds, estimates and scores.
-      subject: a function that gathers the facts of the audit's page.
-      folder: the folder of the store that keeps the audit; None where it came from given scores.
+      subject: a function that collects the facts for the audit's page.
+      folder: the audit's folder in the store; None for given scores.
 
     >>> import numpy as np
     >>> scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 80))
@@ -42,12 +42,12 @@ class Result:
     def bounds(self) -> "dict[str, Bound]":
         """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
-        Each bound holds at its confidence under what it assumes. Where its `holds` is false, the scores
-        refute the assumption.
+        Each bound is valid at its confidence under its assumption. `holds` is false if the scores refute the
+        assumption.
 
-        For several runs there is always an "assumption_free" bound. There is an "if_gaussian" bound too, but
-        not for fresh directions. With several canaries a run, or fresh directions, the methods of these
-        bounds have other names. The bounds are then there under both names.
+        For several runs there is always an "assumption_free" bound, and an "if_gaussian" bound except for
+        fresh directions. If their methods have other names, as with several canaries per run, the bounds are
+        in the dict under both names.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
@@ -60,10 +60,9 @@ class Result:
 
     @property
     def epsilon(self) -> float:
-        """Returns the lower bound on epsilon that is proven whatever the trade-off curve.
+        """Returns the lower bound on epsilon that is proven for any trade-off curve.
 
-        The verdict relies on it. For a single run it is the largest bound among those that assume no Gaussian
-        curve, or 0 where there is none.
+        For a single run it is the largest bound without the assumption of a Gaussian curve, or 0.
         """
         return self.conclusion.epsilon
 
@@ -74,30 +73,30 @@ class Result:
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """Returns the test of the claim (e_value, refuted, runs, seen); None where no claim was tested."""
+        """Returns the test of the claim (e_value, refuted, runs, seen); None without a test."""
         return self.conclusion.claim_test
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
-        """Returns estimates of epsilon, which prove nothing, by the name of their method."""
+        """Returns estimates of epsilon, which are not bounds, by the name of their method."""
         return {estimate.method: estimate for estimate in self.conclusion.estimates}
 
     @property
     def upper_bound(self) -> float | None:
-        """Returns the epsilon at delta that accounting guarantees; None where the mechanism is unknown."""
+        """Returns the epsilon at delta that accounting guarantees; None if the mechanism is unknown."""
         return self.conclusion.upper_bound
 
     @property
     def hidden_state_bound(self) -> float | None:
-        """Returns an upper bound on the epsilon of the last model alone; None without Lipschitz constants."""
+        """Returns an upper bound on the epsilon of the last model; None without Lipschitz constants."""
         hidden_state = self.conclusion.hidden_state
         return None if hidden_state is None else hidden_state.bound.epsilon
 
     @property
     def auc(self) -> "Auc | None":
-        """Returns the area under the ROC curve; its standard error counts all scores as independent.
+        """Returns the area under the ROC curve; None for a single run without scores out.
 
-        None for a single run without scores out.
+        Its standard error treats all scores as independent.
         """
         return self.conclusion.auc
 
@@ -107,7 +106,7 @@ class Result:
         Args:
           false_positive_rate: the largest share of scores without the canary that may exceed the threshold.
         """
-        # Imported at the first use, so that `import audit` loads no NumPy or SciPy.
+        # Imported here to keep `import audit` quick.
         from audit.errors import number
         from audit.methods import curves
 
@@ -117,8 +116,8 @@ class Result:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the conclusion as nested dicts and lists, which the command `bound --json` prints."""
-        # Imported at the first use, so that `import audit` loads no NumPy or SciPy.
+        """Returns the conclusion as nested dicts and lists, as `bound --json` prints it."""
+        # Imported here to keep `import audit` quick.
         from audit.conclusions import results
 
         values: dict[str, Any] = json.loads(results.answer_json(self.conclusion))
@@ -128,12 +127,12 @@ class Result:
         """Returns a matplotlib figure of the scores, the trade-off curve and the bounds.
 
         Args:
-          path: a .png, .pdf or .svg file to which the figure is written too; None to write none.
+          path: a .png, .pdf or .svg file for the figure; None for no file.
 
         Raises:
-          InputError: the path has another suffix, or is no path.
+          InputError: if the path is not a path or has another suffix.
         """
-        # Imported at the first use, so that `import audit` loads no NumPy, SciPy or matplotlib.
+        # Imported here to keep `import audit` quick.
         from audit import errors
         from audit.errors import require
         from audit.report import audit_panels, style
@@ -143,14 +142,16 @@ class Result:
         if path is not None:
             place = errors.path("path", path)
             encode = style.FORMATS.get(place.suffix.lower())  # figure -> the file's bytes
-            require(encode is not None, f"`path={place}`: end it in {', '.join(style.FORMATS)}")
+            require(
+                encode is not None, f"`path` must end in {', '.join(style.FORMATS)}, got {place}"
+            )
             assert encode is not None
             files.write_whole(place, encode(figure))
         return figure
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page, to a path; returns the path."""
-        # Imported at the first use, so that `import audit` loads no NumPy, SciPy or matplotlib.
+        # Imported here to keep `import audit` quick.
         from audit import errors
         from audit.report import audit_page
         from audit.storage import files
@@ -173,16 +174,16 @@ class Result:
 
 
 def table(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Returns a single row for each result, as `pandas.DataFrame` and `csv.DictWriter` take them.
+    """Returns a row for each result, for `pandas.DataFrame` or `csv.DictWriter`.
 
-    A row holds the name, the verdict, the number of runs, the proven epsilon and the upper bounds, delta and
-    confidence. The row of an audit that trained also holds its folder and all fields of its setting.
+    A row has the name, the verdict, the number of runs, the proven epsilon, the upper bounds, delta and
+    confidence. For an audit that trained it also has its folder and all fields of its setting.
 
     Args:
       results: results of audits and of `bounds`, in the order of the rows.
 
     Raises:
-      InputError: one of them is no `Result`.
+      InputError: if one of them is not a `Result`.
 
     >>> rows = audit.table(
     ...     audit.bounds([2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)], audit.Gdp(mu))
@@ -196,7 +197,9 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     from audit.settings.setting import flat
     from audit.storage.store import Store
 
-    require(isinstance(results, Iterable), f"`results={shown(results)}`: give a list of results")
+    require(
+        isinstance(results, Iterable), f"`results` must be a list of results, got {shown(results)}"
+    )
     rows = []
     for result in results:
         require_type("results", result, Result)
@@ -210,7 +213,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
             "delta": result.conclusion.delta,
             "confidence": result.conclusion.confidence,
         }
-        if result.folder is not None:  # otherwise the scores were given: there is no setting
+        if result.folder is not None:  # given scores do not have a setting
             row["folder"] = str(result.folder)
             audited = make.parse_config(Store.at(result.folder).config())
             if audited is not None:

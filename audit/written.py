@@ -1,6 +1,6 @@
-"""How numbers are written: bounds and levels as text, and results as JSON.
+"""Formats bounds and levels as text, and results as JSON.
 
-Bounds are rounded so that none claims more than is proven: lower bounds down, upper bounds up.
+Lower bounds are rounded down and upper bounds up.
 """
 
 import decimal
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 def at_least(value: float, decimals: int = 3) -> str:
-    """Returns a lower bound as text, rounded down to some decimals, with zeros at its end, or "inf"."""
+    """Returns a lower bound as text, rounded down to some decimals, or "inf"."""
     if math.isinf(value):
         return "inf"
     rounded = math.floor(value * 10**decimals) / 10**decimals
@@ -30,22 +30,22 @@ def at_most(value: float, decimals: int = 3) -> str:
 
 
 def short(number: str) -> str:
-    """Returns a number's text without the zeros at its end; the text must have a decimal point."""
+    """Returns a decimal number's text without trailing zeros."""
     return number.rstrip("0").rstrip(".")
 
 
 def at_least_digits(value: float, digits: int = 4) -> str:
-    """Returns a lower bound as text, rounded down to some significant digits, as the format "g" shows it."""
+    """Returns a lower bound in the format "g", rounded down to some significant digits."""
     return _round_digits(value, digits, decimal.ROUND_FLOOR)
 
 
 def at_most_digits(value: float, digits: int = 4) -> str:
-    """Returns an upper bound as text, rounded up to some significant digits, as the format "g" shows it."""
+    """Returns an upper bound in the format "g", rounded up to some significant digits."""
     return _round_digits(value, digits, decimal.ROUND_CEILING)
 
 
 def _round_digits(value: float, digits: int, rounding: str) -> str:
-    """Returns a number as text, rounded to some significant digits in a direction of the module decimal."""
+    """Returns a number in the format "g", rounded by a mode of the module decimal."""
     if not math.isfinite(value):
         return f"{value:g}"
     context = decimal.Context(prec=digits, rounding=rounding)
@@ -54,18 +54,18 @@ def _round_digits(value: float, digits: int, rounding: str) -> str:
 
 
 def finite(value: float | None) -> float | None:
-    """Returns a number, or None where it is infinite, NaN or None: JSON has no other numbers."""
+    """Returns a finite number, or None for infinity, NaN and None, which JSON cannot represent."""
     if value is None or not math.isfinite(value):
         return None
     return value
 
 
 def write_json(content: Any, indent: int | None = None) -> str:
-    """Returns nested dicts and lists as JSON text, in which null stands for infinity and NaN.
+    """Returns nested dicts and lists as JSON text, with null for infinity and NaN.
 
     Args:
-      content: dicts, lists and tuples of texts, booleans, None and numbers, NumPy's among them.
-      indent: the number of spaces by which each level is indented; None for a single line.
+      content: dicts, lists and tuples of texts, booleans, None and numbers, including NumPy's.
+      indent: the number of spaces per level; None for a single line.
 
     >>> from audit.written import write_json
     >>> write_json({"upper": float("inf"), "runs": [1, 2.5]})
@@ -75,12 +75,12 @@ def write_json(content: Any, indent: int | None = None) -> str:
 
 
 def _replace_infinities(value: Any) -> Any:
-    """Returns nested dicts and lists with None in the place of every number that is not finite."""
+    """Returns nested dicts and lists with None for every number that is not finite."""
     if isinstance(value, Mapping):
         return dict(zip(value, map(_replace_infinities, value.values()), strict=True))
     if isinstance(value, list | tuple):
         return [*map(_replace_infinities, value)]
-    # Whole numbers are finite, and may be too large for a float.
+    # Integers are finite, and may be too large for a float.
     is_fraction = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
     return finite(value) if is_fraction else value
 
@@ -89,7 +89,7 @@ class Level(NamedTuple):
     """The level of an audit's bounds.
 
     Attributes:
-      delta: The delta at which epsilon is bounded.
+      delta: The delta of epsilon.
       confidence: The confidence of each lower bound.
     """
 
@@ -105,10 +105,7 @@ USUAL_LEVEL = Level()
 
 
 def show_level(value: float) -> str:
-    """Returns a delta or a confidence as the shortest text that is read as the same number: "1e-05".
-
-    Fewer digits could write a confidence as 1, which claims certainty, and which no flag takes.
-    """
+    """Returns a delta or a confidence as the shortest text with the same value: "1e-05"."""
     return repr(float(value))
 
 
@@ -118,22 +115,19 @@ def show_percent(confidence: float) -> str:
 
 
 def show_risk(confidence: float) -> str:
-    """Returns in percent the probability with which a bound may fail: "5%" for the confidence 0.95."""
+    """Returns the error probability of a bound in percent: "5%" for the confidence 0.95."""
     return _format_percent(1 - Decimal(show_level(confidence)))
 
 
 def _format_percent(share: Decimal) -> str:
-    """Returns a share in percent, without zeros at its end."""
+    """Returns a share in percent, without trailing zeros."""
     return f"{(100 * share).normalize():f}%"
 
 
 def shortened(text: str, width: int) -> str:
-    """Returns a text of at most `width` characters: the text, or its first words and an ellipsis.
-
-    A single word that is too long is cut to its beginning.
-    """
+    """Returns the text, or its beginning and an ellipsis, in at most `width` characters."""
     words = textwrap.shorten(text, width, placeholder=" ...")
-    if words == "...":  # not even the first word fits: `shorten` leaves the placeholder alone
+    if words == "...":  # the first word does not fit
         return f"{text[: width - 3]}..."
     return words
 
@@ -142,9 +136,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells".
 
     Args:
-      number: the number, a whole one.
-      noun: what is counted; words that agree with it may follow, as in "batch holds".
-      plural: the same in the plural; by default with an s at the end.
+      number: the number.
+      noun: the noun, which a verb may follow, as in "batch has".
+      plural: the plural form; by default with an s at the end.
     """
     if number == 1:
         return f"{number} {noun}"

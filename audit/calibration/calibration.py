@@ -1,8 +1,7 @@
-"""Audits of mechanisms whose leak is known exactly: does a method cover, and how tight is it?
+"""Audits of mechanisms with an exactly known leak: does a method cover, and how tight is it?
 
-A `Law` draws the evidence of an audit, knows its truth, and says which methods take such evidence and which
-of their assumptions it breaks; `laws` has them all. `calibrate` is the only loop over audits, whatever the
-evidence and the methods are.
+A `Law` draws the evidence of an audit, and has the truth, the methods for this evidence, and the assumptions
+of methods that it breaks; `laws` has all laws. `calibrate` is the loop over audits.
 """
 
 import math
@@ -14,31 +13,29 @@ import numpy as np
 from audit.laws import conversions
 from audit.runtime.processes import in_order
 
-_SLACK = 1e-6  # a bound that is above the truth by less than this is so by rounding
+_SLACK = 1e-6  # a smaller excess over the truth is rounding
 
-# Assumptions: what a method may need, and a law may break.
+# Assumptions that methods need and laws may break.
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 INDEPENDENT = "independent canaries of a run"
 FAIR = "fair coins"
 ENOUGH_RUNS = "many runs"
-LEAST_RUNS = 100  # of several canaries; with fewer, a method for many runs is not held to its level
+LEAST_RUNS = (
+    100  # of several canaries; with fewer, a method for many runs may exceed its error level
+)
 
 
 class KnownMechanism(NamedTuple):
-    """A mechanism whose leak is known exactly, and how it is audited.
+    """A mechanism with an exactly known leak, and its audits.
 
     Attributes:
-      law: the law of the evidence.
-      mu: the mechanism's mu, or the parameter that its law has in place of mu.
-      runs: the number of runs of an audit. With a set of runs for each world, of each set; with a single
-        canary a run, of both worlds together.
-      audits: the number of audits of the mechanism.
-      delta, confidence: the delta and the confidence of the bounds.
-      seed: the seed of the evidence.
-      canaries: K, the number of canaries of a run.
-      dimension: d, the dimension of canaries that are directions.
-      stops: the numbers of runs at which bounds that hold at any number of runs are read; empty: at the end.
-      stream: further numbers of the seed: settings of different streams draw different evidence.
+      law: the law of the evidence. mu: the mechanism's mu, or the parameter of its law. runs: the number of
+      runs of an audit: per world for a set of runs for each world, otherwise of both worlds. audits: the
+      number of audits of the mechanism. delta, confidence: the delta and the confidence of the bounds. seed:
+      the seed of the evidence. canaries: K, the number of canaries of a run. dimension: d, the dimension of
+      canaries that are directions. stops: the numbers of runs at which to read bounds that are valid at any
+      number of runs; empty: at the end. stream: further numbers of the seed, for different evidence in
+      different settings.
     """
 
     law: "Law"
@@ -54,16 +51,15 @@ class KnownMechanism(NamedTuple):
     stream: tuple[int, ...] = ()
 
     def find_broken(self, assumes: frozenset[str]) -> frozenset[str]:
-        """Returns which of a method's assumptions do not hold for this mechanism and its audits.
+        """Returns the assumptions of a method that this mechanism and its audits break.
 
-        If none is returned, the method must not exceed the truth more often than its level allows.
+        Without one, the method must not exceed the truth more often than its level allows.
 
         Args:
           assumes: the method's assumptions.
         """
         broken = self.law.breaks
-        # A method that assumes many runs need not hold for a few. Only methods for several canaries a run
-        # assume this. A single run of several canaries has methods of its own, which need no further runs.
+        # Only methods for several runs with several canaries assume many runs.
         if self.canaries > 1 and 1 < self.runs < LEAST_RUNS:
             broken = broken | {ENOUGH_RUNS}
         return assumes & broken
@@ -74,8 +70,7 @@ class Truth(NamedTuple):
 
     Attributes:
       epsilon: the true epsilon at the setting's delta.
-      mu: the true mu, with which that of methods that bound mu is compared; None if all are compared by
-        epsilon.
+      mu: the true mu, to compare with methods that bound mu; None to compare epsilon.
     """
 
     epsilon: float
@@ -83,15 +78,15 @@ class Truth(NamedTuple):
 
 
 class Value(NamedTuple):
-    """The bound or estimate that a method gives in a single audit.
+    """The bound or estimate of a method in a single audit.
 
     Attributes:
       method: the method's name.
       epsilon: the epsilon at the setting's delta.
-      mu: the mu; NaN if the method gives none.
-      runs: the number of runs after which it was read; 0 for the end.
+      mu: the mu; NaN without one.
+      runs: the number of runs before it was read; 0 for the end.
       seconds: the processor's seconds; 0 if not measured.
-      refusal: why the method gave no value, which counts as epsilon = 0; empty if it gave one.
+      refusal: why the method did not give a value, which counts as epsilon = 0; or empty.
     """
 
     method: str
@@ -103,19 +98,19 @@ class Value(NamedTuple):
 
 
 def _give_nothing(evidence: Any, setting: KnownMechanism) -> list[Value]:
-    """Returns no values. Processes receive it by pickle, which refuses a lambda."""
+    """Returns an empty list; unlike a lambda it can be pickled."""
     return []
 
 
 class Law(NamedTuple):
-    """A law that draws evidence and knows how much its mechanism leaks.
+    """A law that draws evidence, with the leak of its mechanism.
 
     Attributes:
       name: the law's name.
       draw: (generator, setting) -> the evidence of an audit.
       truth: setting -> the truth.
-      audit: (evidence, setting) -> what every method that takes such evidence gives; by default nothing.
-      breaks: the assumptions of methods that do not hold for the law.
+      audit: (evidence, setting) -> the values of all methods for such evidence; by default an empty list.
+      breaks: the assumptions of methods that the law breaks.
     """
 
     name: str
@@ -126,21 +121,20 @@ class Law(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """How one method did over all audits of a setting.
+    """The results of one method over all audits of a setting.
 
     Attributes:
-      method: the method's name.
-      setting: the mechanism and its audits.
-      exceeding: the share of audits above the truth; compared is mu if both the truth and the method give it,
-        else epsilon.
-      mean_mu: the mean mu over the audits; None if the method gives none.
+      method: the method's name. setting: the mechanism and its audits. exceeding: the share of audits above
+      the truth, in mu if both the truth and the method have it, otherwise
+        in epsilon.
+      mean_mu: the mean mu over the audits, or None.
       mean_epsilon: the mean of epsilon over the audits.
       low_epsilon, high_epsilon: the 5% and 95% quantiles of epsilon.
-      true_epsilon: the true epsilon; where mu is compared, the epsilon of the true mu.
-      runs: the number of runs after which the bound was read; 0 for the end.
-      beyond: by how much, on average, the epsilon of audits above the truth exceeds it; 0 if there are none.
+      true_epsilon: the true epsilon; if mu is compared, the epsilon of the true mu.
+      runs: the number of runs before the bound was read; 0 for the end.
+      beyond: the mean excess of epsilon in audits above the truth; 0 without such audits.
       seconds: the processor's seconds of the median audit; 0 if not measured.
-      refusals: the reasons of all audits that gave no value.
+      refusals: the reasons of all audits without a value.
     """
 
     method: str
@@ -162,7 +156,7 @@ def calibrate(
     processes: int = 1,
     on_audit_done: Callable[[int], object] = lambda audits: None,
 ) -> list[Calibration]:
-    """Audits a known mechanism many times, by every method that takes its evidence.
+    """Audits a known mechanism many times, by every method for its evidence.
 
     An audit depends only on the seed and its index, not on `processes`.
 
@@ -172,7 +166,7 @@ def calibrate(
       on_audit_done: called with 1 after each audit.
 
     Returns:
-      A row for each method; for a method that is read after several numbers of runs, a row for each number.
+      A row for each method and number of runs.
     """
     tasks = [(setting, index) for index in range(setting.audits)]
     values_by_audit = []
@@ -185,7 +179,7 @@ def calibrate(
 
 
 def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
-    """Returns what every method gives in an audit; `task` is (the known mechanism, the audit's index)."""
+    """Returns the values of all methods in an audit; `task` is (the known mechanism, the audit's index)."""
     setting, index = task
     return setting.law.audit(draw(setting, index), setting)
 
@@ -197,11 +191,7 @@ def draw(setting: KnownMechanism, index: int) -> Any:
 
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth) -> Calibration:
-    """Returns a method's row: how often its value was above the truth, and how near it came.
-
-    What is compared is mu if the truth and the method give it, else epsilon. A value counts as above the
-    truth if it exceeds it by more than rounding does.
-    """
+    """Returns a method's row: how often its value was above the truth, and how close."""
     first = values[0]  # gives mu if all values do
     epsilon = np.array([value.epsilon for value in values])
     mu = np.array([value.mu for value in values])
@@ -211,12 +201,17 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
     if gives_mu and truth.mu is not None:
         exceeds = mu > truth.mu + _SLACK
         true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
-    beyond = float((epsilon[exceeds] - true_epsilon).mean()) if exceeds.any() else 0.0
+    beyond = 0.0
+    if exceeds.any():
+        beyond = float((epsilon[exceeds] - true_epsilon).mean())
+    mean_mu = None
+    if gives_mu:
+        mean_mu = float(mu.mean())
     return Calibration(
         first.method,
         setting,
         exceeding=float(exceeds.mean()),
-        mean_mu=float(mu.mean()) if gives_mu else None,
+        mean_mu=mean_mu,
         mean_epsilon=float(epsilon.mean()),
         low_epsilon=float(np.quantile(epsilon, 0.05)),
         high_epsilon=float(np.quantile(epsilon, 0.95)),

@@ -1,35 +1,35 @@
-"""The laws, of exact truth, by which methods are calibrated, by the evidence that they draw.
+"""The laws with an exact truth for the calibration of methods, by their evidence.
 
-ONE_CANARY: independent scores in and out, of a law of `known_laws` at the parameter mu.
+ONE_CANARY: independent scores in and out, from a law of `known_laws` with the parameter mu.
 
-COINS and SETS: runs of K canaries, whose scores are signal * mu * presence + noise, of one law for every
-canary, tied within a run. The truth is the supremum over thresholds of the parameter through the average
-error rates: no smaller value is compatible with them, and a bound may reach it.
+COINS and SETS: runs of K canaries with scores signal * mu * presence + noise, from one law for all canaries,
+dependent within a run. The truth is the supremum over thresholds of the parameter for the average error
+rates, the smallest compatible value, which a bound may reach.
 
-    independent    noise of its own for every canary
+    independent    independent noise for every canary
     shifted        half of the noise's variance is common to the canaries of a run
     equal          the same noise for all canaries of a run
-    failing        in 3 / n of n runs nothing is inserted: what a test of n runs sees least of
+    failing        3 / n of n runs do not insert canaries, which is hard to see in n runs
 
-ONE_RUN: one run of K canaries. All but `leaking` are Gaussian mechanisms of the same mu, so that their truth
-is mu whatever ties the canaries together.
+ONE_RUN: one run of K canaries. All laws except `leaking` are Gaussian mechanisms with the truth mu, for any
+dependence between canaries.
 
     independent    orthogonal canaries with coins
     overlapping    canaries with coins and inner products of 1/2: scores share noise and signals
-    failing        in half of the runs nothing is inserted
-    leaking        a score gives each coin right with the odds e^mu, and with probability delta it reveals
-                   the coin, of many canaries at once: (mu, delta)-DP and no better
+    failing        half of the runs do not insert canaries
+    leaking        a score guesses each coin with the odds e^mu, and with probability delta it reveals the
+                   coins of many canaries at once: a tight case of (mu, delta)-DP
     cosines        uniform canaries that are all inserted (`cosine_law.simulate`)
 
-DIRECTIONS: the cosines of R runs with K canaries in, in R^d, each of the exact law in the world without.
+DIRECTIONS: the cosines of R runs with K inserted canaries in R^d, with the exact law in the world without.
 
     gaussian     a Gaussian mechanism of mu, leave-one-out scores
-    equal        likewise, but the canaries of a run all have the same cosine
-    failing      the same, but in half of the runs nothing is inserted
-    laplace      mu is epsilon: what is seen along the direction has Laplace noise
-    bound        mu is epsilon: at every t, P_in(cosine > t) = min(e^epsilon a(t) + delta, 1), all that
-                 (epsilon, delta)-DP allows; at mu = 0 that reveals everything with probability delta
-    bound equal  the same, all canaries of a run equal
+    equal        the same, with one cosine for all canaries of a run
+    failing      the same as `gaussian`, but half of the runs do not insert canaries
+    laplace      mu is epsilon: Laplace noise along the direction
+    bound        mu is epsilon: at every t, P_in(cosine > t) = min(e^epsilon a(t) + delta, 1), the most that
+                 (epsilon, delta)-DP allows; at mu = 0 it reveals everything with probability delta
+    bound equal  the same, with one cosine for all canaries of a run
 """
 
 import math
@@ -59,7 +59,7 @@ from audit.methods.estimate import Finding
 
 Array = NDArray[np.float64]
 Generator = np.random.Generator
-_REACH = 5.0  # standard deviations that thresholds go beyond the means of both worlds, at least
+_REACH = 5.0  # standard deviations of thresholds beyond the means of both worlds, at least
 _DIMENSIONS = 100  # dimensions of `cosines` for each canary
 _REVEALED = 3.0  # `leaking` reveals this times sqrt(K) coins at once
 _NOTHING: frozenset[str] = frozenset()
@@ -68,18 +68,20 @@ _CURVED = frozenset([GAUSSIAN_CURVE])
 
 
 def _values(findings: Iterable[Finding]) -> list[Value]:
-    """Returns bounds and estimates as values to calibrate; mu is NaN if a method gives none."""
+    """Returns bounds and estimates as values to calibrate; mu is NaN for a method without it."""
     values = []
     for finding in findings:
-        mu = np.nan if finding.mu is None else finding.mu
-        values.append(Value(finding.method, finding.epsilon, mu))
+        value = Value(finding.method, finding.epsilon)
+        if finding.mu is not None:
+            value = value._replace(mu=finding.mu)
+        values.append(value)
     return values
 
 
 def _audit(
     bound: Callable[..., Iterable[Finding]], evidence: Any, setting: KnownMechanism
 ) -> list[Value]:
-    """Returns what methods give for the evidence, at the setting's delta and confidence."""
+    """Returns the values of methods for the evidence, at the setting's delta and confidence."""
     return _values(bound(evidence, setting.delta, setting.confidence))
 
 
@@ -89,15 +91,15 @@ def gaussian_truth(setting: KnownMechanism) -> Truth:
 
 
 def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
-    """Returns the truth of a law for which the setting's mu stands for epsilon."""
+    """Returns the truth of a law with the setting's mu as epsilon."""
     return Truth(setting.mu)
 
 
-# One canary a run.
+# One canary per run.
 
 
 def _draw_scores(law: known_laws.ScoreFamily, rng: Generator, setting: KnownMechanism) -> Sets:
-    """Draws the scores of an audit of a single canary a run, half of the runs in each world."""
+    """Draws the scores of an audit with one canary per run, half of the runs in each world."""
     return single(*KnownLaw(law, setting.mu).scores(rng, setting.runs // 2))
 
 
@@ -107,16 +109,16 @@ def score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
 
 
 def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
-    """Returns what every method gives for the scores of a single canary a run."""
+    """Returns the values of all methods for one canary per run."""
     return _values(estimate.findings(*design.pooled(), setting.delta, setting.confidence))
 
 
-# Several canaries a run. A score is mu * signal + noise. The signal is 1 if its canary is in and the run
-# works, else 0.
+# Several canaries per run. A score is mu * signal + noise. The signal is 1 if its canary is inserted and the
+# run works, otherwise 0.
 
 
 def _find_failing(failing_runs: float, setting: KnownMechanism) -> float:
-    """Returns the probability with which a run inserts nothing, if so many do on average."""
+    """Returns the probability that a run fails, from the mean number of failing runs."""
     return min(failing_runs / setting.runs, 1.0)
 
 
@@ -124,47 +126,49 @@ def _draw_signal(failing_runs: float, rng: Generator, setting: KnownMechanism) -
     """Draws the signal (n, 1) of canaries that are in, mu or 0."""
     works = np.ones((setting.runs, 1))
     failing = _find_failing(failing_runs, setting)
-    if failing:  # if no run can fail, nothing is drawn for it
+    if failing:
         works = (rng.random(works.shape) >= failing).astype(np.float64)
     return setting.mu * works
 
 
 def _draw_noise(common: float, rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws noise (n, K) of variance 1, the share `common` of which all canaries of a run have together."""
+    """Draws noise (n, K) of variance 1, with a share `common` for all canaries of a run."""
     noise = np.zeros((setting.runs, setting.canaries))
     if common < 1:
-        noise += math.sqrt(1 - common) * rng.standard_normal(noise.shape)
+        independent = rng.standard_normal(noise.shape)
+        noise += math.sqrt(1 - common) * independent
     if common > 0:
-        noise += math.sqrt(common) * rng.standard_normal((setting.runs, 1))
+        shared = rng.standard_normal((setting.runs, 1))
+        noise += math.sqrt(common) * shared
     return noise
 
 
 def _draw_coins(
     common: float, failing_runs: float, rng: Generator, setting: KnownMechanism
 ) -> Coins:
-    """Draws runs whose canaries are each in by a coin."""
+    """Draws runs with canaries that are inserted by coins."""
     present = rng.random((setting.runs, setting.canaries)) < 0.5
     signal = _draw_signal(failing_runs, rng, setting)
     return Coins(signal * present + _draw_noise(common, rng, setting), present)
 
 
 def _draw_sets(common: float, failing_runs: float, rng: Generator, setting: KnownMechanism) -> Sets:
-    """Draws a set of runs whose canaries are in, and a set whose canaries are out."""
+    """Draws a set of runs with canaries, and a set without."""
     signal = _draw_signal(failing_runs, rng, setting)
     noise_in = _draw_noise(common, rng, setting)
-    _draw_signal(failing_runs, rng, setting)  # of the runs that are out, to which it adds nothing
+    _draw_signal(failing_runs, rng, setting)  # advances the generator for the runs without canaries
     return Sets(signal + noise_in, _draw_noise(common, rng, setting))
 
 
 def _find_tied_truth(failing_runs: float, setting: KnownMechanism) -> Truth:
     """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
 
-    A canary is guessed to be in if its score exceeds the threshold. Scores of canaries that are out are
-    N(0, 1). Those of canaries that are in are N(mu, 1), but N(0, 1) in the share of runs that fail.
+    A canary is guessed to be inserted if its score exceeds the threshold. Scores are N(mu, 1) for inserted
+    canaries in runs that work, otherwise N(0, 1).
     """
     failing = _find_failing(failing_runs, setting)
-    # From below N(0, 1) to above N(mu, 1). Thresholds farther out show no epsilon: the probability beyond
-    # them is below delta in either world.
+    # From below N(0, 1) to above N(mu, 1). The probability beyond these thresholds is below delta in both
+    # worlds.
     reach = max(_REACH, -special.ndtri(setting.delta))
     thresholds = np.linspace(-reach, setting.mu + reach, 20_001)
     misses_of_working = special.ndtr(thresholds - setting.mu)
@@ -179,13 +183,10 @@ def _find_tied_truth(failing_runs: float, setting: KnownMechanism) -> Truth:
 
 
 def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
-    """Returns what methods give for a single run's coins.
-
-    Methods that assume a Gaussian trade-off curve are left out if the law's is not.
-    """
+    """Returns the values of methods for a single run's coins, without those that assume a wrong curve."""
     evidence = one_run_bounds.weigh_coins(coins)
     bounds = one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence)
-    if GAUSSIAN_CURVE in setting.law.breaks:  # the law's curve is not Gaussian
+    if GAUSSIAN_CURVE in setting.law.breaks:
         bounds = [bound for bound in bounds if not bound.assumes.gaussian]
     return _values(bounds)
 
@@ -200,14 +201,14 @@ def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
 
 
 def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
-    """Draws which canaries of a single run are in, (1, K), by fair coins."""
+    """Draws the fair coins (1, K) of a single run."""
     return rng.random((1, setting.canaries)) < 0.5
 
 
 def _draw_orthogonal(fails: bool, rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of one run's orthogonal canaries: N(mu, 1) if in, N(0, 1) if out.
+    """Draws the scores of one run's orthogonal canaries: N(mu, 1) if inserted, otherwise N(0, 1).
 
-    If it fails, which it does with probability 1/2 if it may, none of them is inserted.
+    If the run may fail, it does so with probability 1/2 and does not insert any canary.
     """
     bits = _draw_bits(rng, setting)
     works = not fails or rng.random() < 0.5
@@ -217,27 +218,28 @@ def _draw_orthogonal(fails: bool, rng: Generator, setting: KnownMechanism) -> Co
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of a single run's canaries along (e_0 + e_i) / sqrt(2), with inner products of 1/2.
 
-    The run releases mu times the sum of the canaries that are in, plus standard normal noise. A score is the
+    The run releases mu times the sum of the inserted canaries, plus standard normal noise. A score is the
     inner product of this release and the canary.
     """
     bits = _draw_bits(rng, setting)
-    # The release along e_0, to which all canaries that are in add, and along each e_i, canary i's own.
+    # The release along e_0, common to all canaries, and along e_i, only of canary i.
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
     own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
     return Coins(np.sqrt(0.5) * (common + own), bits)
 
 
 def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws scores that guess each coin right with odds e^mu, and that rarely reveal many coins at once.
+    """Draws scores that guess each coin with odds e^mu, and that rarely reveal many coins at once.
 
-    A score's sign is the guess: positive for in. About 3 sqrt(K) coins are revealed at once, by 2 or -2, so
-    rarely that each is revealed with probability delta. At mu = 0, so many raise the number of right guesses
-    by three standard deviations.
+    A positive score guesses an insertion. About 3 sqrt(K) coins are revealed at once, by 2 or -2, so rarely
+    that each is revealed with probability delta. At mu = 0 this raises the number of right guesses by three
+    standard deviations.
     """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
     is_right = rng.random(bits.shape) < special.expit(setting.mu)
-    # No two scores are equal. They are positive for in and right, or out and wrong.
+    # All scores differ. They are positive for right guesses of inserted canaries, and wrong guesses of
+    # others.
     scores = np.where(bits == is_right, 1.0, -1.0) + 0.1 * rng.random(bits.shape)
     revealed = min(round(_REVEALED * np.sqrt(canaries)), canaries)
     if rng.random() < setting.delta * canaries / revealed:
@@ -247,25 +249,24 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
-    """Draws the cosines of a single run's uniformly random canaries with their noisy sum, all canaries in.
+    """Draws the cosines of a single run's uniformly random, inserted canaries with their noisy sum.
 
-    The noise multiplier is 1 / mu. The dimension grows with the number of canaries; the setting's own
-    dimension is not read.
+    The noise multiplier is 1 / mu. The dimension grows with the number of canaries.
     """
     dimension = _DIMENSIONS * setting.canaries
     sigma = 1 / max(setting.mu, 1e-6)  # finite for mu = 0
     observed = cosine_law.simulate(rng, setting.canaries, dimension, sigma)
-    unobserved = np.empty(0)  # no canary is out
+    unobserved = np.empty(0)
     return Cosines(observed, unobserved, dimension)
 
 
-# Directions, all in.
+# Directions, all inserted.
 
 
 def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Returns what each method for fresh directions gives, after each of the setting's numbers of runs.
+    """Returns the values of methods for fresh directions, after each of the setting's numbers of runs.
 
-    The method that bounds the mu of a GDP guarantee is left out for laws that do not have a mu.
+    The method that bounds the mu of a GDP guarantee is left out for laws without a mu.
     """
     has_gdp = setting.law.truth is gaussian_truth
     values = []
@@ -274,19 +275,21 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
             continue
         bound = method.compute(design, setting.delta, setting.confidence)
         for runs in setting.stops or (setting.runs,):
-            # A method's path has the bound after each run; without a path, only that after all runs is known.
-            epsilon = bound.path[runs - 1] if bound.path else bound.epsilon
-            values.append(Value(method.name, epsilon, runs=runs))
+            # A method's path has the bound after each run.
+            value = Value(method.name, bound.epsilon, runs=runs)
+            if bound.path:
+                value = value._replace(epsilon=bound.path[runs - 1])
+            values.append(value)
     return values
 
 
 def _draw_gaussian(fails: bool, rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws leave-one-out cosines (R, K) of directions with what a Gaussian mechanism of mu releases.
+    """Draws leave-one-out cosines (R, K) of directions with the release of a Gaussian mechanism of mu.
 
-    The part of direction v_j orthogonal to the K - 1 others has a squared length of the law
-    Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
-    is mu times that part, plus standard normal noise. The cosine is that of v_j and u_j. If runs may fail,
-    half of them insert nothing.
+    The part of direction v_j orthogonal to the K - 1 others has a squared length with the law Beta((d - K +
+    1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j is mu times
+    that part, plus standard normal noise. The cosine is that of v_j and u_j. If runs may fail, half of them
+    do not insert canaries.
     """
     shape = (setting.runs, setting.canaries)
     free = setting.dimension - setting.canaries
@@ -296,25 +299,23 @@ def _draw_gaussian(fails: bool, rng: Generator, setting: KnownMechanism) -> Arra
     outside = np.ones(shape)  # squared lengths of v_j's parts orthogonal to the others
     if setting.canaries > 1:
         outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
-    # The release u_j has a component along that part. In the free dimensions it is only noise.
     along = signal * np.sqrt(outside) + rng.standard_normal(shape)
     length = np.sqrt(along**2 + rng.chisquare(free, shape))
     return np.asarray(np.sqrt(outside) * along / length)
 
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws cosines (R, K) of canaries in, as if Laplace noise hid a movement of epsilon = mu along each."""
-    # The cosine is the one that a canary out exceeds with the same probability as Laplace noise `along`.
+    """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu hidden by Laplace noise."""
+    # The cosine has the same tail probability without insertion as `along` under Laplace noise.
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     return -cosine_law.quantile(scipy.stats.laplace.sf(along), setting.dimension)
 
 
 def _draw_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws cosines (R, K) of canaries that are in, as large as (epsilon, delta)-DP allows for epsilon = mu.
+    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu.
 
-    If a cosine of a canary that is out exceeds t with probability a(t), one of a canary that is in exceeds t
-    with probability min(e^epsilon a(t) + delta, 1). Cosines are drawn by inverting this probability at
-    uniform numbers; a number below delta gives the largest cosine.
+    If a cosine without insertion exceeds t with probability a(t), one with insertion exceeds t with
+    probability min(e^epsilon a(t) + delta, 1). This probability is inverted at uniform numbers.
     """
     uniform = rng.random((setting.runs, setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
@@ -327,7 +328,7 @@ def _draw_directions(
     rng: Generator,
     setting: KnownMechanism,
 ) -> Fresh:
-    """Draws cosines (R, K) of directions that are all in; if they are equal, all of a run are its first."""
+    """Draws cosines (R, K) of inserted directions; if equal, all cosines of a run are its first."""
     cosines = draw_cosines(rng, setting)
     if are_equal:
         cosines = np.repeat(cosines[:, :1], setting.canaries, 1)
@@ -341,13 +342,16 @@ def _name(*laws: Law) -> dict[str, Law]:
 
 def _make_score_law(law: known_laws.ScoreFamily) -> Law:
     """Returns the calibration law of a family of scores. Only normal scores have a Gaussian curve."""
-    breaks = _NOTHING if law is known_laws.GAUSSIAN else _CURVED
+    breaks = _CURVED
+    if law is known_laws.GAUSSIAN:
+        breaks = _NOTHING
     draw_scores = partial(_draw_scores, law)
-    return Law(law.name, draw_scores, partial(score_truth, law), _audit_scores, breaks)
+    find_truth = partial(score_truth, law)
+    return Law(law.name, draw_scores, find_truth, _audit_scores, breaks)
 
 
 def _tie(draw: Callable[..., Design]) -> dict[str, Law]:
-    """Returns the laws of runs of several canaries, by how these are tied."""
+    """Returns the laws of runs of several canaries, by their dependence."""
 
     def make(name: str, common: float, failing_runs: float, breaks: frozenset[str]) -> Law:
         """Returns a law, from the common share of noise and the number of failing runs."""
@@ -374,7 +378,7 @@ def _of_directions(
     truth: Callable[[KnownMechanism], Truth] = gaussian_truth,
     are_equal: bool = False,
 ) -> Law:
-    """Returns a law of directions that are all in."""
+    """Returns a law of inserted directions."""
     draw = partial(_draw_directions, draw_cosines, are_equal)
     return Law(name, draw, truth, _audit_directions, breaks)
 

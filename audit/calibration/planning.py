@@ -1,4 +1,4 @@
-"""How many runs an audit needs to prove a given share of the truth, if scores are Gaussian."""
+"""The number of runs that an audit needs for a given share of the truth, for Gaussian scores."""
 
 import math
 from collections.abc import Callable
@@ -21,13 +21,15 @@ from audit.methods.claimed_curve import (
 
 MIN_RUNS = 40
 MAX_RUNS = 1_000_000
-_BUG_AUDITS = 40  # simulated audits of a claim whose real noise is not as stated
+_BUG_AUDITS = 40  # simulated audits of a claim with a different real noise
 _BUG_RUNS = 1000  # of each of these audits
 
 
 def planned_method(canaries: int) -> str:
     """Returns the method of `mean_epsilon` for a number of canaries in each run."""
-    return lifted.LIFTED_GAUSSIAN if canaries > 1 else estimate.IF_GAUSSIAN
+    if canaries > 1:
+        return lifted.LIFTED_GAUSSIAN
+    return estimate.IF_GAUSSIAN
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
@@ -46,45 +48,49 @@ def mean_epsilon(setting: KnownMechanism) -> float:
 
 
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
-    """Returns the number of runs at which an audit proves, on average, a given share of the true epsilon.
+    """Returns the number of runs, to two digits, that prove a share of the true epsilon on average.
 
-    Audits are simulated, which takes seconds, and the number has two digits.
+    Simulated audits take seconds.
 
     Args:
-      setting: a Gaussian mechanism; its numbers of runs and audits are not read.
+      setting: a Gaussian mechanism; its numbers of runs and audits are not used.
       tightness: the share, between 0 and 1.
 
     Returns:
-      The number of runs; None if a million do not suffice.
+      The number of runs; None if a million runs are too few.
 
     Raises:
-      InputError: A tightness out of range, or a truth of epsilon = 0.
+      InputError: if the tightness is out of range or the true epsilon is 0.
     """
-    require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
+    require(0 < tightness < 1, f"`tightness` must be above 0 and below 1, got {tightness}")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
-    message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: give more"
+    message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu"
     require(truth > 0, message)
-    # The more runs an audit has, the fewer audits are simulated. Audits of several canaries take longer.
-    all_runs = 4_000 if setting.canaries > 1 else 200_000
-    most_audits = 12 if setting.canaries > 1 else 40
+    # Longer audits are simulated less often.
+    all_runs = 200_000
+    most_audits = 40
+    if setting.canaries > 1:
+        all_runs = 4_000
+        most_audits = 12
 
     def compute_share(runs: int) -> float:
-        """Returns the mean bound of simulated audits of so many runs, as a share of the true epsilon."""
+        """Returns the mean bound of simulated audits as a share of the true epsilon."""
         audits = int(np.clip(all_runs // runs, most_audits // 5, most_audits))
-        return mean_epsilon(setting._replace(runs=runs, audits=audits)) / truth
+        audited = setting._replace(runs=runs, audits=audits)
+        return mean_epsilon(audited) / truth
 
     return first_to_reach(tightness, compute_share)
 
 
 def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int | None:
-    """Returns the least number of runs, to two digits, at which a growing share reaches a target.
+    """Returns the least number of runs, to two digits, with a growing share that reaches a target.
 
     Args:
       target: the share to reach.
-      compute_share: number of runs -> the share, which grows with it.
+      compute_share: number of runs -> the share.
 
     Returns:
-      The number of runs, at least MIN_RUNS; None if fewer than MAX_RUNS do not suffice.
+      The number of runs, at least MIN_RUNS; None if MAX_RUNS are too few.
     """
     too_few = MIN_RUNS
     enough = MAX_RUNS
@@ -101,13 +107,12 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
 
 
 class RunsUntilRefuted(NamedTuple):
-    """How soon audits refute a claim whose real noise is smaller than stated.
+    """How soon audits refute a claim with smaller real noise.
 
     Attributes:
-      noise: the real noise, as a multiple of the stated noise.
-      median: the number of training runs after which half of the audits refute the claim; None if 1,000 runs
-        do not suffice.
-      most: the number after which 9 of 10 audits refute it; None likewise.
+      noise: the real noise, as a multiple of the claimed noise.
+      median: the number of training runs for half of the audits to refute the claim; None above 1,000.
+      most: the number for 9 of 10 audits.
     """
 
     noise: float
@@ -118,30 +123,38 @@ class RunsUntilRefuted(NamedTuple):
 def runs_until_refuted(
     mu: float, noise: float, canaries: int, confidence: float, seed: int = 0
 ) -> RunsUntilRefuted:
-    """Returns after how many training runs with fresh directions a claim of mu-GDP is refuted.
+    """Returns the number of training runs with fresh directions that refute a claim of mu-GDP.
 
-    Audits are simulated. Scores are ideal, N(mu / noise, 1) each. The claim is tested after every run.
+    Simulated audits have ideal scores N(mu / noise, 1), and test the claim after every run.
 
     Args:
       mu: the claimed mu.
-      noise: the real noise, as a multiple of the stated noise.
-      canaries: the number of directions of a run.
+      noise: the real noise, as a multiple of the claimed noise.
+      canaries: the number of directions per run.
       confidence: the confidence of the test.
       seed: the seed of the simulations.
 
     Raises:
-      InputError: the noise is no number above 0.
+      InputError: if the noise is not above 0.
     """
-    require(0 < noise < math.inf, f"`bug={noise:g}`: give a number above 0, as 0.9")
+    require(0 < noise < math.inf, f"`bug` must be above 0, such as 0.9, got {noise:g}")
     rng = np.random.default_rng(seed)
-    log_rates = special.log_ndtr(-THRESHOLDS)  # of scores N(0, 1) of canaries that are out
+    log_rates = special.log_ndtr(-THRESHOLDS)  # of scores N(0, 1) without insertion
     means = np.full((_BUG_RUNS, 1), mu / noise)
     power = gaussian_power(mu)
     needed = []
     for _ in range(_BUG_AUDITS):
         shares = draw_shares(means, 1.0, THRESHOLDS, canaries, rng)
         test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
-        needed.append(test.runs if test.refuted else math.inf)
+        needed.append(float(test.runs))
+        if not test.refuted:
+            needed[-1] = math.inf
     quantiles = np.quantile(needed, [0.5, 0.9], method="higher")
-    median, most = (int(runs) if math.isfinite(runs) else None for runs in quantiles)
-    return RunsUntilRefuted(noise, median, most)
+    return RunsUntilRefuted(noise, *map(_count_finite, quantiles.tolist()))
+
+
+def _count_finite(runs: float) -> int | None:
+    """Returns a number of runs as int; None if it is infinite."""
+    if math.isinf(runs):
+        return None
+    return int(runs)

@@ -1,6 +1,6 @@
-"""Upper bounds on epsilon, through Google's dp-accounting.
+"""Upper bounds on epsilon, computed with Google's dp-accounting.
 
-Only the steps at which the canary is inserted count: to an adversary with the batches, the others are
+Only steps that insert the canary count. To an adversary who knows the batches, the other steps are
 post-processing (hidden-state paper, Sections 5.1 and 5.3).
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 from audit.errors import MAX_NOISE, MIN_NOISE, require, shown
 from audit.laws import conversions
 
-if TYPE_CHECKING:  # half a second, which most upper bounds do without
+if TYPE_CHECKING:  # takes half a second to load
     from dp_accounting.pld import PLDAccountant
 
 FIRST = "first"
@@ -35,8 +35,8 @@ class Composition(NamedTuple):
 
     Attributes:
       noise_multiplier: The standard deviation of the noise over C.
-      insertions: The number of steps in which the canary is inserted.
-      sampling_rate: The probability with which each of these steps takes it; 1 where each does.
+      insertions: The number of steps that insert the canary.
+      sampling_rate: The probability that such a step takes the canary; 1 without sampling.
     """
 
     noise_multiplier: float
@@ -47,9 +47,9 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of a composition of Gaussian steps that all take the example.
 
-    The composition leaks as much as a single Gaussian mechanism whose noise multiplier is smaller by the
-    factor sqrt(insertions). For this dp-accounting has the exact epsilon (Balle and Wang, 2018). It is
-    infinite without noise, and 0 without insertions. Neighbouring relation: add or remove an example.
+    The composition is equivalent to a single Gaussian mechanism with a noise multiplier smaller by the factor
+    sqrt(insertions); dp-accounting computes its exact epsilon (Balle and Wang, 2018). It is infinite without
+    noise, and 0 without insertions. Neighbouring relation: add or remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise over its sensitivity C.
@@ -67,7 +67,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
     import dp_accounting  # here, since it takes half a second to load
 
     composed_noise_multiplier = noise_multiplier / np.sqrt(insertions)
-    # dp-accounting takes the log of a probability that underflows to 0 where there is much noise.
+    # With much noise dp-accounting takes the log of a probability that underflows to 0.
     with np.errstate(divide="ignore"):
         # `tol` is the tolerance of its search for epsilon.
         epsilon = dp_accounting.get_epsilon_gaussian(composed_noise_multiplier, delta, tol=1e-10)
@@ -77,17 +77,17 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second is that of dp-accounting's privacy
-    loss distributions, and holds as long as the adversary does not know the batches. It is left out where
-    sampling changes nothing, and below a noise multiplier of 0.05 (`counts_sampling`).
+    It is the smaller of two bounds. The first ignores sampling. The second uses dp-accounting's privacy loss
+    distributions and is valid if the adversary does not know the batches. It is left out if sampling has no
+    effect, and below a noise multiplier of 0.05 (`counts_sampling`).
 
-    Privacy losses are rounded up to a grid, whose spacing is at most 1e-5 of epsilon, or 1e-4 if that is
+    Privacy losses are rounded up to a grid. Its spacing is at most 1e-5 of epsilon, or 1e-4 if that is
     larger. Below a noise multiplier of 0.3 losses may be in the thousands: the spacing is then 1e-4 of
     epsilon, or 1e-3, which keeps the time to seconds.
 
-    So the bound is loose where epsilon is not large beside 1e-4, or where the losses of a step are smaller.
-    At delta 1e-5 it is 0.0004 in place of 0.0001 (sigma = 10, q = 1e-4, 100 steps), 0.0050 in place of 0.0026
-    (sigma = 4, q = 1e-4, 2,500 steps), and 0.060 in place of 0.046 (sigma = 10,000, q = 0.5, 100,000 steps).
+    So the bound is loose if epsilon or the losses of a step are not much larger than 1e-4. At delta 1e-5 it
+    is 0.0004 instead of 0.0001 (sigma = 10, q = 1e-4, 100 steps), 0.0050 instead of 0.0026 (sigma = 4, q =
+    1e-4, 2,500 steps), and 0.060 instead of 0.046 (sigma = 10,000, q = 0.5, 100,000 steps).
 
     Args:
       composition: The steps that may take the participant (an example or a client), their noise multiplier
@@ -103,9 +103,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing depends on epsilon, which is not computed yet. With usual noise sampling is first taken to
-    # lower it to a hundredth of the bound without sampling; with little noise, not at all. Where sampling
-    # lowers epsilon further, a finer grid follows.
+    # The spacing depends on epsilon, which is still unknown. The first grid assumes that sampling lowers the
+    # bound to a hundredth, or not at all with little noise. If epsilon is lower, a finer grid follows.
     first_grid = max(_GRID, 1e-7 * unsampled)
     share = 1e-5
     least_grid = _GRID
@@ -122,10 +121,10 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns whether an upper bound on what steps leak counts that an adversary does not know the batches.
+    """Returns whether the upper bound of some steps accounts for sampling.
 
-    It does not where that changes nothing: with rate 1, and without steps or noise. Nor does it where a noise
-    multiplier below 0.05 makes privacy losses too large to compute with.
+    It does not with rate 1, without steps or noise, and below a noise multiplier of 0.05, which makes privacy
+    losses too large.
     """
     is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
@@ -134,12 +133,11 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
 
-    The accountant rounds privacy losses to a grid. Where noise is small, losses may be in the thousands, for
-    which the usual grid would take too much time and memory. Its spacing is then 1e-4 of the epsilon of the
-    same steps without sampling, at a delta of 1e-5, as in the first attempt of `participant_upper_bound`.
+    The accountant rounds privacy losses to a grid. With little noise, losses may be in the thousands, and the
+    grid's spacing is 1e-4 of the epsilon of the same steps without sampling at a delta of 1e-5.
 
     Args:
-      steps: The steps, whose sampling must count (`counts_sampling`).
+      steps: The steps, for which `counts_sampling` must be true.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
@@ -148,36 +146,33 @@ def account_curve(steps: Composition) -> "PLDAccountant":
 
 
 def _find_coarse_grid(unsampled: float) -> float:
-    """Returns the spacing of privacy losses where noise is small, given epsilon without sampling.
-
-    It is at most 100, since dp-accounting takes the exponential of spacings.
-    """
+    """Returns the spacing of privacy losses with little noise, given epsilon without sampling."""
     return min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier z' for the sum of a federated round that also releases a noisy count.
 
-    With z', sum and count together cost as much privacy as a sum with noise multiplier z alone. Source:
-    Andrew et al. (2021), Theorem 1, where z'^-2 = z^-2 - (2 count_noise)^-2. The count is how many clients'
-    updates stay within the clipping norm. It is released as a sum of values -1/2 and 1/2, so that a client
-    moves it by 1/2, and its noise multiplier is 2 count_noise.
+    With z', sum and count together have the privacy cost of only a sum with noise multiplier z. Source:
+    Andrew et al. (2021), Theorem 1: z'^-2 = z^-2 - (2 count_noise)^-2. The count is the number of clients
+    with updates within the clipping norm. It is released as a sum of values -1/2 and 1/2: a client moves it
+    by 1/2, and its noise multiplier is 2 count_noise.
 
     Args:
       noise_multiplier: z, of the round as a whole; 0 for a round without noise.
       count_noise: The standard deviation of the count's noise, in clients.
 
     Raises:
-      InputError: Noise on the count that is so small that the count alone costs as much as allowed, or more.
+      InputError: If the noise on the count is so small that the count exceeds the privacy cost of the round.
     """
     if noise_multiplier == 0:
         return 0.0  # the sum has no noise either
-    # With count_noise = z / 2, the count alone costs as much as the whole round may: z'^-2 is 0.
+    # With count_noise = z / 2, the count has the privacy cost of the whole round: z'^-2 is 0.
     least_count_noise = noise_multiplier / 2
     require(
         count_noise > least_count_noise,
-        f"`noise_multiplier={noise_multiplier}`: noise of {count_noise:g} clients on the count costs "
-        f"more: lower it, or raise `cohort`",
+        f"`noise_multiplier={noise_multiplier}` must be below {2 * count_noise:g}, twice the noise on the "
+        "count: lower it or raise `cohort`",
     )
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
 
@@ -210,7 +205,7 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     Raises:
       InputError: Values out of range.
     """
-    _require_steps(noise_multiplier, insertions, 0.5)  # any delta: mu needs none
+    _require_steps(noise_multiplier, insertions, 0.5)  # mu does not depend on delta
     if insertions == 0:
         return 0.0
     if noise_multiplier == 0:
@@ -219,12 +214,12 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
 
 def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
-    """Raises InputError for sampled steps so extreme that no upper bound on epsilon can count the sampling.
+    """Raises InputError for sampled steps that are too extreme to account for sampling.
 
-    The finest grid of privacy losses has a spacing of 1e-4. With more steps, losses may be so large that it
-    has too many values. With more noise, the losses of a step, about 1 / noise_multiplier, are smaller than
-    the spacing. And a smaller delta would come near the rounding of probabilities, which are 64-bit floats.
-    Steps whose sampling does not count (`counts_sampling`) all pass.
+    The finest grid of privacy losses has a spacing of 1e-4. With more steps the grid would need too many
+    values. With more noise the losses of a step, about 1 / noise_multiplier, are smaller than the spacing. A
+    smaller delta would be close to the rounding of probabilities in float64. Steps pass if `counts_sampling`
+    is false.
 
     Args:
       steps: The steps.
@@ -243,11 +238,10 @@ def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for a noise multiplier, number of insertions or delta out of its range.
+    """Raises InputError for a noise multiplier, number of insertions or delta out of range.
 
-    A noise multiplier of 0, no noise at all, is allowed: epsilon is infinite then. The limits on other values
-    keep mu, which is sqrt(insertions) / noise_multiplier, from 1e-9 to 1e12 where there are insertions. From
-    such a mu epsilon can be computed.
+    A noise multiplier of 0 is allowed: epsilon is infinite then. The limits keep mu between 1e-9 and 1e12,
+    for which epsilon can be computed.
     """
     require(
         noise_multiplier == 0 or MIN_NOISE <= noise_multiplier <= MAX_NOISE,
@@ -270,7 +264,7 @@ def insert_step(insert: str | int, k: int) -> int:
     step = insert
     if isinstance(insert, str):
         step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # A string of digits, as from a flag, counts as a number; more than 19 are beyond any period.
+    # A flag gives a string of digits; more than 19 exceed any period.
     if isinstance(step, str) and step.isdecimal() and len(step) < 20:
         step = int(step)
     valid = type(step) is int and 1 <= step <= k

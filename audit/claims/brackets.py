@@ -1,4 +1,4 @@
-"""What all models of a training run leak at least and at most, by how its batches are drawn."""
+"""Lower and upper bounds on the leak of all models of a training run, by how batches are drawn."""
 
 import math
 from typing import NamedTuple
@@ -12,18 +12,18 @@ from audit.claims.accounting import LEAST_PARTICIPANT_NOISE, LEAST_SAMPLED_DELTA
 from audit.claims.random_allocation import account_allocation
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
-LEAST_ALLOCATION_NOISE = 0.1  # noise multiplier from which on random allocation is accounted for
+LEAST_ALLOCATION_NOISE = 0.1  # the smallest noise multiplier for accounting of random allocation
 LEAST_GRID = 1e-4  # of privacy losses
 _BUCKETS = 400  # of the largest sum of an epoch, by their edges
 
 
 class EveryModel(NamedTuple):
-    """The bracket of epsilon where an adversary sees every model of a training run.
+    """The bracket of epsilon for an adversary who sees every model of a training run.
 
     Attributes:
-      lower: The least that is leaked in the worst case; None where only an upper bound is computed.
-      upper: The most that is leaked.
-      accountant: What computed the bounds, in words.
+      lower: A lower bound on the leak in the worst case; None if only an upper bound is computed.
+      upper: An upper bound on the leak.
+      accountant: The method of the bounds.
     """
 
     lower: float | None
@@ -34,14 +34,14 @@ class EveryModel(NamedTuple):
 def bracket_allocation(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns a lower and an upper bound on epsilon where an example takes part in one random step an epoch.
+    """Returns a lower and an upper bound on epsilon if each epoch uses an example in one random step.
 
-    That is so for balls in bins and for random allocation. The adversary sees the model after every step, but
-    not in which steps the example takes part.
+    Balls in bins and random allocation do so. The adversary sees the model after every step, but does not
+    know the example's steps.
 
-    Another upper bound is the composition of epochs, which lets the adversary know these steps. With a noise
-    multiplier below 0.1, or a delta below 1e-12, which is near the rounding of probabilities, it is the only
-    bound that is computed, and the lower bound is None.
+    Another upper bound is the composition of epochs, for an adversary who knows these steps. It is the only
+    bound with a noise multiplier below 0.1, or a delta below 1e-12, which is close to the rounding of
+    probabilities.
 
     Args:
       noise_multiplier: sigma.
@@ -60,11 +60,9 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
-    # In words: these bounds follow from the convex order of laws, and lie within those that the package
-    # pld-accounting gives.
     accountant = "ours (convex order), within pld-accounting's bracket"
-    # Only rounding may put a finite lower bound above the upper. An infinite one is the mass that
-    # dp-accounting counts as an infinite loss, and shows nothing.
+    # Rounding may put a finite lower bound above the upper. An infinite one is the mass that dp-accounting
+    # counts as an infinite loss, and is not a bound.
     least = min(lower, upper) if math.isfinite(lower) else None
     return EveryModel(least, upper, accountant)
 
@@ -72,12 +70,11 @@ def bracket_allocation(
 def bracket_shuffled(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns a lower and an upper bound on epsilon where each epoch shuffles the examples into batches.
+    """Returns a lower and an upper bound on epsilon if each epoch shuffles the examples into batches.
 
-    The adversary sees the model after every step. The lower bound is that of Chua et al. (2024). The upper
-    bound is the composition of epochs, which lets the adversary know the order of examples, too. The lower
-    bound is None where none above 0 is computed, as with a noise multiplier below 0.05 or a delta below
-    1e-12.
+    The adversary sees the model after every step. The lower bound is that of Chua et al. (2024), or None if
+    it is 0, as with a noise multiplier below 0.05 or a delta below 1e-12. The upper bound is the composition
+    of epochs, for an adversary who also knows the order of examples.
 
     Args:
       noise_multiplier: sigma.
@@ -99,17 +96,16 @@ def compute_shuffled_epsilon(
     epochs: int,
     delta: float,
 ) -> float:
-    """Returns a lower bound on epsilon where examples are shuffled in each epoch and cut into batches.
+    """Returns a lower bound on epsilon if each epoch shuffles examples and cuts them into batches.
 
-    The adversary sees all models. The bound is the epsilon of a bad case, that of Chua et al. (2024, "How
-    private are DP-SGD implementations?", Section 4): the example's gradient is C, and all others are -C. So
-    the sum of its batch lies 2 C above the other sums. In the world without the example its gradient is 0
-    instead, and the sum lies 1 C above the others. The adversary looks only at which bucket has the largest
-    noisy sum of an epoch. Epochs compose, since each is shuffled afresh (Chua et al., 2024, arXiv
-    2411.04205). Privacy losses are rounded down, so that the result stays a lower bound.
+    The adversary sees all models. The bound is the epsilon of a bad case from Chua et al. (2024, "How private
+    are DP-SGD implementations?", Section 4): the example's gradient is C, and all others are -C. So the sum
+    of its batch is 2 C above the other sums. Without the example its gradient is 0, and the sum is 1 C above
+    the others. The adversary observes only the bucket of the largest noisy sum of an epoch. Epochs compose,
+    since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205). Privacy losses are rounded down.
 
-    It is 0, which is always true, with a noise multiplier below 0.05, whose privacy losses are too large to
-    compute with, and with a delta below 1e-12.
+    The bound is 0 with a noise multiplier below 0.05, which makes privacy losses too large, and with a delta
+    below 1e-12.
 
     Args:
       noise_multiplier: sigma.
@@ -117,11 +113,9 @@ def compute_shuffled_epsilon(
       epochs: The number of epochs.
       delta: The delta of epsilon.
     """
-    # The edges of buckets; a bucket without an end lies below the first edge, and another above the last.
-    # Sums are in units of C, above the mean of the other batches' sums. Any edges give a lower bound, since
-    # buckets only hide where in them the largest sum lies. These edges lie where it mostly is: it is seldom
-    # below -2 sigma. The largest noise of b sums is about sigma sqrt(2 log b), and 6 sigma more leave next to
-    # nothing above the last edge.
+    # The edges of buckets, with an open bucket at either end. Sums are in units of C, above the mean of the
+    # other batches' sums. Any edges give a lower bound. The largest sum is seldom below -2 sigma. The largest
+    # noise of b sums is about sigma sqrt(2 log b), and 6 sigma more cover nearly all of its law.
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE:
         return 0.0
@@ -129,11 +123,9 @@ def compute_shuffled_epsilon(
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns (buckets,) the log probability that the largest of b noisy sums lies in each bucket.
+        """Returns (buckets,) the log probability that the largest of b noisy sums is in each bucket.
 
-        The sums are independent and normal, of deviation sigma. The largest is below an edge if all of them
-        are, so that its distribution function is a product. Buckets lie between neighbouring `edges`, below
-        the first and above the last.
+        The distribution function of the largest of independent sums is a product.
 
         Args:
           shift: The mean of the sum of the example's batch. The other b - 1 sums have mean 0.
@@ -156,15 +148,13 @@ def compute_least_epsilon(
     delta: float,
     grid: float = LEAST_GRID,
 ) -> float:
-    """Returns a lower bound on epsilon of compositions of a mechanism whose output is one of some buckets.
+    """Returns a lower bound on epsilon of compositions of a mechanism with a finite number of outputs.
 
-    Three simplifications can only lower epsilon. Privacy losses are rounded down to a grid. Buckets that are
-    possible in a single world only are left out. And only the direction counts in which a loss is the log of
-    a bucket's probability with the example over that without it.
+    Three simplifications can only lower epsilon: privacy losses are rounded down to a grid; buckets that are
+    possible in only one world are left out; and only the losses of training with the example count.
 
-    The result is 0, which is always true, with a delta below 1e-12. dp-accounting counts up to 1e-15 of
-    probability as an infinite loss, even where it rounds losses down, and its Fourier transforms err by about
-    1e-14. A smaller delta would let this pass for a leak.
+    The result is 0 with a delta below 1e-12, since dp-accounting counts up to 1e-15 of probability as an
+    infinite loss, even if it rounds losses down, and its Fourier transforms have errors of about 1e-14.
 
     Args:
       inside: (buckets,) the log probability of each bucket with the example.

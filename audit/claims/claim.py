@@ -1,7 +1,7 @@
-"""Claims: what somebody states that training leaks at most.
+"""Claims: the privacy guarantee that somebody states for a training run.
 
-A claim is a trade-off curve. For any test of false-positive rate alpha it allows a true-positive rate of at
-most `power(alpha)` = 1 - f(alpha), and it says epsilon at any delta. Three kinds are enough:
+A claim is a trade-off curve. For any test with false-positive rate alpha it allows a true-positive rate of at
+most `power(alpha)` = 1 - f(alpha), and it gives epsilon at any delta. Three kinds are enough:
 
     DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, the mechanism itself
     Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
@@ -36,7 +36,7 @@ from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
 Array = NDArray[np.float64]
-# The epsilons at which a sampled mechanism's privacy profile is tabulated, to draw its trade-off curve.
+# The grid of epsilons of a sampled mechanism's privacy profile, for its trade-off curve.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
     sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -44,39 +44,39 @@ _SECRET = ACCOUNTED._replace(
 
 
 class Claim:
-    """What is claimed of a mechanism; subclasses add its curve, and its steps where they are known."""
+    """A claim on a mechanism; subclasses add its curve, and its steps if they are known."""
 
     @property
     def assumes(self) -> Assumption:
-        """Returns what the claim assumes: that another accountant is right."""
+        """Returns the claim's assumption: another accountant is right."""
         return GIVEN
 
     @property
     def composition(self) -> Composition | None:
-        """Returns the mechanism's steps; None where the mechanism is unknown."""
+        """Returns the mechanism's steps; None if the mechanism is unknown."""
         return None
 
     @property
     def gaussian_mu(self) -> float | None:
-        """Returns mu where the claimed curve is Gaussian; else None."""
+        """Returns mu if the claimed curve is Gaussian; else None."""
         return None
 
     def epsilon(self, delta: float) -> float:
-        """Returns epsilon at delta; infinite where the claim says nothing of this delta."""
+        """Returns epsilon at delta; infinite if the claim does not cover this delta."""
         raise NotImplementedError
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest true-positive rate that a test of false-positive rate alpha may have."""
+        """Returns the largest true-positive rate of a test with false-positive rate alpha."""
         raise NotImplementedError
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the last model, where steps are Lipschitz; else None."""
+        """Returns the upper bound on the last model if steps are Lipschitz; else None."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Gdp(Claim):
-    """The claim that no test does better than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022).
+    """The claim of mu-GDP: tests are no better than those of N(0, 1) against N(mu, 1) (Dong et al., 2022).
 
     Args:
       mu: The distance of the two normal laws, from 0 to 1e12.
@@ -111,11 +111,11 @@ class Gdp(Claim):
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class EpsilonDelta(Claim):
-    """The claim of (epsilon, delta)-differential privacy, by whatever accountant.
+    """The claim of (epsilon, delta)-differential privacy, from any accountant.
 
     Args:
-      epsilon: at least 0; infinite where nothing is guaranteed.
-      delta: the delta that it is stated at, from 0 to below 1; 0 is pure differential privacy.
+      epsilon: at least 0; infinite for no guarantee.
+      delta: the delta of the claim, from 0 to below 1; 0 is pure differential privacy.
 
     Raises InputError for values out of range.
 
@@ -132,7 +132,7 @@ class EpsilonDelta(Claim):
         delta = number("delta", delta, float)
         require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number, at least 0")
         require(0 <= delta < 1, f"`delta={delta:g}`: give a number from 0 to below 1")
-        # The dataclass is frozen, so that its own assignment is refused.
+        # The dataclass is frozen and refuses a plain assignment.
         object.__setattr__(self, "stated_epsilon", epsilon)
         object.__setattr__(self, "stated_delta", delta)
 
@@ -147,9 +147,8 @@ class EpsilonDelta(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1). The first term is the
-        guarantee on the event that the test rejects. The second is that on the event that it does not, with
-        the worlds exchanged (Kairouz, Oh and Viswanath, 2015).
+        It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1), by the guarantee on the
+        rejection event, and on its complement with the worlds exchanged (Kairouz, Oh and Viswanath, 2015).
         """
         pair = np.array([[self.stated_epsilon], [self.stated_delta]])
         return _power_of_pairs(_check_rates(alpha), *pair)
@@ -157,18 +156,18 @@ class EpsilonDelta(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class DpSgd(Claim):
-    """The claim of DP-SGD: Gaussian noise of deviation noise_multiplier times C on sums clipped to C.
+    """The claim of DP-SGD: clipping to C, and Gaussian noise of standard deviation noise_multiplier * C.
 
     Args:
-      noise_multiplier: sigma; 0 guarantees nothing.
+      noise_multiplier: sigma; 0 gives no guarantee.
       insertions: The number of steps that may take the canary.
-      sampling_rate: The probability with which each of these takes it (Poisson); 1 if the adversary knows the
+      sampling_rate: The probability that such a step takes the canary (Poisson); 1 if the adversary knows the
         batches.
-      k: The number of steps in a period; the canary comes in one of them. Needs `lipschitz`.
+      k: The number of steps in a period; one of them takes the canary. Needs `lipschitz`.
       insert: The step of a period with the canary: "last", "first", or a number from 1 to k. Needs
         `lipschitz`.
       lipschitz: The Lipschitz constant of the map from a model to the next without canary and noise, for all
-        steps or for each. The last model alone then leaks less than all of them (`hidden_state`).
+        steps or for each. The last model then leaks less than all models (`hidden_state`).
 
     Raises InputError for values out of range.
 
@@ -185,10 +184,7 @@ class DpSgd(Claim):
     lipschitz: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Checks types and ranges, and stores the checked values; `insert` becomes the number of a step.
-
-        Raises InputError for values out of range, and for k or insert without lipschitz.
-        """
+        """Checks and stores the values; `insert` becomes the number of a step."""
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
@@ -198,18 +194,17 @@ class DpSgd(Claim):
         step_in_period = insert_step(plain(self.insert), k)  # plain: an int, if it is NumPy's
         # Without `lipschitz` the schedule changes no bound: it must be the default, a period of one step.
         fits = self.lipschitz is not None or k == 1
-        require(fits, "`k` and `insert` go with `lipschitz`: give it, or drop them")
+        require(fits, "`k` and `insert` require `lipschitz`")
         if self.lipschitz is not None:
             # Raises InputError for other types.
             arrays.floats("values of `lipschitz`", self.lipschitz)
-        # The dataclass is frozen: it refuses its own assignment.
         fields = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert")
         for name, value in zip(fields, (sigma, insertions, rate, k, step_in_period), strict=True):
             object.__setattr__(self, name, value)
 
     @property
     def assumes(self) -> Assumption:
-        """Returns what the claim assumes: sensitivity C, Gaussian noise, and secret batches if sampled."""
+        """Returns the assumptions: sensitivity C, Gaussian noise, and secret batches if sampled."""
         return ACCOUNTED if self.sampling_rate == 1 else _SECRET
 
     @property
@@ -219,7 +214,7 @@ class DpSgd(Claim):
 
     @property
     def gaussian_mu(self) -> float | None:
-        """Returns sqrt(insertions) / sigma, infinite without noise; None if sampled: another curve."""
+        """Returns sqrt(insertions) / sigma, infinite without noise; None if sampled."""
         if self.sampling_rate < 1:
             return None
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
@@ -231,21 +226,20 @@ class DpSgd(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        Without sampling it is Phi(Phi^-1(alpha) + mu), with Phi the normal distribution function. Sampled
-        steps allow no more. For these dp-accounting gives delta at each of a grid of epsilons, and the result
-        is the largest power that all these pairs allow, which is the true largest power or more. Where noise
-        is so small that `epsilon` does not count the sampling either, the result is that without sampling.
+        Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps dp-accounting gives delta on a grid
+        of epsilons, and the result is the largest power that all these pairs allow, an upper bound. If noise
+        is so small that `epsilon` ignores the sampling, the power does, too.
         """
         rates = _check_rates(alpha)
         if not accounting.counts_sampling(self.composition):
             mu = accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
-            if math.isinf(mu):  # all tests are allowed, also that of rate 0, of NaN below
+            if math.isinf(mu):  # a rate of 0 would give NaN below
                 return np.ones_like(rates)
             return np.asarray(special.ndtr(special.ndtri(rates) + mu))
         return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the last model alone; None where `lipschitz` is not given."""
+        """Returns the upper bound on the last model; None without `lipschitz`."""
         if self.lipschitz is None:
             return None
         # `insert` is the number of a step since `__post_init__`; only its declared type allows words.
@@ -261,10 +255,9 @@ class DpSgd(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation(Claim):
-    """The claim of DP-SGD where each epoch has the example in one random step (balls in bins).
+    """The claim of DP-SGD if each epoch uses the example in one random, secret step (balls in bins).
 
-    The adversary does not see in which. Neighbouring relation: replace the example by an example of gradient
-    zero.
+    Neighbouring relation: replace the example by an example of gradient zero.
 
     Args:
       noise_multiplier: sigma.
@@ -278,20 +271,18 @@ class RandomAllocation(Claim):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns what the claim assumes: sums clipped to C, Gaussian noise, and secret batches."""
+        """Returns the assumptions: gradients clipped to C, Gaussian noise, and secret batches."""
         return _SECRET
 
     def epsilon(self, delta: float) -> float:
-        """Returns an upper bound on epsilon at delta, where all models are seen."""
+        """Returns an upper bound on epsilon at delta if the adversary sees all models."""
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is the smaller of two upper limits. The first is that of a composition of epochs, which is mu-GDP:
-        the adversary then knows the step of each epoch. The second is the largest power that pairs of epsilon
-        and delta allow, for a grid of epsilons. `account_allocation` computes them for an adversary who does
-        not know the steps, but only from a noise multiplier of 0.1 on.
+        It is the smaller of two upper limits: that of a composition of epochs, which is mu-GDP, and for noise
+        multipliers from 0.1 that of (epsilon, delta) pairs from `account_allocation`.
         """
         rates = _check_rates(alpha)
         composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
@@ -327,8 +318,8 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
       deltas: (P,) their deltas.
     """
     alpha = rates[..., None]  # against the guarantees (P,) along a last axis
-    # The exponential of a large epsilon is infinite, which is no error: its line is above 1 and limits
-    # nothing. Infinity times a rate of 0 is NaN, in place of which 1 limits nothing either.
+    # The exponential of a large epsilon may be infinite: its line is above 1 and does not limit the power.
+    # Infinity times a rate of 0 is NaN, which 1 replaces.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
@@ -337,10 +328,10 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
 
 
 def _check_rates(alpha: ArrayLike) -> Array:
-    """Returns false-positive rates as float64, of any shape; raises InputError unless all are in [0, 1]."""
+    """Returns false-positive rates as float64; raises InputError unless all are in [0, 1]."""
     rates = arrays.floats("values of `alpha`", alpha)
     require(
         bool(((rates >= 0) & (rates <= 1)).all()),
-        "`alpha` holds no rates: give numbers from 0 to 1",
+        "`alpha` must be between 0 and 1",
     )
     return rates

@@ -1,12 +1,12 @@
-"""Upper bounds on what the last iterate of DP-SGD leaks where every step of training is Lipschitz.
+"""Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
 
-Composition counts each insertion in full, as if every iterate were seen. To an adversary that sees only the
-last iterate, an early insertion comes through the noise of all later steps, and where these steps move two
-trajectories no further from each other, that hides a part of it: privacy amplification by iteration.
+Composition counts each insertion in full, as if the adversary saw every iterate. If the adversary sees only
+the last iterate, the noise of later steps hides a part of an early insertion, unless these steps stretch
+distances: privacy amplification by iteration.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 Their closed forms are for a single constant and regular schedules; here schedule, step sizes and constants
-are arbitrary, and the best shifts are computed exactly. audit/methods/README.md derives it.
+are arbitrary, and the best shifts are computed exactly. audit/methods/README.md derives the bound.
 """
 
 import math
@@ -28,24 +28,23 @@ from audit.written import at_most
 
 MOST_STEPS = 10**7
 LEAST, MOST = 1e-50, 1e50  # of shifts, constants and noise that are not 0
-MOST_MU = 1e12  # beyond it mu does not convert to epsilon
-_ATTAINED = 0.999  # the share of the bound's mu from which on it counts as attained
+MOST_MU = 1e12  # a larger mu does not convert to epsilon
+_ATTAINED = 0.999  # an attack that reaches this share of the bound's mu attains it
 _TIMES = {2: "twice", 10: "ten times"}  # how much larger the constants of margins are
 
 
 class HiddenStateBound(NamedTuple):
-    """The bound on the last of T iterates, and a certificate by which mu can be checked from both sides.
+    """The bound on the last of T iterates, and a certificate that proves mu from both sides.
 
-    The certificate follows z_t, a bound on the distance between both worlds' trajectories after step t, in
-    the units of the shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts
-    s_t and payments a_t. No z_t is negative, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with n_t the
-    noise.
+    The certificate uses z_t, a bound on the distance between both worlds' trajectories after step t, in the
+    units of the shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t
+    and payments a_t. All z_t are at least 0, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with noise n_t.
 
     Attributes:
       mu: The last iterate is mu-GDP.
-      epsilon: The epsilon of mu-GDP at the delta that the caller gave.
-      paid: (T,) a_t, the part of the distance that step t's noise pays for.
-      attained_by: (T,) slopes from 0 to c_t, of linear maps in a single dimension that leak exactly mu.
+      epsilon: The epsilon of mu-GDP at the given delta.
+      paid: (T,) a_t, the part of the distance that the noise of step t pays for.
+      attained_by: (T,) slopes from 0 to c_t of one-dimensional linear maps that leak exactly mu.
     """
 
     mu: float
@@ -55,13 +54,13 @@ class HiddenStateBound(NamedTuple):
 
 
 class Periods(NamedTuple):
-    """When the canary is inserted, and how steps contract.
+    """The schedule of insertions, and the Lipschitz constants of steps.
 
     Attributes:
       lipschitz: The Lipschitz constant of a step (the update without canary and noise): a number for all
         steps, or one for each.
-      k: The number of steps in a period; the canary is inserted in one of them.
-      insert: The step of the period, 1 to k, in which it is inserted.
+      k: The number of steps in a period; one of them inserts the canary.
+      insert: The step of the period that inserts it, from 1 to k.
     """
 
     lipschitz: ArrayLike
@@ -70,17 +69,16 @@ class Periods(NamedTuple):
 
 
 class HiddenState(NamedTuple):
-    """The bound on the last model of a schedule, and what it rests on.
+    """The bound on the last model of a schedule, and its assumptions.
 
     Attributes:
       bound: The bound.
       periods: The schedule, and the Lipschitz constants of its steps.
       margins: Maps a factor f, 2 or 10, to the bound for larger constants, c + (f - 1) |c - 1|.
       reason: Why the steps have these constants.
-      constant: The mu of an adversary that inserts along a direction in which nothing else happens; None
-        where it was not computed.
-      runs: The number of training runs along which the constants were measured, in both worlds. Measured
-        constants are an assumption, no proof. 0 where they are proven or vouched for.
+      constant: The mu of an adversary who inserts along a direction without gradients; None if not computed.
+      runs: The number of training runs with measured constants, in both worlds. Measured constants are an
+        assumption. 0 if constants are proven or given.
     """
 
     bound: HiddenStateBound
@@ -92,29 +90,28 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns what the bound assumes, in words for tables and pages.
+        """Returns the assumption for tables and pages.
 
-        The words name the steps' Lipschitz constants and the canary's schedule. Where the constants were
-        measured, they also say along how many runs, and what epsilon would be if steps expanded more.
+        It names the steps' Lipschitz constants and the canary's schedule; for measured constants also the
+        number of runs and the bounds for larger constants.
         """
         least, most = (f"{end:.6g}" for end in self.range)
         constants = most if least == most else f"{least} to {most}"
-        steps = f"steps of Lipschitz constant {constants} ({self.reason})"
-        schedule = "the canary in each"
+        steps = f"steps with Lipschitz constant {constants} ({self.reason})"
+        schedule = "the canary in every step"
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
-        # In a simple attack, the canary comes along a direction in which nothing but it and the noise moves
-        # the model. `constant` is the mu that leaks then. If it is clearly below the bound's mu (by more than
-        # rounding), the words add that this attack does not reach the bound: only a loss crafted for it does.
+        # A simple attack inserts the canary along a direction without gradients and reaches the mu
+        # `constant`. If it is clearly below the bound's mu, only a crafted loss attains the bound.
         attained = ""
         if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
             attained = (
-                f"; mu {self.bound.mu:.4g} is attained by a crafted landscape alone, where a "
-                f"constant direction reaches {self.constant:.4g}"
+                f"; only a crafted landscape attains mu {self.bound.mu:.4g}, a constant direction "
+                f"reaches {self.constant:.4g}"
             )
         note = f"{steps}, {schedule}{attained}"
-        seen = "only the last model is seen"
+        seen = "the adversary sees only the last model"
         sentence = f"{seen}; {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
         if not self.runs:
             return Assumption(steps, "Lipschitz", sentence, note)
@@ -123,7 +120,7 @@ class HiddenState(NamedTuple):
         return Assumption(steps, MEASURED, f"{sentence}; measured {along}", f"{along}; {note}")
 
     def describe_margin(self, factor: int) -> str:
-        """Returns words for what epsilon would be if constants were as much larger as `stretch_more` says."""
+        """Returns the text on epsilon for the larger constants of `stretch_more`."""
         epsilon = self.margins[factor].epsilon
         rounded_up = at_most(epsilon, 1).removesuffix(".0")
         least, _ = self.range
@@ -146,28 +143,28 @@ class HiddenState(NamedTuple):
 def hidden_state_bound(
     shifts: ArrayLike, lipschitz: ArrayLike, noise: ArrayLike, delta: float
 ) -> HiddenStateBound:
-    """Returns the upper bound on what the last of T models leaks of a canary, for any Lipschitz steps.
+    """Returns the upper bound on the leak of a canary from the last of T models, for any Lipschitz steps.
 
-    Training is theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I), for t from 1 to T. The maps phi_t, of
-    Lipschitz constants c_t, are the same in the worlds with and without the canary. Only the canary's part
-    differs: |g_t| <= 1 in the world with it, and g_t = 0 in the other.
+    Training is theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I), for t from 1 to T. The maps phi_t,
+    with Lipschitz constants c_t, are the same in the worlds with and without the canary. Only the canary's
+    part differs: |g_t| <= 1 in the world with it, and g_t = 0 in the other.
 
-    The shifts s_t g_t drive the two worlds' models apart, and the noise hides this: the noise of step t pays
-    for a part a_t of the distance. The last model is mu-GDP with mu^2 = sum of (a_t / n_t)^2, for all
-    payments a_t that leave no distance at the end (the conditions are those of `HiddenStateBound`). This
-    function computes the payments of least mu (`_compute_payments`). Composition is the case a_t = s_t, so
-    that the bound is never above it. A process of linear maps attains the bound; their slopes are returned.
+    The shifts s_t g_t separate the models of the two worlds, and the noise of step t pays for a part a_t of
+    the distance. The last model is mu-GDP with mu^2 = sum of (a_t / n_t)^2, for all payments a_t that leave
+    no distance at the end (the conditions of `HiddenStateBound`). This function computes the payments with
+    the least mu. Composition is the case a_t = s_t, an upper limit. Linear maps attain the bound; their
+    slopes are returned.
 
-    Source: Bok, Su and Altschuler (2024, arXiv 2403.00278); audit/methods/README.md derives it.
+    Source: Bok, Su and Altschuler (2024, arXiv 2403.00278); audit/methods/README.md derives the bound.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
       lipschitz: c_t of the maps, a number or (T,), at least 0.
-      noise: n_t, a number or (T,), in the units of shifts, as eta_t sigma; above 0 where the shift is.
+      noise: n_t, a number or (T,), in the units of shifts, as eta_t sigma; above 0 at steps with a shift.
       delta: The delta of epsilon.
 
     Raises:
-      InputError: Values out of range, or shapes that don't fit.
+      InputError: If values are out of range or shapes do not match.
     """
     s = arrays.floats("values of `shifts`", shifts)
     require(s.ndim == 1, f"`shifts` has shape {s.shape}: give a number for each step")
@@ -181,8 +178,8 @@ def hidden_state_bound(
         step = noiseless[0] + 1
         raise InputError(f"`noise` is 0 at step {step}, which has a shift: give a number above 0")
 
-    # Before the first step whose shift reaches the last model nothing is paid. Any maps attain the bound
-    # there, and those of slope c_t are returned.
+    # Payments start at the first shift that reaches the last model. Any maps attain the bound before it: the
+    # returned slopes are c_t there.
     in_noise = np.zeros(steps)  # a_t / n_t: the payments, in units of the noise
     attaining_slopes = c.copy()
     first = _find_first_relevant_step(s, c)
@@ -192,7 +189,7 @@ def hidden_state_bound(
     mu = float(np.linalg.norm(in_noise))
     require(
         mu <= MOST_MU,
-        f"mu is {mu:g}, beyond {MOST_MU:g}: raise `noise` beside the shifts",
+        f"mu must be at most {MOST_MU:g}, got {mu:g}: raise `noise` or lower `shifts`",
     )
     return HiddenStateBound(
         mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, attaining_slopes
@@ -204,16 +201,14 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It is `hidden_state_bound` of insertions * k steps. It also holds where each insertion happens only with a
-    probability, but is no lower for that. If there are insertions but no noise, it is infinite; `attained_by`
-    then has the Lipschitz constants themselves.
+    It is `hidden_state_bound` of insertions * k steps, also valid, but not lower, for random insertions. With
+    insertions and without noise, it is infinite; `attained_by` has the Lipschitz constants then.
 
     Args:
       composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
       periods: The schedule, and the Lipschitz constants.
       delta: The delta of epsilon.
-      step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios count, since
-        shifts and noise are both proportional to them.
+      step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
 
     Raises:
       InputError: Values out of range.
@@ -231,11 +226,8 @@ def bound_periods(
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
     if math.isinf(composed_mu):  # insertions without noise
-        # Without noise nothing is hidden. A payment is the part of the distance between both worlds that a
-        # step's noise has to hide. As in composition, each step pays for its own shift in full.
-        #
-        # Linear maps whose slopes are the Lipschitz constants pass all distances on, and so leak everything
-        # (unless a constant after the last insertion is 0).
+        # As in composition, each step pays for its own shift. Linear maps with the Lipschitz constants as
+        # slopes preserve all distances (unless a constant after the last insertion is 0).
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(mu=math.inf, epsilon=math.inf, paid=shifts, attained_by=constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
@@ -247,49 +239,46 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model, and what it would be if steps expanded distances more than stated.
+    """Returns the bound on the last model with its margins.
 
-    There are two such other bounds, the margins: for larger Lipschitz constants (`stretch_more`), with the
-    factors 2 and 10.
+    The margins are the bounds for larger Lipschitz constants (`stretch_more`), with the factors 2 and 10.
 
     Args:
       compute: Maps Lipschitz constants, a number or one for each step, to the bound.
       periods: The schedule, and its constants.
       reason: Why the steps have these constants.
-      runs: The number of training runs along which they were measured; 0 where they were not measured.
+      runs: The number of training runs with measured constants; 0 if not measured.
     """
     bound = compute(periods.lipschitz)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = {}
     for factor in _TIMES:  # 2 and 10
-        margins[factor] = bound  # where all constants are 1, no factor changes the bound
+        margins[factor] = bound  # the factor does not matter if all constants are 1
         if np.any(constants != 1):
             margins[factor] = compute(stretch_more(constants, factor))
     return HiddenState(bound, periods, margins, reason, runs=runs)
 
 
 def stretch_more(constants: Array, factor: float) -> Array:
-    """Returns larger Lipschitz constants, c + (factor - 1) |c - 1| in place of c.
+    """Returns larger Lipschitz constants c + (factor - 1) |c - 1|.
 
-    For a step that expands distances, the excess c - 1 is multiplied by `factor`. For a step that contracts
-    them, `factor` 2 takes all of 1 - c away, and a larger one makes an expansion of it. So the true constant
-    is covered if the given one is wrong by up to factor - 1 times |c - 1|, in both cases.
+    They cover a true constant if the given c is too low by up to factor - 1 times |c - 1|.
     """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), MOST)
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
-    """Returns a caller's number, repeated for each step, or a caller's array, as (steps,).
+    """Returns a number for each step, or an array of such numbers, as (steps,).
 
-    Values must be 0, or from 1e-50 to 1e50: squares of their ratios then neither overflow nor underflow.
+    Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios.
 
     Args:
       name: The parameter's name, for messages.
-      given: A number, or (steps,) numbers.
+      given: A number or (steps,) numbers.
       steps: The number of steps.
 
     Raises:
-      InputError: Another shape, or a value out of range.
+      InputError: If the shape or a value is out of range.
     """
     array = arrays.floats(f"values of `{name}`", given)
     require(
@@ -299,22 +288,21 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     outside = array[~((array == 0) | ((array >= LEAST) & (array <= MOST)))]
     if outside.size:
         raise InputError(
-            f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}"
+            f"values of `{name}` must be 0 or from {LEAST:g} to {MOST:g}, got {outside[0]:g}"
         )
     return np.array(np.broadcast_to(array, steps))  # a copy, which may be written to
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
-    """Returns the index of the first step whose shift reaches the last iterate; T if there is none.
+    """Returns the index of the first shift that reaches the last iterate; T if all are erased.
 
-    A step of Lipschitz constant 0 maps all models to one point and so erases the shifts before it. Its own
+    A step with Lipschitz constant 0 maps all models to one point and so erases the shifts before it. Its own
     shift is added after the map, and remains.
 
     Args:
       shifts: (T,) s_t.
       lipschitz: (T,) c_t.
     """
-    # Index 0 if no step erases: before the first step there is no shift to erase.
     last_erasing = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     remaining_shifts = shifts[last_erasing:]
     if not remaining_shifts.any():
@@ -323,42 +311,42 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the payments a_t of `hidden_state_bound` over the noise n_t, and what attains the bound.
+    """Returns the payments a_t of `hidden_state_bound` over the noise n_t, and maps that attain the bound.
 
-    W_t is the product of all c_j after t: a shift at step t counts W_t times in the last model, at most. The
-    best payments have slopes x_t = a_t / (W_t n_t^2) that never fall. These are an isotonic regression: that
-    of W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, in which
+    W_t is the product of all c_j after t, the largest factor of a shift at step t in the last model. The best
+    payments have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of
+    W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, with
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
-    The linear maps of slope c_t x_(t-1) / x_t attain the bound. audit/methods/README.md derives all this.
-    W_t spans thousands of orders of magnitude. So blocks are sought in logarithms, and within a block W_t n_t
-    is divided by its largest value.
+    The linear maps with slopes c_t x_(t-1) / x_t attain the bound. audit/methods/README.md has the proof. W_t
+    spans thousands of orders of magnitude, so blocks are found in logarithms, and within a block W_t n_t is
+    divided by its largest value.
 
     Args:
       s: (T,) the shifts s_t, the first above 0.
-      c: (T,) the Lipschitz constants c_t, above 0 but for the first, which does not matter.
-      n: (T,) the noise n_t, above 0 where the shift is.
+      c: (T,) the Lipschitz constants c_t, above 0 except the first, which does not matter.
+      n: (T,) the noise n_t, above 0 at steps with a shift.
 
     Returns:
       a_t / n_t, (T,), the payments in units of the noise.
       x_(t-1) / x_t, (T,), the shares of c_t that are the slopes of the maps; 0 for the first step.
     """
-    # log W_t sums the logs of all c_j after t: from the end, where it is 0, without the first step's c.
+    # log W_t sums the logs of all c_j after t; it is 0 for the last step.
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)
 
-    # The blocks. A step without a shift has the slope of the step before it, so that a block starts at a
-    # shift: the points of the regression are the shifts, each with the noise up to the next shift.
+    # The blocks. A step without a shift has the slope of the step before it, so each block starts at a shift,
+    # and the points of the regression are the shifts with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
-    # The payments. Within a block, W_t n_t is divided by the block's scale, its largest value, and the
-    # slope x is multiplied by the scale; a_t / n_t stays what it is.
+    # The payments. Within a block, W_t n_t is divided by the block's scale, its largest value, and the slope
+    # x is multiplied by the scale, which leaves a_t / n_t unchanged.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
@@ -370,19 +358,18 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     # The shares x_(t-1) / x_t, which are 1 within a block.
     shares = np.ones(len(s))
     shares[0] = 0.0  # both worlds are the same before the first shift
-    with np.errstate(divide="ignore"):  # a slope below the least float is 0, of logarithm -inf
+    with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
         log_slopes = np.log(scaled_slopes) - log_scales
     shares[starts[1:]] = np.exp(-np.diff(log_slopes))
     return in_noise, shares
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
-    """Returns the indices of the points at which the blocks of an isotonic regression start.
+    """Returns the first points of the blocks of a weighted isotonic regression of the ratios sum / weight.
 
-    It is the best fit that never falls to the ratios sum / weight, with these weights, by
-    pool-adjacent-violators. Sums and weights come as logarithms: they would overflow themselves, so that
-    `scipy.optimize.isotonic_regression` cannot take them. Each point begins a block. It absorbs the blocks
-    before it, one after another, as long as their ratio sum / weight is not below its own.
+    It pools adjacent violators, in logarithms, because sums and weights would overflow in
+    `scipy.optimize.isotonic_regression`. Each point starts a block, which absorbs the blocks before it while
+    their ratio is at least its own.
 
     Args:
       log_sums: The log of each point's sum.
@@ -399,7 +386,7 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
 
 
 def _add_logs(first: float, second: float) -> float:
-    """Returns log(exp(first) + exp(second)) of two floats, for which `np.logaddexp` is slower."""
+    """Returns log(exp(first) + exp(second)) of two floats, faster than `np.logaddexp`."""
     high = max(first, second)
     low = min(first, second)
     return high + math.log1p(math.exp(low - high))

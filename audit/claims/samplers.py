@@ -1,16 +1,16 @@
-"""What the last model leaks at most where the adversary does not know in which steps an example takes part.
+"""Upper bounds on the leak of the last model if the adversary does not know which steps use an example.
 
-A sampler decides the order: the steps pi in which the example takes part. Given the order, training with the
+A sampler draws the order pi: the list of steps that use the example. Given the order, training with the
 example and training without it have the same maps, and mu(pi) bounds the last model (`hidden_state`). The
-last model does not show the order, and the hockey-stick divergence is jointly convex, so that
+last model does not show the order, and the hockey-stick divergence is jointly convex. Hence
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ],
 
-whatever the other examples are. Neighbouring relation: replace the example by an example of gradient zero.
+for any other examples. Neighbouring relation: replace the example by an example of gradient zero.
 
-If orders are few, all are enumerated. Otherwise simulation bounds their mean from above: the last epochs'
-steps, which matter most, are enumerated, and the mean over the rest is bounded by the empirical
-Bernstein inequality (Maurer and Pontil, 2009) or by Hoeffding's (1963) relative entropy, whichever is less.
+A few orders are enumerated. For many orders, simulation bounds their mean from above: the last epochs' steps,
+which matter most, are enumerated, and the mean over the rest is bounded by the smaller of the empirical
+Bernstein inequality (Maurer and Pontil, 2009) and Hoeffding's relative entropy (1963).
 """
 
 import itertools
@@ -30,26 +30,26 @@ from audit.laws.intervals import bisect
 Array = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
-ERROR = 1e-6  # the probability with which a simulated limit is too low
+ERROR = 1e-6  # the probability that a simulated limit is too low
 MOST_ENUMERATED = 20_000  # orders
 MOST_STRATA = 10_000
 SIMULATED = 500_000  # orders
 _LEAST_DRAWS = 50  # of each stratum
-_POSITIONS = 100  # of an epoch that strata tell apart
-_EPSILONS = 1000  # at which the simulated mean is bounded, all of them at once
+_POSITIONS = 100  # positions in an epoch that strata distinguish
+_EPSILONS = 1000  # epsilons of the simultaneous bounds on the simulated mean
 _DROPPED = 1e-3  # the share of delta that orders with too many participations may cost
-_CHUNK = 100_000  # orders whose mu are computed together
+_CHUNK = 100_000  # orders that are computed together
 _HALVINGS = 60
 
 
 class ShuffledSteps(NamedTuple):
-    """The steps of a training run whose batches a sampler draws.
+    """The steps of a training run with batches drawn by a sampler.
 
     Attributes:
       noise_multiplier: sigma.
       batches: The number of batches in an epoch, a step each.
       epochs: The number of epochs.
-      lipschitz: (T,) the Lipschitz constants of all steps, those of the tail among them.
+      lipschitz: (T,) the Lipschitz constants of all steps, including the tail.
       tail: The number of steps at the end that add noise and no gradient.
     """
 
@@ -61,17 +61,17 @@ class ShuffledSteps(NamedTuple):
 
     @property
     def insertable(self) -> int:
-        """Returns how many steps may take the example."""
+        """Returns how many steps may use the example."""
         return self.batches * self.epochs
 
 
 class MixtureLimit(NamedTuple):
-    """An upper bound on epsilon of the last model, where orders are unknown.
+    """An upper bound on epsilon of the last model for unknown orders.
 
     Attributes:
-      epsilon: The bound at the delta that was given.
-      error: The probability with which simulation made it too low; 0 where it is exact.
-      mu: A bound on mu of every order, so that the last model is mu-GDP too.
+      epsilon: The bound at the given delta.
+      error: The probability that simulation made it too low; 0 if it is exact.
+      mu: An upper bound on mu of every order. The last model is mu-GDP, too.
     """
 
     epsilon: float
@@ -82,14 +82,14 @@ class MixtureLimit(NamedTuple):
 class StepWeights(NamedTuple):
     """How T steps count in the last model, in logarithms.
 
-    W_t is the product of all Lipschitz constants after step t: what a shift in step t is multiplied by in the
-    last model, at most. Noise has the standard deviation 1 in each step.
+    W_t is the product of all Lipschitz constants after step t, the largest factor on a shift in step t. Noise
+    has standard deviation 1 in each step.
 
     Attributes:
       log_w: (T,) the log of W_t.
       log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_after: (T + 1,) the log of the sum of W^2 over step t and those after it.
-      first: The first step whose shift no later step erases by a Lipschitz constant of 0.
+      first: The first step after the last Lipschitz constant of 0, which erases earlier shifts.
     """
 
     log_w: Array
@@ -103,7 +103,7 @@ def make_schedule(
 ) -> ShuffledSteps:
     """Returns the steps of a training run: those of all epochs, then steps that add noise and no gradient.
 
-    The latter have the Lipschitz constant 1.
+    The noise-only steps have Lipschitz constant 1.
 
     Args:
       noise_multiplier: sigma.
@@ -124,11 +124,10 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns how steps of Lipschitz constants (T,) count in the last model, in logarithms.
 
-    W_t is the product of the constants of all steps after step t: a shift of the model in step t is
-    multiplied by W_t, at most, until the last model. A constant of 0 erases all shifts before its step, but
-    not the shift of the step itself, which comes after the map.
+    A constant of 0 erases all shifts before its step, but not the shift of the step itself, which comes after
+    the map.
     """
-    # The last step that erases what was before it; 0 if there is none.
+    # The last step that erases earlier shifts; 0 without such a step.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # these multiply only shifts before `first`, which do not count
@@ -146,25 +145,25 @@ def compute_order_mus(
 ) -> Array:
     """Returns mu (N,) of each order: given the order, the last model is mu-GDP, for noise of deviation 1.
 
-    An order is a list of steps: those in which the example takes part, its participations. Each moves the
-    model by a shift s_t = 1, which counts W_t s_t in the last model, at most. The noise that hides it has the
-    variance sum of W^2, over the steps from t to before the next participation. mu is that of
+    An order lists the steps that use the example, its participations. Each moves the model by a shift s_t =
+    1, which counts at most W_t s_t in the last model. The noise that hides it has the variance sum of W^2,
+    over the steps from t to the step before the next participation. mu is that of
     `hidden_state.hidden_state_bound`, computed for many orders at once.
 
-    `log_shifts` may be those of a made-up order that is worse than others, which exceed what a shift s_t = 1
-    counts. mu is then limited to that of composition, sqrt(K) for K participations, which no order exceeds.
+    `log_shifts` may belong to a hypothetical order that is worse than others, with larger shifts. mu is then
+    limited to that of composition, sqrt(K) for K participations, which no order exceeds.
 
     Args:
       weights: How the steps count in the last model.
-      orders: (N, K) the steps of participations, ascending; T or more stands for no participation.
-      log_shifts: (N, K) the log of W_t s_t, in place of that for a shift s_t = 1.
+      orders: (N, K) the steps of participations, ascending; T or more means no participation.
+      log_shifts: (N, K) the log of W_t s_t; by default for s_t = 1.
     """
     steps = len(weights.log_w)
-    orders = np.minimum(orders, steps)  # T now stands for no participation
+    orders = np.minimum(orders, steps)  # T now means no participation
     # Shifts before `weights.first` are erased by a step of Lipschitz constant 0.
     reaches_last_model = (orders < steps) & (orders >= weights.first)
     if log_shifts is None:
-        # The index T is out of range. The last step's weight is read in its place, and is not used.
+        # The index T is out of range: the last step's weight replaces it and is not used.
         log_shifts = weights.log_w[np.minimum(orders, steps - 1)]
     log_noises = _compute_log_noises(weights, orders)
     squares = _pool(log_shifts, log_noises, reaches_last_model)
@@ -175,15 +174,15 @@ def compute_order_mus(
 def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> Array:
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
-    Neighbouring participations are joined into blocks until the slopes of an order's blocks, sum of W s / sum
-    of W^2, grow from each to the next. Each order has a stack of blocks. A participation begins a block on
-    top of it, and the top absorbs the block below it as long as that block's slope is at least its own. mu^2
-    is the sum over blocks of (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
+    Adjacent participations are merged into blocks until the slopes of an order's blocks, sum of W s / sum of
+    W^2, increase. Each order has a stack of blocks. A participation pushes a block, and the top absorbs the
+    block below it while that block's slope is at least as large. mu^2 is the sum over blocks of
+    (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from it to the next participation.
-      takes_part: (N, K) whether there is such a participation, and the last model shows it.
+      takes_part: (N, K) whether there is such a participation that the last model shows.
     """
     size, participations = log_shifts.shape
     # A stack for each order: `counts` blocks, with logs of their sums and noises, the top block last.
@@ -217,13 +216,12 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns the log of the sum of W^2 from each participation's step to before the next one's, (N, K).
 
-    The sum is a difference in two ways. It is the sum before the next participation less the sum before this
-    one. It is also the sum from this participation on less the sum from the next on. What is subtracted
-    should be small, for precision: the way whose subtrahend is smaller is taken.
+    The sum is a difference of cumulative sums from the start, and also of cumulative sums from the end. The
+    difference with the smaller subtrahend is more precise.
 
     Args:
       weights: How the steps count in the last model.
-      orders: (N, K) the steps of participations, ascending; T where there is none.
+      orders: (N, K) the steps of participations, ascending; T for no participation.
     """
     steps = len(weights.log_w)
     following = np.column_stack([orders[:, 1:], np.full(len(orders), steps)])  # T after the last
@@ -232,7 +230,8 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     log_from = weights.log_after[orders]
     log_from_following = weights.log_after[following]
 
-    # The log of a difference is log(e^a - e^b) = a + log(1 - e^(b - a)), with b at most a but for rounding.
+    # The log of a difference is log(e^a - e^b) = a + log(1 - e^(b - a)), with b at most a except for
+    # rounding.
     with np.errstate(divide="ignore", invalid="ignore"):
         drop_before = np.minimum(log_before - log_before_following, 0.0)
         by_sums_before = log_before_following + np.log(-np.expm1(drop_before))
@@ -240,17 +239,17 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
         by_sums_from = log_from + np.log(-np.expm1(drop_from))
     log_noises = np.where(log_before < log_from_following, by_sums_before, by_sums_from)
 
-    # The sum is at least the W^2 of its first step, which replaces a smaller result of rounding, or NaN.
-    # Where there is no participation, the last step's is read, and the result means nothing.
+    # The sum is at least the W^2 of its first step, which replaces NaN and smaller results of rounding.
+    # Without a participation the last step's W^2 is read, and the result is not used.
     log_least = 2 * weights.log_w[np.minimum(orders, steps - 1)]
     return np.asarray(np.fmax(log_noises, log_least))
 
 
 def compute_log_deltas(mus: Array, epsilon: float) -> Array:
-    """Returns log delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf where mu is 0.
+    """Returns log delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf for mu = 0.
 
     delta is Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (Balle and Wang, 2018), with
-    Phi the normal distribution function. Both terms may underflow, so that only their logarithms are taken.
+    Phi the normal distribution function. Both terms may underflow, so only their logarithms are computed.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_first = special.log_ndtr(-epsilon / mus + mus / 2)
@@ -263,8 +262,8 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of a mixture: a mechanism drawn at random among several.
 
-    Each of these is mu-GDP, with a mu of its own. The mixture's delta is at most the mean of their deltas.
-    The result is the epsilon at which that mean is `delta`, rounded up.
+    Each mechanism is mu-GDP with its own mu. The mixture's delta is at most the mean of their deltas. The
+    result is the epsilon that makes this mean equal to `delta`, rounded up.
 
     Args:
       mus: (N,) mu of each mechanism.
@@ -285,8 +284,8 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     """Returns the bound on the last model's epsilon for batches in a fixed order, the same in every epoch.
 
-    It is the bound for the worst place that an example may have in that order. Nothing is simulated, so that
-    its error is 0.
+    It is the bound for the worst place of an example in that order. It is computed without simulation: its
+    error is 0.
 
     Args:
       schedule: The steps of training.
@@ -299,10 +298,10 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
 
 
 def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
-    """Returns the bound on the last model's epsilon where each epoch has the example in any one of its steps.
+    """Returns the bound on the last model's epsilon if each epoch uses the example in any one of its steps.
 
-    It is the bound for the worst order, which the adversary may know. Nothing is simulated, so that its error
-    is 0. With Lipschitz constants of at most 1 the example is worst in the last step of every epoch.
+    It is the bound for the worst order, which the adversary may know. It is computed without simulation: its
+    error is 0. With Lipschitz constants of at most 1, the worst order uses the last step of every epoch.
 
     Args:
       schedule: The steps of training.
@@ -325,22 +324,22 @@ def bound_one_of_each_epoch(
     most_enumerated: int = MOST_ENUMERATED,
     simulated: int = SIMULATED,
 ) -> MixtureLimit:
-    """Returns the bound on the last model's epsilon where each epoch has the example in a single random step.
+    """Returns the bound on the last model's epsilon if each epoch uses the example in a single random step.
 
     All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation. An order is the list of the example's steps, a step for each epoch. The adversary does not
-    know it. The bound is that on the mixture of all orders, each of which is mu-GDP.
+    allocation. The adversary does not know the order, a step for each epoch. The bound is that on the mixture
+    of all orders, which are all mu-GDP.
 
-    If there are few orders, all of them are enumerated. Otherwise orders are simulated, by stratified
-    sampling: the example's places in the last epochs matter most, so these are cut into intervals. A stratum
-    is a combination of intervals, and the same number of orders is drawn in each stratum. Simulation makes
-    the bound too low with a probability of at most ERROR.
+    A few orders are enumerated. Many orders are simulated by stratified sampling: the example's places in the
+    last epochs matter most, so these are cut into intervals. A stratum is a combination of intervals, and all
+    strata get the same number of draws. Simulation makes the bound too low with a probability of at most
+    ERROR.
 
     Args:
       schedule: The steps of training.
       delta: The delta of epsilon.
       seed: The seed of the simulation.
-      most_enumerated: The largest number of orders that is enumerated; there are no more strata either.
+      most_enumerated: The largest number of orders that is enumerated, and of strata.
       simulated: About how many orders are simulated, but at least 50 in each stratum.
     """
     batches = schedule.batches
@@ -376,7 +375,7 @@ def bound_one_of_each_epoch(
 def _mix_orders(
     schedule: ShuffledSteps, orders: Steps, shares: Array, delta: float
 ) -> MixtureLimit:
-    """Returns the bound from all orders (N, K), of which one is drawn with probabilities (N,)."""
+    """Returns the bound from all orders (N, K) and their probabilities (N,)."""
     mus = compute_order_mus(weigh_steps(schedule.lipschitz), orders) / schedule.noise_multiplier
     return MixtureLimit(mix_epsilon(mus, shares, delta), error=0.0, mu=float(mus.max()))
 
@@ -407,19 +406,19 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
       most: The largest number of strata.
     """
     cells = min(batches, _POSITIONS, most)  # the number of intervals
-    # The number of last epochs that are cut: the largest for which cells**last_epochs is at most `most`. 1e-9
-    # makes up for rounding, and 2 avoids a division by the logarithm of a single cell, which is 0.
+    # The largest number of last epochs with cells**last_epochs at most `most`. 1e-9 compensates rounding, and
+    # 2 avoids a division by log(1).
     last_epochs = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
 
     # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, cells + 1).round().astype(np.int64))
-    if batches == cells:  # every place is an interval, of which rounding would merge some
+    if batches == cells:  # every place is an interval; rounding would merge some of them
         edges = np.arange(1, batches + 2)
     lows = np.sort(batches + 1 - edges[1:])
     highs = np.sort(batches + 1 - edges[:-1])  # each is the place after an interval's last
 
-    # A stratum is a combination of an interval for each of the last epochs. The shape is given for the case
-    # of no last epoch, with a single, empty combination.
+    # A stratum combines an interval for each of the last epochs. Without last epochs there is a single, empty
+    # combination.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     cells_of_strata = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     shares = ((highs - lows) / batches)[cells_of_strata].prod(axis=1)
@@ -431,9 +430,9 @@ def _compute_worst_mus(schedule: ShuffledSteps, strata: _Strata) -> Array:
 
     W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
     sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and
-    when a participation moves to a later step at the same W_t s_t. The bound is the mu of a made-up order
-    that is at least as bad as all others in the stratum. In each epoch it takes part at the last place that
-    the stratum allows, with the largest W of all places that it allows.
+    when a participation moves to a later step at the same W_t s_t. The bound is the mu of a hypothetical
+    order that is at least as bad as all others in the stratum. In each epoch it uses the last place that the
+    stratum allows, with the largest W of all places that the stratum allows.
 
     Args:
       schedule: The steps of training.
@@ -469,26 +468,26 @@ def bound_poisson(
 ) -> MixtureLimit:
     """Returns the bound on the last model's epsilon for Poisson sampling, with the same rate in each step.
 
-    An order is the list of the steps that have the example. The adversary does not know it. The bound is that
-    on the mixture of all orders, each of which is mu-GDP. With few steps all orders are enumerated.
+    The adversary does not know the order, the list of steps that use the example. The bound is that on the
+    mixture of all orders, which are all mu-GDP. With few steps all orders are enumerated.
 
     Otherwise orders are simulated. A bound on their mean delta needs an upper limit on mu. It is the mu of a
-    made-up order that is worse than nearly all others (`_find_latest_steps`). The orders that may be worse
-    have a probability of at most a thousandth of delta, which is set aside for them.
+    hypothetical order that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is
+    reserved for the orders that may be worse.
 
     Args:
       schedule: The steps of training.
       delta: The delta of epsilon.
       seed: The seed of the simulation.
       simulated: The number of orders that are simulated, rounded up to 100,000s.
-      rate: The probability with which each step has the example, by default 1 / batches.
+      rate: The probability that a step uses the example, by default 1 / batches.
     """
     if rate is None:
         rate = 1 / schedule.batches
     steps = schedule.insertable
     sigma = schedule.noise_multiplier
     weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
-    no_step = len(schedule.lipschitz)  # stands for no participation; greater than any step
+    no_step = len(schedule.lipschitz)  # means no participation; greater than any step
     if 2**steps <= MOST_ENUMERATED:
         # Every combination of steps with and without the example, (orders, steps).
         taken = np.array(list(itertools.product([False, True], repeat=steps)))
@@ -496,8 +495,8 @@ def bound_poisson(
         counts = taken.sum(axis=1)
         return _mix_orders(schedule, orders, rate**counts * (1 - rate) ** (steps - counts), delta)
 
-    # The worst order has late participations. Other orders have earlier ones, whose W may be larger. So each
-    # counts with the largest W of its step and all before it. `[None]` makes an array of a single order.
+    # The worst order has late participations. Earlier participations may have a larger W, so each counts with
+    # the largest W up to its step. `[None]` makes an array of a single order.
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_order_mus(weights, latest[None], largest_log_w[latest][None])
@@ -505,16 +504,16 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < simulated:
-        # From each participation to the next, the number of steps is geometric. Orders are cut short after as
-        # many participations as the worst order has; those with more are part of what is set aside.
+        # The number of steps between participations is geometric. Orders are cut after the number of
+        # participations of the worst order; the reserved share of delta covers longer orders.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, no_step)))
-    # The mu of an order that is worse is cut at the limit. As a column, the orders are a single stratum.
+    # Worse orders are cut at the limit. As a column, the orders are a single stratum.
     simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
     remaining_delta = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
-    # No order at all leaks more than participation in every step, which bounds mu without exception.
+    # Participation in every step bounds mu of all orders.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
     return MixtureLimit(epsilon, ERROR, float(everywhere[0]) / sigma)
 
@@ -528,7 +527,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 
     Args:
       steps: The number of steps of training.
-      rate: The probability with which each step has the example.
+      rate: The probability that a step uses the example.
       dropped: The probability of the orders that are left out.
     """
     # The limit on participations among the last 1, 2, 4, ... steps: a quantile of their binomial law. Each
@@ -536,8 +535,8 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     limits = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # From the end of training backwards: the steps within `shorter` of the end have `taken` participations
-    # already. Where the next limit allows more, these take the latest steps before them.
+    # Backwards from the end of training: the steps within `shorter` of the end have `taken` participations.
+    # If the next limit allows more, they take the latest steps before.
     distances: list[int] = []  # from the last step
     taken = 0
     for shorter, limit in zip(np.append(0, lengths[:-1]), limits, strict=True):
@@ -545,7 +544,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
         distances.extend(range(shorter, shorter + added))
         taken += added
 
-    # In theory no range overlaps the next, or reaches back before the first step. This makes sure of it.
+    # Ensures that ranges neither overlap nor reach back before the first step.
     unique = np.unique(np.array(distances, np.int64))
     return np.sort(steps - 1 - unique[unique < steps])
 
@@ -553,12 +552,12 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> float:
     """Returns an upper bound on epsilon of the mixture of all orders, from orders that were simulated.
 
-    The mixture's delta is at most the mean of all orders' deltas. At the epsilon that is returned this mean
-    is at most `delta`, except with a probability of at most ERROR, over the simulation.
+    The mixture's delta is at most the mean of all orders' deltas. At the returned epsilon this mean is at
+    most `delta`, except with a probability of at most ERROR over the simulation.
 
     A row of simulated orders has an order from every stratum. The sum of their deltas, weighted by the
-    strata's probabilities, is a draw whose mean is that over all orders. `limit_mean` bounds this mean at
-    each epsilon of a grid, and bisection seeks the least epsilon whose bound is low enough.
+    strata's probabilities, is an unbiased draw of the mean over all orders. `limit_mean` bounds this mean at
+    each epsilon of a grid, and bisection finds the least epsilon with a sufficiently low bound.
 
     Args:
       mus: (R, S) mu of simulated orders, a row for each draw of an order from every stratum.
@@ -568,8 +567,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
-    # `limit_mean` uses two limits, each of which may fail at each of the epsilons: all get an equal share of
-    # the error.
+    # `limit_mean` uses two limits, which may both fail at each epsilon: all get an equal share of the error.
     log_inverse_error = math.log(2 * _EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -587,12 +585,12 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
 def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
-    It is the lower of two limits. Each is wrong, below the mean, with a probability of at most the error. So
-    the result is wrong with a probability of at most twice the error.
+    It is the lower of two limits. Each is below the mean with a probability of at most the error, and the
+    result with at most twice the error.
 
     The first is the empirical Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the
-    relative-entropy form of Hoeffding's inequality (1963, Theorem 1): the least m at which
-    R * KL(mean / most || m / most) >= log_inverse_error, where KL is between two coins; bisection finds it.
+    relative-entropy form of Hoeffding's inequality (1963, Theorem 1): the least m with
+    R * KL(mean / most || m / most) >= log_inverse_error, with the KL divergence between two coins.
 
     Args:
       values: (R,) the values.

@@ -1,7 +1,7 @@
-"""Conclusions from an audit's scores, wherever they are shown.
+"""Conclusions from an audit's scores.
 
-`conclude` takes evidence and what is claimed of the mechanism. `conclude_setting` takes the scores of a
-setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off curve.
+`conclude` takes evidence and a claim on the mechanism. `conclude_setting` takes the scores of a setting,
+which determines the mechanism and whether a Gaussian trade-off curve is expected.
 """
 
 import math
@@ -34,24 +34,25 @@ from audit.storage.store import Scores
 from audit.tasks.task import tasks
 from audit.written import USUAL_LEVEL, Level
 
-_GAUSSIAN_REASON = "it has a reason: Gaussian noise on one crafted coordinate"
+_GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
 
 
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns what scores prove and estimate of the privacy loss, by the methods that their shape allows.
+    """Returns the bounds and estimates of the privacy loss by all methods for the shape of the evidence.
 
-    If rows look pasted (`count_once`), it is the smaller of what all rows prove and what they prove if each
-    repeated row counts once.
+    If rows look pasted (`count_once`), it is the smaller conclusion of two: from all rows, and from each
+    repeated row once.
 
     Args:
-      evidence: the scores, of runs with and without canaries. Its shape says how many canaries a run has, and
+      evidence: the scores of runs with and without canaries. Its shape gives the number of canaries per run,
+      and
         whether the law of scores without the canary is known.
-      claim: the claim on the mechanism; None if nothing is claimed.
+      claim: the claim on the mechanism; None without a claim.
       level: delta and confidence of the bounds.
 
-    Raises InputError for scores from which nothing can be concluded.
+    Raises InputError for unusable scores.
     """
     all_rows = _conclude_rows(evidence, claim, level)
     once = count_once(evidence)
@@ -59,20 +60,19 @@ def conclude(
         return finish(all_rows)
     try:
         counted_once = _conclude_rows(once.evidence, claim, level)
-    except InputError:  # of too few runs, since all rows together are right
+    except InputError:  # too few runs: all rows together are valid
         counted_once = None
     return take_smaller(all_rows, counted_once, once.remark)
 
 
 def _find_of_one_run(evidence: OneRun, level: Level) -> list[Finding]:
-    """Returns the findings from a single run: estimates from cosines, then bounds from coins and cosines."""
+    """Returns estimates from cosines, then bounds from coins and cosines of a single run."""
     findings: list[Finding] = []
     coins, cosines = evidence
     if cosines is not None:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
         findings += one_run_bounds.bound_by_guesses(one_run_bounds.weigh_coins(coins), *level)
-    # If the distribution of cosines without the canary is known, cosines give their own bound.
     if cosines is not None and evidence.is_null_known:
         findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
@@ -83,7 +83,7 @@ def _find_of_scores(evidence: Sets | Coins, level: Level) -> list[Finding]:
     return estimate.findings(*evidence.pooled(), *level)
 
 
-# The methods of each shape of evidence, and the two bounds on which its verdicts rest.
+# The methods of each shape of evidence, and the two bounds of its verdicts.
 _METHODS: dict[Shape, tuple[Callable[[Any, Level], Sequence[Finding]], Pair | None]] = {
     Shape.ONE_CANARY: (_find_of_scores, ONE_CANARY),
     Shape.MANY_CANARIES: (lambda evidence, level: lifted.bounds(evidence, *level), MANY_CANARIES),
@@ -98,7 +98,7 @@ _METHODS: dict[Shape, tuple[Callable[[Any, Level], Sequence[Finding]], Pair | No
 
 
 def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
-    """Returns what all rows prove if they are independent, as in `conclude`, before `finish`."""
+    """Returns the conclusion from all rows, before `finish`."""
     find, pair = _METHODS[evidence.shape]
     findings = find(evidence, level)
     worlds = evidence.pooled()
@@ -121,8 +121,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     last_model = claim.last_model(level.delta)
     expected = None
     if claim.composition is not None and claim.composition.sampling_rate < 1:
-        # The claim says how often the canary is inserted only together with the bound on the last model.
-        # Without that bound every step is taken to insert it.
+        # Only the bound on the last model has the period k of insertions. Without it k is 1.
         steps = claim.composition.insertions
         if last_model is not None:
             steps *= last_model.periods.k
@@ -138,20 +137,17 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
 
 
 def _describe(evidence: Evidence) -> Iterator[str]:
-    """Yields lines for below a table: failed runs, scores read as runs, and what is known of a caller's law.
-
-    Remarks on a single run follow from its cosines and bounds.
-    """
+    """Yields notes on failed runs, on scores read as runs, and on the law of given evidence."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
         share = f"{evidence.failed:,} of {evidence.count_scores()}"
-        yield f"{share} are NaN, of runs that failed: each counts, below all others"
+        yield f"{share} are NaN (failed runs): each counts as the lowest score"
     if isinstance(evidence, Sets) and evidence.labelled:
         runs = evidence.inserted.size + evidence.fresh.size
         yield (
-            f"read as {runs:,} independent training runs; for canaries of a single run give shape "
-            f"(1, {runs}), or --one_run"
+            f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
+            f"(1, {runs}) or --one_run"
         )
     if not isinstance(evidence, Fresh) or not evidence.given:
         return
@@ -159,12 +155,12 @@ def _describe(evidence: Evidence) -> Iterator[str]:
         yield describe_draws(evidence)
     else:
         yield describe_dimension(evidence)
-    if len(evidence.cosines) == 1:  # a single row is in any order
+    if len(evidence.cosines) == 1:  # has no order
         return
     if evidence.in_order:
-        yield "rows are in the order in which runs were begun: the bound is the largest after any of them"
+        yield "rows are in the order in which runs started: the bound is the largest after any run"
     else:
-        yield "the order of rows changes nothing; `in_order` says that it is that in which runs were begun"
+        yield "the order of rows does not matter; set `in_order` if it is that in which runs started"
 
 
 def conclude_setting(
@@ -180,14 +176,14 @@ def conclude_setting(
       scores: the scores of the runs.
       setting: the setting of the training runs.
       level: delta and confidence of the bounds.
-      own_model: whether the model is a caller's, of which only the name is known.
-      steps: the Lipschitz constants of the steps, if the data show them or a caller vouches for them.
+      own_model: whether the model is custom.
+      steps: the measured or given Lipschitz constants of the steps; None without them.
 
     Raises:
       InputError: as `conclude` does, and for stored scores that are not finite.
     """
     bad = int(np.count_nonzero(~np.isfinite(scores.scores)))
-    damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away, and train again"
+    damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away and train again"
     require(not bad, damaged)
 
     mechanism = setting.mechanism
@@ -200,10 +196,10 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = _GAUSSIAN_REASON
-        # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
+        # The formula needs a last model that is the sum of all steps, as with SGD without weight decay.
         if is_sampled and mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
-    # The setting knows the optimizer and the schedule, on which the last model depends; the claim does not.
+    # Only the setting has the optimizer and the schedule, which determine the last model.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     concluded = _conclude_rows(evidence, make_claim(setting), level)
     if isinstance(last_model, str):  # why there is no bound
@@ -217,8 +213,8 @@ def conclude_setting(
 def make_claim(setting: Setting) -> Claim:
     """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models.
 
-    It is `RandomAllocation` if a sampler draws one step of each epoch for the canary, by balls in bins or
-    random allocation, and there is noise. Otherwise it is `DpSgd`.
+    It is `RandomAllocation` with noise and a sampler that draws one step of each epoch. Otherwise it is
+    `DpSgd`.
     """
     sampling = setting.sampling
     sigma = setting.mechanism.noise_multiplier
@@ -228,10 +224,9 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
-    """Returns the epsilon at `delta` that a setting's last model would leak if losses were linear.
+    """Returns the epsilon at `delta` of a setting's last model under linear losses; None for fixed steps.
 
-    It is for canaries whose steps a sampler draws; None if canaries are inserted at fixed steps. Under linear
-    losses the last model shows only the sum of all steps.
+    Under linear losses the last model shows only the sum of all steps.
     """
     sampling = setting.sampling
     if sampling.batches:
@@ -252,15 +247,15 @@ def conclude_each_run(
     level: Level = USUAL_LEVEL,
     claim: Claim | None = None,
 ) -> list[Conclusion]:
-    """Returns a conclusion for each run alone, from its canaries' cosines.
+    """Returns a separate conclusion for each run, from its canaries' cosines.
 
     Args:
-      scores: the cosines (runs, canaries), and which canaries were in.
+      scores: the cosines (runs, canaries), and the inserted canaries.
       dimension: d, the dimension of the directions.
-      law_holds: whether cosines of canaries that are out have their exact law, as cosines with final models
-        do; else the null is fitted to these cosines.
+      law_holds: whether cosines without insertion have their exact law, as with final models; otherwise the
+        null is fitted to these cosines.
       level: delta and confidence of the bounds.
-      claim: the claim on what a canary leaks; None if nothing is claimed.
+      claim: the claim on the leak of a canary; None without a claim.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -274,32 +269,27 @@ def conclude_each_run(
 def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
-    """Returns the conclusion from several runs with fresh directions, all of them together.
-
-    None for a single run, and if canaries are not directions (then `scores.dimension` is 0).
-    """
-    if not scores.dimension or len(scores.scores) == 1:
+    """Returns one conclusion from several runs with fresh directions; None for one run or other canaries."""
+    if not scores.dimension or len(scores.scores) == 1:  # dimension 0: canaries are not directions
         return None
-    # Scores here are plain cosines: none uses anything of the other canaries of its run.
+    # Scores are plain cosines, independent of the other canaries of their run.
     return conclude(read_directions(scores)._replace(plain=True), claim, level)
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """Returns the mu that theory predicts for an adversary who inserts along a single coordinate.
+    """Returns the predicted mu of an adversary who inserts along a single coordinate.
 
-    mu is the distance of the scores' means with and without the canary, in standard deviations of a score.
-    Genuine gradients are taken to leave the coordinate alone. So at this coordinate the last model shows the
-    sum of all insertions and of all steps' noise. With learning rate eta and weight decay lambda, what step t
-    of T adds shrinks by w_t = (1 - eta lambda)^(T - t) in the steps after it. Hence mu = (sum of w_t over
-    steps with an insertion) / (sigma |w|), with the norm |w| over all steps. Without decay, with an insertion
-    every k steps, it is sqrt(insertions / k) / sigma. Derived in experiments/hidden_state/README.md.
+    mu is the distance of the scores' means with and without the canary, in standard deviations of a score. If
+    real gradients do not change the coordinate, the last model shows the sum of all insertions and noise
+    there (`compute_mu_along_one_direction`). Without decay, with an insertion every k steps, mu is
+    sqrt(insertions / k) / sigma. Derived in experiments/hidden_state/README.md.
 
-    It is None if there is no such prediction: for models that are not over-parameterised, other adversaries
-    or optimizers, no noise, sampled insertions, and an initialisation that differs from run to run, which
-    adds its own variance to scores (Errata H14 of that README).
+    It is None for models that are not over-parameterised, other adversaries or optimizers, no noise, sampled
+    insertions, and an initialisation that differs between runs, which adds its own variance to scores (Errata
+    H14 of that README).
     """
     mechanism = setting.mechanism
-    task = tasks().get(setting.model)  # None for a caller's own model
+    task = tasks().get(setting.model)  # None for a custom model
     is_predicted = (
         mechanism.optimizer == "sgd"
         and mechanism.noise_multiplier > 0
@@ -318,21 +308,21 @@ def split_worlds(stored: Scores) -> tuple[NDArray[np.float64], NDArray[np.float6
     """Returns (scores with the canary, scores without it), flat, of runs with a single canary each.
 
     Raises:
-      InputError: a run has several canaries, whose scores share a model and are not independent.
+      InputError: if a run has several canaries: their scores are not independent.
     """
-    dependent = "scores of several canaries a run are not independent"
-    fix = "give one a run, or use a method for many canaries"
+    dependent = "scores of several canaries per run are not independent"
+    fix = "use one canary per run, or a method for many canaries"
     require(stored.scores.size == len(stored.scores), f"{dependent}: {fix}")
     return stored.scores[stored.presence], stored.scores[~stored.presence]
 
 
 def read_coins(stored: Scores) -> Coins:
-    """Returns evidence of canaries that were each in or out by a fair coin."""
+    """Returns evidence of canaries that were inserted by fair coins."""
     return make_coins(stored.scores, stored.presence)
 
 
 def read_directions(stored: Scores) -> Fresh:
-    """Returns evidence of canaries that every run drew afresh: ranks, or cosines with uniform directions."""
+    """Returns evidence of fresh canaries: ranks, or cosines with uniform directions."""
     if stored.draws:
         return make_from_counts(stored.scores, stored.presence, stored.draws)
     return Fresh(stored.scores, stored.presence, stored.dimension)
@@ -341,17 +331,16 @@ def read_directions(stored: Scores) -> Fresh:
 def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence of canaries that all runs share.
 
-    For a single run with several canaries it is a `OneRun`: with coins unless all canaries are in, and with
-    cosines if the scores are cosines (whose dimension is not 0). For other runs it is their design.
+    For a single run with several canaries it is a `OneRun`: with coins unless all canaries are inserted, and
+    with cosines if the stored dimension is not 0. Otherwise it is `Coins`.
 
-    Raises InputError for a single run with all canaries in whose scores are no cosines: no law says what
-    they would be without the canaries.
+    Raises InputError for a single run with all canaries inserted and scores that are not cosines: their law
+    without insertion is unknown.
     """
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # All canaries are in only if the setting asks for it (`all_in`): fair coins for the 40 canaries or more
-    # that a single run must have practically never put all of them in.
+    # The setting requested this: fair coins practically never insert all of 40 or more canaries.
     if stored.presence.all():
         return OneRun(None, check_own_cosines(stored.scores[0], None, stored.dimension))
     coins = read_coins(stored)

@@ -1,7 +1,4 @@
-"""The conclusion from an audit's scores: every lower bound next to the accountant's upper bound.
-
-`concluded` fills the fields that scores and claims give, `finish` those that follow from them.
-"""
+"""The conclusion from an audit's scores: every lower bound next to the accountant's upper bound."""
 
 from collections import ChainMap
 from typing import Any, NamedTuple, cast
@@ -25,7 +22,7 @@ from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.methods.method import Assumption, Method, Pair
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
-_LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
+_LEAST_P_VALUE = 1e-6  # the approximation is not accurate below
 _METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 
@@ -34,24 +31,17 @@ def method_of(finding: Finding) -> Method:
     return cast(Method, _METHODS[finding.method])
 
 
-def assumption_of(finding: Finding) -> Assumption:
-    """Returns what a bound assumes, or why an estimate is no bound."""
-    if isinstance(finding, Bound):
-        return finding.assumes
-    return method_of(finding).assumes
-
-
 class UpperBound(NamedTuple):
-    """An upper bound on what a mechanism leaks.
+    """An upper bound on the leak of a mechanism.
 
     Attributes:
       epsilon: at the conclusion's delta.
       mu: None if the curve is not Gaussian or is unknown.
-      assumes: what the bound assumes.
-      name: its name in sentences and figures; "claim" for a number that is taken as given.
+      assumes: its assumption.
+      name: its name in sentences and figures; "claim" for a given number.
       label: its name in tables.
       hidden: whether it is the hidden-state bound, for an adversary who sees only the last model.
-      is_measured: whether it is a hidden-state bound that rests on measured Lipschitz constants.
+      is_measured: whether it is a hidden-state bound from measured Lipschitz constants.
     """
 
     epsilon: float
@@ -68,7 +58,7 @@ class Curve(NamedTuple):
 
     Attributes:
       p_value: the p-value of a Gaussian curve.
-      power: the least probability with which the test refutes the curves of a few other mechanisms.
+      power: the least power of the test against the curves of a few other mechanisms.
     """
 
     p_value: float
@@ -81,7 +71,7 @@ class Curve(NamedTuple):
 
     @property
     def is_doubted(self) -> bool:
-        """Returns whether the test refutes no Gaussian curve but has too little power to confirm it."""
+        """Returns whether the test does not refute a Gaussian curve but has too little power."""
         return not self.is_refuted and self.power < CURVE_POWER
 
     @property
@@ -123,47 +113,45 @@ class Verdict(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """What an audit's scores show, at a given delta and confidence.
+    """The conclusion from an audit's scores, at a given delta and confidence.
 
     Attributes:
       evidence: the scores by run and canary.
       worlds: (scores in (n_in,), scores out (n_out,)) of all canaries.
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
-      pair: the methods of the two bounds on which verdicts rest; None for a single run, for which all bounds
-        count.
-      estimates: values of epsilon that are no bounds.
-      bounds: the lower bounds as they were computed. `holds` is false in those whose assumption the scores
-        refute.
-      curve: the test of the Gaussian curve; None if runs have several canaries, since it needs independent
+      pair: the methods of the two bounds of the verdict; None for a single run: all bounds count.
+      estimates: values of epsilon that are not bounds.
+      bounds: the lower bounds. `holds` is false if the scores refute their assumption.
+      curve: the test of the Gaussian curve; None with several canaries per run, since it needs independent
         scores.
-      notes: lines below the table about the scores themselves.
-      claim: the claim on the mechanism; None if nothing is claimed.
-      upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None if nothing
-        is claimed.
-      mu_upper_bound: the claimed upper bound on mu; None if there is none.
-      composition: the composition of the mechanism's steps with a canary; None if it is unknown.
-      hidden_state: the upper bound on only the last model; None if steps are not known to be Lipschitz.
-      uncovered: why there is no `hidden_state`, if the setting of the training runs is known; else empty.
-      expected: the epsilon of the last model if losses were linear, for sampled canaries; no bound.
-      reason: why the curve should be Gaussian; empty if the mechanism gives no reason.
+      notes: notes on the scores, for below the table.
+      claim: the claim on the mechanism; None without a claim.
+      upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None without a
+        claim.
+      mu_upper_bound: the claimed upper bound on mu, or None.
+      composition: the composition of the mechanism's steps with a canary; None if unknown.
+      hidden_state: the upper bound for only the last model; None if steps may not be Lipschitz.
+      uncovered: why a known setting does not have a `hidden_state`; else empty.
+      expected: the epsilon of the last model under linear losses, for sampled canaries; not a bound.
+      reason: why the mechanism should have a Gaussian curve, or empty.
 
     `finish` computes the following.
 
     Attributes:
-      is_one_run: whether all scores are of the canaries of a single run.
-      has_one_canary: whether each run has a single canary: then scores are independent.
-      law_is_known: whether scores of canaries that are out have a known law (fresh directions, or ranks).
-      has_tied_scores: whether scores of one of several runs may depend on each other, without a known law.
-      bets_on_curve: whether the test of the claim bets against its whole trade-off curve, for which the exact
-        law of scores without the canary is known. Otherwise it compares a lower bound with the claim, and its
-        e-value has only two values.
-      runs: how many training runs the scores come from.
-      epsilon: the epsilon that is proven whatever the curve. For a single run it is the largest bound that
-        assumes no Gaussian curve, or 0.
-      upper_bounds: the upper bounds, the smallest epsilon first; there are two at most.
-      tightest: the upper bound with the smallest epsilon; None if there is none.
-      tightest_mu: the smallest upper bound on mu; None if there is none.
+      is_one_run: whether all scores are of the canaries of a single run. has_one_canary: whether each run has
+      a single canary: then scores are independent. law_is_known: whether scores of canaries that are out have
+      a known law (fresh directions, or ranks). has_tied_scores: whether scores of one of several runs may
+      depend on each other, without a known law. bets_on_curve: whether the test of the claim bets against its
+      whole trade-off curve, which needs the exact
+        law of scores without the canary. Otherwise it compares a lower bound with the claim, and its e-value
+        has only two values.
+      runs: the number of training runs.
+      epsilon: the epsilon that is proven for any curve. For a single run it is the largest bound without the
+        assumption of a Gaussian curve, or 0.
+      upper_bounds: at most two upper bounds, the smallest epsilon first.
+      tightest: the upper bound with the smallest epsilon, or None.
+      tightest_mu: the smallest upper bound on mu, or None.
       is_claimed: whether the bound on all models is a claim, rather than computed from the steps.
       refutes_gaussian: whether the scores refute a Gaussian trade-off curve.
       auc: the area under the ROC curve; None for a single run without scores out.
@@ -171,10 +159,10 @@ class Conclusion(NamedTuple):
       normality: the test of whether the cosines of a single run are normal; None without cosines.
       is_reversed: whether scores are clearly lower with the canary than without, as with the wrong sign.
       doubt: why the scores cannot be those of independent runs; empty if they can.
-      most_provable: the largest epsilon that as many runs can prove whatever the curve; None if runs have
-        several canaries.
+      most_provable: the largest epsilon that so many runs can prove for any curve; None with several canaries
+        per run.
       is_beyond_reach: whether no scores of so many runs could refute the tightest claim.
-      claim_test: the test of the tightest claim; None if nothing is claimed, or nothing can be tested.
+      claim_test: the test of the tightest claim; None without a claim or a test.
       verdict: the verdict.
     """
 
@@ -240,12 +228,12 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the bound on which the verdict on several runs rests if the curve is Gaussian."""
+        """Returns the bound for the verdict on several runs if the curve is Gaussian."""
         return self.bound(cast(Pair, self.pair).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """Returns the bound on which the verdict on several runs rests whatever the curve."""
+        """Returns the bound for the verdict on several runs for any curve."""
         return self.bound(cast(Pair, self.pair).free)
 
     @property
@@ -254,16 +242,16 @@ class Conclusion(NamedTuple):
         return self.assumption_free.path
 
     def exceeded(self, epsilon: float) -> UpperBound | None:
-        """Returns the largest upper bound that an epsilon exceeds; None if it exceeds none."""
+        """Returns the largest upper bound that an epsilon exceeds, or None."""
         for bound in reversed(self.upper_bounds):  # the largest first
             if epsilon > bound.epsilon:
                 return bound
         return None
 
     def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in the order in which tables show them, whatever their values.
+        """Returns the bounds in the order of tables.
 
-        The bounds of a single run stay as computed. Otherwise the assumption-free bound comes first, then the
+        Bounds of a single run keep their order. Otherwise the assumption-free bound comes first, then the
         bound that assumes a Gaussian curve. For fresh directions with an upper bound on mu, the limit on mu
         comes before both.
         """

@@ -1,12 +1,11 @@
-"""Computes all that follows from the scores, bounds and claims of a conclusion, once.
+"""Computes the fields of a conclusion that follow from its scores, bounds and claims.
 
-If the law of canaries that are out is known, bets test the whole claimed curve (`claimed_curve`), even of a
-single run. Otherwise a bound tests the claim at a single threshold: mu-GDP is refuted if the lower limit on
-mu exceeds it, which needs no Gaussian curve, and another claim if the lower bound on epsilon does.
+If the law of scores without insertion is known, bets test the whole claimed curve (`claimed_curve`), even for
+a single run. Otherwise a bound tests the claim at a single threshold: mu-GDP is refuted if the lower limit on
+mu exceeds it, for any curve, and another claim if the lower bound on epsilon does.
 
-If the rows of evidence look pasted, there are two readings: with all rows, and with repeated rows once. The
-first is valid if the rows are independent runs, and the second if some were pasted. The smaller is valid in
-either case.
+If rows look pasted, there are two readings: all rows, and repeated rows once. The first is valid if the rows
+are independent runs, and the second if some were pasted. The smaller is valid in both cases.
 """
 
 import dataclasses
@@ -36,8 +35,8 @@ from audit.methods.curves import Auc
 from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN
 
-# Scores this many standard errors below those without canary are reversed: three audits in 100,000 where
-# nothing leaks.
+# Scores this many standard errors below those without canary are reversed: three in 100,000 audits without a
+# leak.
 _CLEARLY = 4
 _FEWEST_EQUAL = 5  # so many scores are not all equal, or all shifted by the same, by chance
 
@@ -49,18 +48,18 @@ def finish(conclusion: Conclusion) -> Conclusion:
 
 
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
-    """Returns a conclusion that is valid whether repeated rows are independent runs or were pasted.
+    """Returns a conclusion that is valid for repeated rows from independent runs and for pasted rows.
 
-    Its scores, and estimates from them, are those of the reading that proves less. A claim is refuted only if
-    both readings refute it.
+    Its scores and estimates are those of the reading that proves less. A claim is refuted only if both
+    readings refute it.
 
     Args:
       all_rows: the conclusion from all rows, before `finish`.
-      once: the conclusion from each repeated row once; None if these are too few for any.
+      once: the conclusion from each repeated row once; None if they are too few.
       remark: how many rows repeat earlier rows, in words.
     """
     if once is None:
-        note = f"{remark}; counted once, there are too few for a bound"
+        note = f"{remark}; counted once, they are too few for a bound"
         smaller = _take_smaller_bounds(all_rows.bounds, ())
         shown = all_rows._replace(bounds=smaller, notes=(*all_rows.notes, note))
         return _judge(_examine(shown), None)
@@ -82,10 +81,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller bound of each method; 0 if repeated rows, counted once, give none.
-
-    Bounds after each run are left out, since the two readings do not have the same runs.
-    """
+    """Returns the smaller bound of each method, or 0 without one; paths are removed since the runs differ."""
     by_method = {bound.method: bound for bound in once}
     smaller = []
     for bound in all_rows:
@@ -103,7 +99,7 @@ def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
 
 
 def _examine(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields but the test of the claim and the verdict."""
+    """Returns a conclusion with all fields except the test of the claim and the verdict."""
     evidence = conclusion.evidence
     worlds = conclusion.worlds
     shape = evidence.shape
@@ -114,7 +110,7 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         holds = bound.holds and not (is_refuted and bound.assumes.gaussian)
         bounds.append(dataclasses.replace(bound, holds=holds))
 
-    # For a single run all bounds that assume no Gaussian curve count, else one does.
+    # For a single run all bounds without the assumption of a Gaussian curve count.
     runs = 1
     normality = None
     if isinstance(evidence, OneRun):
@@ -182,7 +178,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
         upper = UpperBound(state.bound.epsilon, mu, state.assumes, name, label, True, is_measured)
         upper_bounds.append(upper)
     if conclusion.upper_bound is not None:
-        # Without a claim, nothing tells where the number comes from: it is taken as given.
+        # Without a claim the number is given.
         assumed = GIVEN
         if conclusion.claim is not None:
             assumed = conclusion.claim.assumes
@@ -197,17 +193,16 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
 def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     """Returns why scores cannot be those of independent training runs with noise, or an empty string.
 
-    There are two reasons, for each of which a world needs at least 5 scores: fewer may be so by chance.
+    There are two reasons, both with at least 5 scores per world:
 
-    The first: all scores of a world are equal while those of the other vary. Then all runs of a world shared
-    a seed, or scores were never filled in. It does not count if the other world reaches that score as its own
-    extreme, as a saturated score does, nor if half of the other world's scores repeat others, as guesses do,
-    and the scores of many failed runs.
+    - All scores of a world are equal while those of the other vary: all its runs shared a seed, or scores
+    were
+      never filled in. Exceptions are scores that equal an extreme of the other world, as saturated scores do,
+      and worlds with many repeated scores, such as guesses and failed runs.
+    - Every score in is the score out of its row plus the same constant: the two runs of each row shared a
+    seed.
 
-    The second: every score in is the score out of its row plus the same constant. Then the two runs of each
-    row shared a seed.
-
-    Evidence with a known law, or of a single run, is never in doubt here.
+    Evidence with a known law, or of a single run, is never in doubt.
     """
     if evidence.shape in (Shape.FRESH_DIRECTIONS, Shape.ONE_RUN):
         return ""
@@ -219,13 +214,13 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
         if is_constant and not is_saturated and len(np.unique(others)) > 1 + len(others) / 2:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
-    # Equal up to rounding, here a billionth of the largest score. Scores of few different values, such as
-    # guesses, may have equal shifts by chance: they do not count.
+    # Equal up to a billionth of the largest score. Scores with few different values, such as guesses, may
+    # have equal shifts by chance.
     if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL:
         shifts = scores_in - scores_out
         is_shifted = np.ptp(shifts) <= 1e-9 * max(np.abs(worlds[0]).max(), np.abs(worlds[1]).max())
         if is_shifted and len(np.unique(scores_in)) > len(scores_in) / 2:
-            return f"every score in is the score out of its row plus {shifts.mean():.6g}"
+            return f"every score in equals the score out in its row plus {shifts.mean():.6g}"
     return ""
 
 
@@ -233,8 +228,8 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
     """Returns whether scores are clearly lower with the canary than without, as with the wrong sign.
 
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
-    equal, so the standard error for independent scores is multiplied by sqrt(K). For a single run, whose
-    canaries have coins or directions of their own, means are compared, unless a bound is above 0.
+    equal, so the standard error for independent scores is multiplied by sqrt(K). For a single run, means are
+    compared, unless a bound is above 0.
     """
     if isinstance(evidence, OneRun):
         has_proof = any(bound.epsilon > 0 for bound in bounds)
@@ -244,12 +239,11 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 
 
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim; None if nothing is claimed, or nothing can be tested.
+    """Returns the test of the tightest claim; None without a finite claim, or with scores in doubt.
 
-    If the test is of a whole curve, simulations find how much less noise than stated such runs would refute,
-    its field `seen`.
+    For a test of a whole curve, simulations find how much less noise than claimed such runs would have
+    refuted (`seen`).
     """
-    # An infinite epsilon claims nothing, and scores that are in doubt prove nothing.
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
         return None
@@ -257,7 +251,7 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
         return _bet(conclusion, upper)
     if conclusion.is_one_run:
         bounds = {bound.method: bound for bound in conclusion.bounds}
-        # The same coins give a bound on epsilon and another on mu, if there are enough coins.
+        # Enough coins give a bound on epsilon and another on mu.
         if one_run_bounds.ONE_RUN_GUESSES not in bounds:
             return None
         epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon
@@ -265,17 +259,16 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
         if upper.mu is not None:
             epsilon = 0.0  # only the limit on mu counts
     else:
-        # Each of the two bounds is wrong with a probability of at most 1 - confidence. In theory both
-        # together are wrong up to twice as often. But on a Gaussian curve the bound on epsilon adds no errors
-        # to those of the limit on mu (`tests/audit/conclusions/test_claim_tests.py`).
+        # Each of the two bounds is wrong with a probability of at most 1 - confidence, and in theory one of
+        # them up to twice as often. But on a Gaussian curve the bound on epsilon does not add errors to those
+        # of the limit on mu (`tests/audit/conclusions/test_claim_tests.py`).
         epsilon = conclusion.assumption_free.epsilon
         limit_on_mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, limit_on_mu)
-    # Reversed scores contradict no claim, however wrong it is.
+    # Reversed scores cannot contradict a claim.
     if conclusion.is_reversed and not is_refuted:
         return None
-    # The mean of the e-value is at most 1 for a true claim, which is refuted with a probability of at most
-    # 1 - confidence.
+    # A true claim is refuted with a probability of at most 1 - confidence: the mean e-value is at most 1.
     e_value = 0.0
     if is_refuted:
         e_value = 1 / (1 - conclusion.confidence)
@@ -283,25 +276,21 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _refutes(upper: UpperBound, epsilon: float, limit_on_mu: float | None) -> bool:
-    """Returns whether lower bounds refute a claim: that on epsilon any claim, that on mu one of mu-GDP."""
+    """Returns whether the lower bound on epsilon refutes a claim, or that on mu a claim of mu-GDP."""
     if epsilon > upper.epsilon:
         return True
     return upper.mu is not None and limit_on_mu is not None and limit_on_mu > upper.mu
 
 
 def _bet(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test of the whole claimed trade-off curve, by bets on the scores of canaries that were in.
+    """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
     Bets win capital if more of these scores exceed thresholds than the curve allows. A large capital is
-    evidence against the claim.
-
-    Returns:
-      None if no curve is claimed, if the scores of canaries that were out refute the law that the bets assume
-      of them, and for reversed scores that refute nothing.
+    evidence against the claim. The result is None without a claimed curve, if scores without insertion refute
+    their assumed law, and for reversed scores that do not refute the claim.
     """
     power = _find_power(conclusion, upper)
-    # With several runs, canaries that were out, if any, have tested the law. The assumption-free bound rests
-    # on it: `holds` is False if they refute it. The law of a single run's cosines is not tested so.
+    # With several runs, canaries without insertion test the law: `holds` is False if they refute it.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_law_refuted:
         return None
@@ -311,7 +300,6 @@ def _bet(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
     exceedances = exact_null.count_exceedances(design)
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
-    # From here on all runs count, so that the test's number of runs is one of training runs.
     capital = claimed_curve.compute_log_capital(exceedances, power)
     log_capital = exact_null.expand_to_runs(design, capital)
     confidence = conclusion.confidence
@@ -320,8 +308,7 @@ def _bet(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
         return None
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
-        # Simulations start from scores as they are under the stated noise. Then their mean, in standard
-        # deviations of a score that is out, is at most mu. A larger observed mean is cut to that.
+        # Under the claimed noise the mean of scores, in standard deviations of a score out, is at most mu.
         summary = summary._replace(mean=min(summary.mean, upper.mu))
     seen = claimed_curve.find_least_departure(summary, exceedances, power, confidence)
     return test._replace(seen=seen)
@@ -330,8 +317,8 @@ def _bet(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
 def _find_power(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """Returns the largest true-positive rate that the claims allow, as a function of false-positive rates.
 
-    Two curves may limit it: that of mu-GDP, if the tightest upper bound bounds mu, and that of the claim on
-    the mechanism. If there are both, the smaller of the two counts at each rate. None if there is neither.
+    It is the smaller of two curves: that of mu-GDP, if the tightest upper bound has mu, and that of the claim
+    on the mechanism. None without such curves.
     """
     claim = conclusion.claim
     if upper.mu is None:
@@ -339,7 +326,7 @@ def _find_power(conclusion: Conclusion, upper: UpperBound) -> Power | None:
             return None
         return claim.power
     gaussian = claimed_curve.gaussian_power(upper.mu)
-    # A claim's mu is at least that of the tightest bound, and limits nothing more.
+    # A claim's mu is at least that of the tightest bound.
     if claim is None or claim.gaussian_mu is not None:
         return gaussian
     return lambda rates: np.minimum(gaussian(rates), claim.power(rates))

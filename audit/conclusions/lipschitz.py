@@ -2,10 +2,10 @@
 
 A step without the canary and noise is theta -> theta - eta (mean of clipped gradients + lambda theta), with
 learning rate eta and weight decay lambda. Take a loss l(w'x, y), convex in w'x with l'' at most b. Clipping
-its gradient clips l' alone, and leaves the gradient of the Huberised loss, which is convex too and
-b |x|^2-smooth. So the mean over a batch of B examples is beta-smooth, with beta the largest eigenvalue of
-b / B times the sum of x x', and the step is max(|1 - eta lambda|, |1 - eta (lambda + beta)|)-Lipschitz (Bok,
-Su and Altschuler 2024, arXiv 2403.00278). If no row of any data set is longer than X, beta is at most b X^2.
+its gradient clips only l', which gives the gradient of the Huberised loss, also convex and b |x|^2-smooth. So
+the mean over a batch of B examples is beta-smooth, with beta the largest eigenvalue of b / B times the sum of
+x x', and the step is max(|1 - eta lambda|, |1 - eta (lambda + beta)|)-Lipschitz (Bok, Su and Altschuler 2024,
+arXiv 2403.00278). If all rows of any data set have norms up to X, beta is at most b X^2.
 """
 
 import functools
@@ -33,13 +33,11 @@ from audit.storage.store import Store
 from audit.tasks import task
 from audit.version import __version__
 
-# How steps are measured. Raise the number where equal steps give other constants: stores measure again then.
+# Raise the number if equal steps give other constants: stores measure again then.
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _SIMULATED = 100_000  # orders of batches that are simulated
-_MOST_STRATA = (
-    1000  # up to so many orders are enumerated; more are simulated, in so many strata at most
-)
+_MOST_STRATA = 1000  # the largest number of enumerated orders, and of strata of simulated orders
 _ROUNDING = 1e-6  # a distance below this is rounding, in units of the shift by an insertion
 OTHER_CANARIES = "the gradients of the other canaries depend on the model"  # why there is no bound
 # Adversaries whose canaries are examples: the canaries' gradients depend on the model.
@@ -47,14 +45,14 @@ _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
 
 class Steps(NamedTuple):
-    """The Lipschitz constants of an audit's T steps, and why they hold.
+    """The Lipschitz constants of an audit's T steps, with a reason.
 
     Attributes:
       constants: (T,), a constant for each step, or one number for all.
-      reason: why the constants hold.
-      runs: how many training runs they were measured along; 0 where they are proven or vouched for.
-      kink: why measured derivatives do not bound how far a step separates two models; empty where they do.
-      version: `MEASUREMENT` of the library that measured them; empty where they were not measured.
+      reason: why the constants are valid.
+      runs: the number of training runs with measured constants; 0 if they are proven or given.
+      kink: why measured derivatives do not bound how far a step separates two models; empty if they do.
+      version: `MEASUREMENT` of the library that measured them; empty if not measured.
     """
 
     constants: ArrayLike
@@ -67,16 +65,16 @@ class Steps(NamedTuple):
 def hidden_state(
     setting: Setting, delta: float, given: Steps | None = None, own_model: bool = False
 ) -> HiddenState | str:
-    """Returns the upper bound on what the last model of a setting leaks, or why there is none, a string.
+    """Returns the upper bound on the leak of the last model, or why only composition bounds it, a string.
 
-    The bound is infinite without noise. Where there is none, only composition bounds the last model.
+    The bound is infinite without noise.
 
     Args:
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
-      given: the Lipschitz constants of a caller's own model, or those measured of a model of the zoo; None
-        where these are unknown. Not used for a model whose constants are proven.
-      own_model: whether the model is a caller's own.
+      given: the Lipschitz constants of a custom model, or the measured constants of a model of the zoo; None
+        if unknown. Not used for a model with proven constants.
+      own_model: whether the model is custom.
 
     Raises:
       InputError: if the constants are out of range.
@@ -97,15 +95,14 @@ def hidden_state(
         constant = _find_constant(setting, 0.0, smoothness)
         reason = f"convex loss, any data with |x| <= {row.convex.norm:g}"
         state = _bound(setting, Steps(constant, reason), delta)
-        # The bound comes with the mu of an adversary who inserts along a direction without features, in which
-        # a loss of w'x has no gradient, to show how much of the bound is attained. There is none next to an
-        # infinite bound, nor for insertions at unknown steps.
+        # The mu of an adversary who inserts along a direction without features, and so without gradients,
+        # shows how much of a finite bound is attained. It needs insertions at known steps.
         if not np.isfinite(state.bound.mu) or setting.sampling.is_hidden:
             return state
         return state._replace(constant=compute_mu_along_one_direction(setting))
     if given is None:
         if row is None:
-            return "nobody vouches for how Lipschitz its steps are"
+            return "the Lipschitz constants of its steps are unknown"
         return row.not_convex
     state = _bound(setting, given, delta)
     if given.kink:  # derivatives do not bound how far displacements are stretched
@@ -114,21 +111,20 @@ def hidden_state(
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
-    """Returns mu of an adversary that inserts along a single direction in which the data never vary.
+    """Returns mu of an adversary who inserts along a single direction without gradients.
 
     With learning rate eta and weight decay lambda, the insertion and the noise of step t of T shrink by
     w_t = (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an insertion) /
     (sigma |w|), with the norm |w| over all steps.
 
-    This is the hidden-state bound itself for steps of Lipschitz constant 1 - eta lambda, from 0 to 1, if the
+    This equals the hidden-state bound for steps with Lipschitz constant 1 - eta lambda, from 0 to 1, if the
     canary comes first in its period and all periods are whole.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
     steps_after = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
-    # A common factor of the weights cancels. It is chosen such that no weight exceeds 1 in size, which could
-    # overflow: for |1 - decay| above 1, the exponents are shifted to be negative.
+    # A common factor of the weights cancels. For |1 - decay| above 1, negative exponents avoid overflow.
     exponents = steps_after
     if decay > 2:
         exponents = steps_after - schedule.steps
@@ -151,7 +147,7 @@ def keep(store: Store, steps: Steps | None) -> None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns the constants that a store holds; None if it holds none or another version measured them.
+    """Returns the constants in a store; None without constants or if another version measured them.
 
     Raises InputError if their file is damaged.
     """
@@ -160,20 +156,16 @@ def find_current(store: Store) -> Steps | None:
         return None
     try:
         steps = Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
-    # ValueError: no JSON. TypeError: other fields, or no record. RecursionError: JSON nested too deeply.
+    # ValueError: not JSON. TypeError: other fields, or not a record. RecursionError: JSON nested too deeply.
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
-    # Only measured constants, whose `runs` is not 0, state the version that they come from.
     if steps.runs and steps.version != MEASUREMENT:
         return None
     return steps
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns the constants of the steps that were measured along at least `rehearsals` runs.
-
-    None if the store has none of them, or another version measured them. `USUAL` asks for any number.
-    """
+    """Returns constants that this version measured along at least `rehearsals` runs; None without them."""
     steps = find_current(store)
     # Constants that were not measured have 0 runs.
     if steps is None or steps.runs < max(rehearsals, FEWEST):
@@ -198,20 +190,20 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    An order is a list of the steps that take a canary. If the adversary does not know it, mu and epsilon are
-    those of the mixture over orders; `paid` and `attained_by` stay those of the order of `_find_shifts`.
+    If the adversary does not know the order, the list of the steps that take a canary, mu and epsilon are
+    those of the mixture over orders; `paid` and `attained_by` are those of the order of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     shifts = _find_shifts(setting)
     if sigma == 0:
-        # As in composition, each step pays for its own shift. Slopes are the constants themselves.
+        # As in composition, each step pays for its own shift.
         slopes = spread_over_steps("lipschitz", constants, len(shifts))
         return HiddenStateBound(np.inf, np.inf, shifts, slopes)
     bound = hidden_state_bound(shifts, constants, sigma, delta)
     limit = _find_mixture(setting, constants, delta)
     if limit is None:
         return bound
-    # Both hold: the mixture's epsilon, and that of its bound on mu over all orders.
+    # Both are valid: the mixture's epsilon, and that of its bound on mu over all orders.
     epsilon = min(limit.epsilon, epsilon_from_mu(limit.mu, delta))
     return bound._replace(mu=limit.mu, epsilon=epsilon)
 
@@ -221,8 +213,8 @@ def _find_mixture(
 ) -> samplers.MixtureLimit | None:
     """Returns the bound on the last model by the mixture over orders of batches; None if it does not apply.
 
-    It does not if the adversary knows the order. Nor does it with k > 1, since `samplers` takes every step
-    for a step that may take a canary, nor without noise, where the bound is infinite.
+    It does not if the adversary knows the order, with k > 1 (in `samplers` every step may take a canary), or
+    without noise.
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -235,11 +227,9 @@ def _find_mixture(
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
     """Returns the shift by the canary at each of T steps (T,): 1 where it is inserted, 0 elsewhere.
 
-    The unit is eta C / B: the learning rate times the clipping norm over the batch size.
-
-    A sampler that draws a single step of each epoch has no fixed steps: the epoch's last step stands for the
-    drawn step. Any other step would do, since mu and epsilon come from all orders of steps (`_find_mixture`).
-    With Poisson sampling the canary counts as inserted at every step that may take it.
+    The unit is eta C / B: the learning rate times the clipping norm over the batch size. If a sampler draws a
+    single step of each epoch, the epoch's last step represents it: mu and epsilon come from all orders
+    (`_find_mixture`). With Poisson sampling the canary is inserted at every step that may take it.
     """
     schedule = setting.schedule
     period = setting.sampling.batches or schedule.periodicity
@@ -253,10 +243,7 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureLimit:
-    """Returns the bound on the last model by the mixture over orders of batches.
-
-    Few orders are enumerated. Many are simulated, which takes seconds.
-    """
+    """Returns the bound on the last model by the mixture over orders of batches; simulation takes seconds."""
     batches = sampler.batches or 1  # Poisson sampling has no epochs: each step counts as an epoch
     schedule = samplers.make_schedule(
         noise_multiplier, batches, len(constants) // batches, constants
@@ -271,17 +258,16 @@ def _mix_orders(
 def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:
     """Returns the distance (T,) of the two worlds' coupled models before each step, in units of eta C / B.
 
-    It is z_(t-1) of the hidden-state bound, with z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t. Here c_t is the
-    Lipschitz constant of step t, s_t its shift by the canary, and a_t the part of the distance that its noise
-    pays for. The unit is the learning rate times the clipping norm over the batch size.
+    It is z_(t-1) of the hidden-state bound, with z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for the Lipschitz
+    constant c_t of step t, its shift s_t by the canary, and the part a_t that its noise pays for.
     """
     shifts = _find_shifts(setting)
-    paid = _bound_for(setting, constants, delta=1e-5).paid  # which no delta changes
+    paid = _bound_for(setting, constants, delta=1e-5).paid  # does not depend on delta
     c = np.broadcast_to(np.asarray(constants, np.float64), len(shifts))
     before = np.zeros(len(shifts))
     for t in range(len(shifts) - 1):
         distance = c[t] * before[t] + shifts[t] - paid[t]
-        # A remainder of rounding in place of 0 would grow with every step that stretches it.
+        # A rounding error instead of 0 would grow with every expanding step.
         if distance > _ROUNDING:
             before[t + 1] = distance
     return before
@@ -293,15 +279,14 @@ def _find_constant(
     """Returns the Lipschitz constant, on any data, of the steps of a model with bounded curvature.
 
     A step is theta - eta (g + lambda theta), with learning rate eta, weight decay lambda, and the mean g of
-    clipped gradients. The eigenvalues of an example's Hessian lie between -`negative` and `positive`.
+    clipped gradients. The eigenvalues of an example's Hessian are between -`negative` and `positive`.
 
     Without clipping, the derivative of g is the mean Hessian. A step multiplies a direction of curvature h by
-    1 - eta (lambda + h), which is farthest from 0 at one of both ends.
+    1 - eta (lambda + h), which is farthest from 0 at an extreme curvature.
 
-    If clipping may act, the derivative of g need not be symmetric, but its norm is at most max(m, L):
-    clipping is a projection, which moves no two gradients apart. The constant is then
-    |1 - eta lambda| + eta max(m, L), by the triangle inequality. Losses that are convex in w'x stay so if
-    clipped: for them clipping changes nothing.
+    With clipping, the derivative of g may be asymmetric, but its norm is at most max(negative, positive),
+    since clipping is a projection. By the triangle inequality the constant is |1 - eta lambda| + eta
+    max(negative, positive). Losses that are convex in w'x remain so with clipping.
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
@@ -311,15 +296,11 @@ def _find_constant(
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why the hidden-state bound does not hold for a setting, whatever its model; empty if it may.
+    """Returns why the hidden-state bound is not valid for a setting with any model; empty if it may be.
 
-    The bound needs steps that are a map of the model before them alone. The map must be the same in both
-    worlds and computed precisely. The adversary must see only the last model, and the steps of a canary must
-    be fixed, or drawn by a sampler that the bound covers.
-
-    Args:
-      setting: the setting of the audit.
-      own_model: whether the model is a caller's own.
+    Each step must be a map of only the previous model, the same in both worlds and computed precisely. The
+    adversary must see only the last model, and the steps of a canary must be fixed or drawn by a sampler that
+    the bound covers.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -329,41 +310,43 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary has so many steps, drawn beforehand
         return "each canary comes at random steps"
-    # A step's map then has the canaries' gradients in it, beside those of the data.
+    # The map of a step then includes the canaries' gradients.
     if setting.canaries > 1 and adversary.name in _READS_THETA:
         return OTHER_CANARIES
-    # The zoo's models are bounded for exact products alone; a caller answers for an own model's constants.
+    # Bounds on the zoo's models need exact products; constants of custom models are the caller's
+    # responsibility.
     if mechanism.precision != "float32" and not own_model:
         return f"products are rounded to {mechanism.precision}"
     return ""
 
 
-USUAL = 0  # rehearsals: as many as are usual for the model's size
-FEWEST = 2  # rehearsals, one of them in each world
+USUAL = 0  # the usual number of rehearsals for the model's size
+FEWEST = 2  # rehearsals, one in each world
 
 
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns the number of runs along which to measure a zoo model's steps, or `USUAL`; None for not at all.
+    """Returns the number of runs for measuring a zoo model's steps, or `USUAL`; None to measure none.
 
-    Models of which constants are proven are not measured. Without a request, another model is measured if it
-    is smooth, canaries come only at every k-th step, with k > 1, and the last model can have a bound.
+    Models with proven constants are not measured. Without a request, other models are measured if they are
+    smooth, k > 1, and the last model can have a bound.
 
     Args:
       setting: the setting of the audit.
-      requested: what a caller requests, "measured" or "none"; None without a request.
-      rehearsals: the number of runs that a caller requests; None for the usual number.
+      requested: the requested word, "measured" or "none"; None without a request.
+      rehearsals: the requested number of runs; None for the usual number.
 
     Raises:
-      InputError: for other words, for too few runs, and for a request to measure if the last model can have
-        no bound, whatever is measured.
+      InputError: for other words, for too few runs, and for a request to measure if the last model cannot
+      have
+        a bound.
     """
-    # The type comes first: an array of a caller's gives no single answer to `in`.
+    # The type comes first: `in` is ambiguous for an array.
     is_word = requested is None or isinstance(requested, str)
     require(
         is_word and requested in (None, MEASURED, UNMEASURED),
-        f"`lipschitz={requested!r}`: give {MEASURED} or {UNMEASURED}, or drop it",
+        f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}",
     )
     if rehearsals is not None:
         require_rehearsals(requested, rehearsals)
@@ -372,8 +355,8 @@ def count_rehearsals(
     message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it"
     require(not is_wanted or not why_not, message)
     row = task.task(setting.model)
-    # No bound is stated for a model with kinks. With a canary in every step, the bound is that of composition
-    # unless some steps contract. In such cases measuring is left to a request.
+    # A model with kinks does not get a bound, and with k = 1 the bound is that of composition unless some
+    # steps contract: such models are measured only on request.
     if requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
     is_proven = row.convex is not None or row.curved is not None
@@ -383,13 +366,8 @@ def count_rehearsals(
 
 
 def require_rehearsals(requested: object, rehearsals: int) -> None:
-    """Raises InputError for a number of rehearsals that is below 2, or comes without `lipschitz=measured`.
-
-    Args:
-      requested: the caller's `lipschitz`, a word or numbers.
-      rehearsals: the number of runs that the caller requests.
-    """
+    """Raises InputError for a number of rehearsals below 2 or without `lipschitz=measured`."""
     is_measured = isinstance(requested, str) and requested == MEASURED
-    require(is_measured, f"`rehearsals` goes with `lipschitz={MEASURED}`: give it, or drop it")
+    require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
     least = f"give at least {FEWEST}, one of them in each world"
     require(rehearsals >= FEWEST, f"`rehearsals={rehearsals}`: {least}")

@@ -1,7 +1,4 @@
-"""Measures how much an audit's steps stretch distances, where nothing proves it, and keeps it in the store.
-
-`audit.training.rehearsal` says along which runs, and `audit.claims.hidden_state` what follows.
-"""
+"""Measures the Lipschitz constants of an audit's steps without proven ones, and keeps them in the store."""
 
 import math
 import time
@@ -25,16 +22,15 @@ from audit.training.rehearsal import Effort
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
-    """Measures the Lipschitz constants of a zoo model's steps, and keeps them in the store.
+    """Measures the Lipschitz constants of a zoo model's steps, unless the store has them from enough runs.
 
-    It is for models of which no constants are proven. Nothing is measured again if the store has constants
-    that were measured along enough runs.
+    It is for models without proven constants.
 
     Args:
       store: the store of the setting.
       setting: the setting of the audit.
       dataset: the data set of the model.
-      runs: the number of training runs to rehearse, or `USUAL` for as many as are usual.
+      runs: the number of training runs to rehearse, or `USUAL`.
     """
     game = build.build(setting, dataset)
     clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
@@ -52,23 +48,22 @@ def measure(
 ) -> Steps:
     """Returns measured Lipschitz constants of the steps, from the store or from rehearsed runs.
 
-    The store's constants are used if they were measured along enough runs, by this version. If they were not,
-    constants are measured now and kept in the store.
+    The store's constants are used if this version measured them along enough runs. Otherwise constants are
+    measured and kept in the store.
 
     Args:
       store: the store of the setting.
       setting: the setting of the audit.
-      game: the audit's mechanism and adversary, whose training is rehearsed.
+      game: the audit's mechanism and adversary.
       clipped_sum: the mechanism's clipping strategy.
-      runs: the number of training runs to rehearse, or `USUAL` for as many as are usual.
-      kinks: whether the model is known to have kinks, whatever the secants show.
+      runs: the number of training runs to rehearse, or `USUAL`.
+      kinks: whether the model is known to have kinks.
     """
-    # Another process that wants the same constants waits here, and then takes them from the store.
+    # Another process that needs the same constants waits here, and then reads them from the store.
     with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
-            # The usual effort depends on the number of parameters alone, which `eval_shape` gives without
-            # initialising a model.
+            # `eval_shape` gives the number of parameters without initialising a model.
             theta_0 = jax.eval_shape(game.init, jax.random.key(0))
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
@@ -84,33 +79,31 @@ def measure_steps(
     """Returns Lipschitz constants of a setting's steps, measured along rehearsed runs; shows a progress bar.
 
     A constant is the largest singular value of the step's Jacobian. A secant is the distance of two models
-    after a step, over their distance before it. If a secant exceeds what derivatives explain, the steps have
-    kinks, as at a ReLU. `kink` of the result then says so, since derivatives bound no such steps.
+    after a step, over their distance before it. If a secant exceeds the derivatives, the steps have kinks, as
+    at a ReLU, and derivatives do not bound them: `kink` of the result reports this.
 
     Args:
       setting: the setting of the audit.
-      game: the audit's mechanism and adversary, whose training is rehearsed.
+      game: the audit's mechanism and adversary.
       clipped_sum: the mechanism's clipping strategy.
-      effort: how many runs, steps and secants to measure.
-      kinks: whether the model is known to have kinks, whatever the secants show.
+      effort: the numbers of runs, steps and secants to measure.
+      kinks: whether the model is known to have kinks.
     """
     begun = time.monotonic()
     if kinks:
-        # Such steps have no bound, whatever secants show: each run has lines at a single step.
+        # Such steps do not have a bound: each run has lines at only one step.
         effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (
-        # By default some devices take matrix products in less than float32.
+        # Some devices compute matrix products in less than float32 by default.
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # Secants are as long as the distance of both worlds' models. That distance depends on the constants,
-        # which are unknown as yet: the rehearsal takes the distance for constants of 1.
+        # Secants have the length of the distance of both worlds' models for constants of 1.
         distances_unstretched = lipschitz.coupling_distances(setting, 1.0)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
     constants = measured.constants
 
-    # The worst secant is the one that is stretched most beyond what derivatives explain.
     worst = max(measured.secants, key=lambda secant: expansion.compute_excess(*secant))
     kink = _describe_kink(worst, kinks)
     seconds = math.ceil(time.monotonic() - begun)
@@ -120,17 +113,12 @@ def measure_steps(
 
 
 def _describe_kink(worst: Stretch, kinks: bool) -> str:
-    """Returns why derivatives do not bound how far steps separate models; empty where they seem to.
-
-    Args:
-      worst: the secant that is stretched most beyond what derivatives say.
-      kinks: whether the model is known to have kinks.
-    """
+    """Returns why derivatives do not bound how far steps separate models, from the worst secant; or empty."""
     if expansion.compute_excess(*worst) > 0:
         return (
             f"steps have kinks: a displacement is stretched {worst.secant:.4g} times "
-            f"where derivatives say {worst.derivative:.4g}"
+            f"but derivatives give {worst.derivative:.4g}"
         )
     if kinks:
-        return "steps have kinks where ReLU or max-pooling switches"
+        return "steps have kinks, where ReLU or max-pooling switches"
     return ""

@@ -1,4 +1,4 @@
-"""A conclusion as JSON, for programs, and in the file audit.json beside a setting's scores."""
+"""A conclusion as JSON, for programs and for the file audit.json in a setting's folder."""
 
 import json
 from typing import Any
@@ -20,10 +20,7 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns the content of audit.json on a single line.
-
-    It has `result_fields`, the upper bound on mu and the fields `more`.
-    """
+    """Returns the content of audit.json on one line: `result_fields`, the upper bound on mu and `more`."""
     fields = result_fields(conclusion)
     if conclusion.is_one_run:
         fields["epsilon"] = conclusion.epsilon
@@ -31,11 +28,11 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 
 
 def answer_json(conclusion: Conclusion) -> str:
-    """Returns what `bound --json` prints, a JSON object on a single line.
+    """Returns the output of `bound --json`, a JSON object on a single line.
 
-    It has `result_fields` and the verdict. For several runs it also has how well the attack distinguishes
-    both worlds, no bound: `auc`, and `attack`, the accuracy and the true-positive rates at 1% and 0.1% false
-    positives with their 95% intervals. A rate is null if there are too few scores out for a false positive.
+    It has `result_fields` and the verdict. For several runs it also has `auc`, and `attack` with the accuracy
+    and the true-positive rates at 1% and 0.1% false positives with their 95% intervals. A rate is null if
+    there are too few scores out for a false positive.
     """
     fields = {**result_fields(conclusion), "verdict": conclusion.verdict.word}
     if not conclusion.is_one_run and conclusion.auc is not None and conclusion.attack is not None:
@@ -48,22 +45,22 @@ def answer_json(conclusion: Conclusion) -> str:
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion as fields for JSON.
 
-    For several runs they are the following. Those marked * are left out if there is nothing to say.
+    For several runs they are the following, with optional fields marked *.
 
       bounds: a list of the estimates and the lower bounds.
-      notes*: remarks for people.
+      notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
-      last_model*: the upper bound on the last model, or `why_not`. `margins` has an epsilon for each of some
-        factors f: that of the bound if each step's constant c were larger by (f - 1) |c - 1|.
+      last_model*: the upper bound on the last model, or `why_not`. `margins` maps factors f to the epsilon if
+        each step's constant c were larger by (f - 1) |c - 1|.
       claim_test*: the test of the claim.
       expected*: the epsilon of the last model if losses were linear; null if infinite.
-      epsilon: the lower bound that needs no assumption on the curve.
-      most_provable: the largest such bound that this many runs can prove; null with several canaries a run.
+      epsilon: the lower bound for any curve.
+      most_provable: the largest such bound that so many runs can prove; null with several canaries per run.
       gaussian_curve*: the test of the Gaussian curve.
 
     For a single run they are `estimates`, `bounds`, `upper_bound`, `claim_test`* and `notes`*; with cosines
-    the numbers of `observed` and `unobserved` ones, their `dimension` and the test of their `normality`, else
-    the number of `canaries`; and `coins`, whether there were any.
+    the numbers `observed` and `unobserved`, `dimension` and the test of `normality`, otherwise the number of
+    `canaries`; and `coins`, whether there were coins.
     """
     if conclusion.is_one_run:
         return _list_one_run_fields(conclusion)
@@ -131,8 +128,8 @@ def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
 def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the field `claim_test` of a conclusion's JSON; empty if the claim is not tested.
 
-    It has the e-value, whether the claim is refuted, and the number of runs. Its field `seen` is the smallest
-    departure from the claim that so many runs would have refuted, or None.
+    It has the e-value, whether the claim is refuted, and the number of runs. `seen` is the smallest departure
+    from the claim that so many runs would have refuted, or None.
     """
     test = conclusion.claim_test
     if test is None:
@@ -143,9 +140,9 @@ def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound's or an estimate's fields for JSON.
 
-    `assumes` is what a bound assumes, or why an estimate is no bound. `counted` is left out if empty;
-    `false_positive_rate` and `path`, the bound after each run, if no exact law gives that rate; `noise_floor`
-    and `standard_error` of an estimate whose floor was not simulated.
+    `assumes` is the assumption of a bound, or why an estimate is not a bound. Optional fields are `counted`;
+    `false_positive_rate` and `path`, the bound after each run, with an exact law; `noise_floor` and
+    `standard_error` of an estimate with a simulated floor.
     """
     fields = dict(vars(finding))
     del fields["method"]

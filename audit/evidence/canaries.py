@@ -181,7 +181,7 @@ class Coins(NamedTuple):
         return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
-        return f"{_describe_shape(self.scores)} each, in by a coin of its own"
+        return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
         """Returns (pilot, rest): runs drawn at random, seeded by a hash of the ranks, and the others.
@@ -270,7 +270,7 @@ class Sets(NamedTuple):
         return self._replace(inserted=self.inserted[kept_in], fresh=self.fresh[kept_out])
 
     def __str__(self) -> str:
-        return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
+        return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} not inserted"
 
     def split(self) -> tuple["Sets", "Sets"]:
         """Returns (pilot, rest): runs of each world drawn at random, seeded by a hash of the ranks, and the
@@ -375,14 +375,14 @@ class Fresh(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """Returns the numbers of runs and canaries: "10 runs with 256 fresh directions each, all in"."""
+        """Returns the numbers of runs and canaries: "10 runs x 256 fresh directions, all inserted"."""
         runs, canaries = self.cosines.shape
-        scored = f"{counted(canaries, 'fresh direction')} each"
+        scored = counted(canaries, "fresh direction")
         if self.draws:
             number = counted(canaries, "canary", "canaries")
-            scored = f"{number} each, ranked among {self.draws:,} fresh draws"
-        world = "all in" if self.presence.all() else "in by coins"
-        return f"{counted(runs, 'run')} with {scored}, {world}"
+            scored = f"{number}, ranked among {self.draws:,} fresh draws"
+        world = "all inserted" if self.presence.all() else "inserted by coins"
+        return f"{counted(runs, 'run')} x {scored}, {world}"
 
     def is_out(self) -> NDArray[np.bool_]:
         """Returns which canaries (R, K) were out, in runs that did not fail."""
@@ -517,9 +517,9 @@ def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _describe_shape(scores: Array) -> str:
-    """Returns the shape of scores (runs, canaries) in words: "400 runs with 64 canaries"."""
+    """Returns the shape of scores (runs, canaries) in words: "400 runs x 64 canaries"."""
     runs, canaries = scores.shape
-    return f"{runs:,} runs with {counted(canaries, 'canary', 'canaries')}"
+    return f"{runs:,} runs x {counted(canaries, 'canary', 'canaries')}"
 
 
 def _ranks(scores: Array) -> Places:

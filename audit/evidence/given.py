@@ -99,7 +99,7 @@ def cosines(
     >>> import numpy as np
     >>> values = np.random.default_rng(0).normal(4, 1, (10, 256)) / 62_006**0.5
     >>> str(audit.cosines(values, dimension=62_006))
-    '10 runs with 256 fresh directions each, all in'
+    '10 runs x 256 fresh directions, all inserted'
     """
     # A DataFrame's columns would be taken for canaries.
     require(not hasattr(values, "columns"), "cosines must be an array, got a table")

@@ -194,10 +194,10 @@ def describe_dimension(design: Fresh) -> str:
     The test is that of the cosines' law if enough canaries were out, else that of the spread of inserted
     canaries' cosines.
     """
-    danger = "one that is too large makes bounds wrong"
+    danger = "a dimension that is too large makes bounds wrong"
     tested = ""
     if len(design.out()) >= MIN_COSINES:
-        tested = f"{len(design.out()):,} cosines of canaries that are out"
+        tested = f"{len(design.out()):,} cosines of canaries that were not inserted"
     elif measure_spread(design).freedom >= MIN_COSINES - 1:
         count = int((design.presence & (design.cosines != FAILED)).sum())
         tested = f"the spread of {count:,} cosines"

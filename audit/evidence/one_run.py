@@ -119,12 +119,12 @@ class OneRun(NamedTuple):
         """
         if self.cosines is None:
             canaries_in, canaries_out = self.canaries
-            return f"{canaries_in + canaries_out:,}, each in or out by a fair coin of its own"
+            return f"{canaries_in + canaries_out:,}, each inserted by its own fair coin"
         observed, unobserved, dimension = self.cosines
         counted = f"{len(observed):,} observed"
         if len(unobserved):
-            return f"{counted} and {len(unobserved):,} unobserved, to which the null is fitted"
-        return f"{counted}; the null is the cosine's exact law in {dimension:,} dimensions"
+            return f"{counted} and {len(unobserved):,} unobserved; the null is fitted to the unobserved"
+        return f"{counted}; the null is the exact law of a cosine in {dimension:,} dimensions"
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:

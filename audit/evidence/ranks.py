@@ -72,7 +72,7 @@ def ranks(
     >>> losses_of_fresh = rng.normal(4, 1, (20, 10_000))
     >>> evidence = audit.ranks(-losses_of_canaries, -losses_of_fresh)
     >>> str(evidence)
-    '20 runs with 64 canaries each, ranked among 10,000 fresh draws, all in'
+    '20 runs x 64 canaries, ranked among 10,000 fresh draws, all inserted'
     >>> audit.bounds(evidence).epsilon > 5
     True
     """
@@ -216,10 +216,10 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 def describe_draws(design: Fresh) -> str:
     """Returns the line below a table on a user's fresh draws: their number, and how they were tested."""
     number_out = int(design.is_out().sum())
-    tested = "not tested for the law of fresh draws, as all were in"
+    tested = "not tested for the law of fresh draws, since all were inserted"
     if number_out:
         tested = (
-            f"tested for the law of fresh draws by {number_out:,} ranks of canaries that are out"
+            f"tested for the law of fresh draws by {number_out:,} ranks of canaries that were not inserted"
         )
     return f"the highest rank has a probability of 1 / {design.draws + 1:,}; canaries were {tested}"
 

@@ -234,8 +234,8 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
 _IN_SAMPLE = Assumption(
     "in-sample: not a confidence bound",
     NO_BOUND,
-    "no confidence bound: the best of all thresholds on the scores that it then bounds",
-    "in-sample, the best of all thresholds; not a confidence bound",
+    "not a confidence bound: the best of all thresholds, chosen on the same scores",
+    "in-sample, best of all thresholds; not a confidence bound",
 )
 METHODS = {
     IN_SAMPLE: ScoreMethod(
@@ -244,7 +244,7 @@ METHODS = {
         assumes=_IN_SAMPLE,
         label="in-sample",
         legend="in-sample, as the paper (no bound)",
-        mark=Mark("vermilion", "o", 5, 0, filled=False),
+        mark=Mark("grey", "o", 5, 5, filled=False),
     ),
     IF_GAUSSIAN: ScoreMethod(
         name=IF_GAUSSIAN,
@@ -252,7 +252,7 @@ METHODS = {
         assumes=GAUSSIAN_CURVE,
         label="if Gaussian",
         legend="if the curve is Gaussian: one exact test",
-        mark=Mark("blue", "o", 6.5, 1, line=1.6),
+        mark=Mark("blue", "o", 5, 1),
     ),
     ASSUMPTION_FREE: ScoreMethod(
         name=ASSUMPTION_FREE,

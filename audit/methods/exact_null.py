@@ -326,9 +326,9 @@ def _choose_assumption(design: Fresh) -> Assumption:
     if not design.in_order or len(design.cosines) == 1:
         return given
     return given._replace(
-        text=f"{given.text}, rows in the order in which runs were begun",
-        sentence=f"{given.sentence}; and rows in the order in which runs were begun, as they say too",
-        note=f"{given.note}; rows in the order in which runs were begun",
+        text=f"{given.text}, rows in the order in which runs started",
+        sentence=f"{given.sentence}; rows in the order in which runs started, as reported",
+        note=f"{given.note}; rows in the order in which runs started",
     )
 
 
@@ -337,16 +337,16 @@ _OWN = Assumption("nothing", "nothing", f"{_DRAWN}: this tool drew them")
 _GIVEN = Assumption(
     "uniform directions, drawn afresh for every run",
     "directions",
-    f"{_DRAWN}, as whoever gave the cosines says",
-    "uniform ones, drawn afresh for every run, as whoever gave them says",
+    f"{_DRAWN}, as reported with the cosines",
+    "uniform, drawn afresh for every run, as reported with the cosines",
 )
-_DRAWN_ALIKE = "canaries and fresh draws from one generator, none selected after it was drawn"
+_DRAWN_ALIKE = "canaries and fresh draws from one generator, none selected after drawing"
 _OWN_RANKS = Assumption("nothing", "nothing", f"{_DRAWN_ALIKE}: this tool drew them")
 _GIVEN_RANKS = Assumption(
     "fresh draws from the canaries' generator",
     "draws",
-    f"{_DRAWN_ALIKE}, as whoever gave the scores says",
-    f"{_DRAWN_ALIKE}, as whoever gave them says",
+    f"{_DRAWN_ALIKE}, as reported with the scores",
+    f"{_DRAWN_ALIKE}, as reported with the scores",
 )
 
 
@@ -355,7 +355,7 @@ _ANY_GDP = Assumption(
     text="a GDP guarantee",
     word="any GDP",
     sentence=f"{_OWN.sentence}; {_OF_GDP}",
-    note="no GDP guarantee below this mu holds; epsilon is what it would state",
+    note="rejects any GDP guarantee below this mu; epsilon is that of this mu",
     gaussian=True,
 )
 

@@ -55,8 +55,8 @@ LIFTED_GAUSSIAN, LIFTED = MANY_CANARIES
 MANY_RUNS = Assumption(
     "many runs",
     "many runs",
-    "independent runs, and many of them (asymptotic)",
-    "asymptotic, exceeds its level with few runs",
+    "many independent runs (asymptotic)",
+    "asymptotic; with few runs it exceeds its error level",
 )
 
 

@@ -107,25 +107,24 @@ FRESH_DIRECTIONS = Pair("exact_null", "exact_null")
 NO_BOUND = "(no bound)"
 NOTHING = Assumption("nothing", "nothing", "independent runs")
 COINS = Assumption(
-    "independent coins of one probability",
+    "independent coins with one probability",
     "coins",
-    "independent runs, every canary of each in by a coin of its own, and all coins of one probability",
-    "each canary in by a coin of its own, all coins of one probability",
+    "independent runs; each canary is inserted by its own coin, and all coins have the same probability",
+    "each canary inserted by its own coin, all coins with the same probability",
 )
 OTHERS_IN = Assumption(
-    "runs out that hold the K - 1 other canaries",
-    "nothing",  # beside how the runs are to be made
-    "independent runs; those out hold K - 1 canaries beside those that they score: without them bounds are "
-    "too high",
+    "runs out contain the other K - 1 canaries",
+    "nothing",  # except how the runs are made
+    "independent runs; runs out insert K - 1 other canaries next to the ones they score, else bounds are too high",
 )
 ACCOUNTED = Assumption(
-    "composition", "accounting", "sensitivity C, Gaussian noise of deviation sigma C"
+    "composition", "accounting", "sensitivity C, Gaussian noise with standard deviation sigma C"
 )
-GIVEN = Assumption("another accountant", "given", "as given, from another accountant")
+GIVEN = Assumption("another accountant", "given", "as given, computed by another accountant")
 GAUSSIAN_CURVE = Assumption(
     "a Gaussian trade-off curve",
     "Gaussian",
     "independent runs; for epsilon, a Gaussian trade-off curve",
-    "no GDP guarantee below its mu holds, whatever the curve; its epsilon needs a Gaussian one",
+    "rejects any GDP guarantee below its mu, for any curve; its epsilon needs a Gaussian curve",
     gaussian=True,
 )

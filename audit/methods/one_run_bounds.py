@@ -73,17 +73,17 @@ _FIRST_MU = 8.0  # the first upper end of a search
 UNIFORM = Assumption(
     "uniform directions, drawn afresh for every run",
     "fresh directions",
-    "uniform directions, drawn afresh for every run, of which training knows nothing; nothing else, however "
-    "the canaries of a run depend on each other",
+    "uniform directions, drawn afresh for every run and unknown to training; canaries of a run may depend on "
+    "each other",
     "uniform directions, drawn afresh for every run",
     proviso="if directions are uniform",
 )
 FAIR_COINS = Assumption(
     "fair coins",
     "fair coins",
-    "that each canary was in by a fair coin of its own which training did not see; nothing else, however the "
-    "canaries of a run depend on each other",
-    "each canary in or out by a coin of its own, tied in any way",
+    "each canary was inserted by its own fair coin, unknown to training; canaries of a run may depend on each "
+    "other",
+    "each canary inserted by its own coin; canaries may depend on each other",
     proviso="if coins are fair",
 )
 FAIR_COINS_GAUSSIAN = Assumption(

@@ -1,4 +1,4 @@
-"""Pages on audits: of each its verdict, training, threat model, bounds, figures and provenance."""
+"""Pages on audits: verdict, training, threat model, bounds, figures and provenance of each audit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,20 +9,17 @@ from audit.conclusions.conclusion import Conclusion
 from audit.report import audit_panels, bounds_table, page
 from audit.report.subjects import Subject
 
-_MAX_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
+_MAX_DRAWN = 12  # audits with panels on a page, a quarter of a megabyte each
 
 
 def report(title: str, audits: Sequence[Subject]) -> bytes:
-    """Returns an HTML page on audits, in UTF-8.
-
-    Several audits also get an index, unless all of them are audits of a single run.
-    """
+    """Returns an HTML page on audits, in UTF-8, with an index unless all audits are of a single run."""
     sections = [_make_section(subject, audits) for subject in audits]
     return page.document(title, page.macros.audits(title, sections))
 
 
 def make_audits_page(audits: Sequence[Subject]) -> bytes:
-    """Returns the HTML page of audits, whose title is the name of the only audit or the number of audits."""
+    """Returns the HTML page of audits; its title names the only audit or the number of audits."""
     title = f"{len(audits)} audits"
     if len(audits) == 1:
         title = f"Audit: {audits[0].title}"
@@ -35,7 +32,7 @@ def summary(subject: Subject) -> Markup:
 
 
 def _list_bounds(subject: Subject) -> dict[str, Any]:
-    """Returns what the template shows of an audit's bounds: rows and curve test."""
+    """Returns the bounds and the curve test of an audit for the template."""
     conclusion = subject.conclusion
     return {
         "subject": subject,
@@ -46,26 +43,29 @@ def _list_bounds(subject: Subject) -> dict[str, Any]:
 
 
 def _make_section(subject: Subject, audits: Sequence[Subject]) -> dict[str, Any]:
-    """Returns what the template shows of an audit, in a page of these audits."""
+    """Returns an audit for the template, on a page of these audits."""
     conclusion = subject.conclusion
-    # The facts in which an audit differs from others of the same title.
+    # The facts that distinguish an audit from others with the same title.
     differing = []
     for name, fact in subject.facts.items():
         namesakes = [other for other in audits if other.title == subject.title]
         if any(namesake.facts.get(name) != fact for namesake in namesakes):
             differing.append(f"{name.lower()}: {fact}")
+    figures = None
+    if len(audits) <= _MAX_DRAWN:
+        figures = _draw_figures(conclusion)
     remarks = [bounds_table.explain_too_few_runs(conclusion), *bounds_table.remarks(conclusion)]
     return {
         **_list_bounds(subject),
         "difference": "; ".join(differing),
         "claims": bounds_table.make_statements_on_claim(conclusion),
         "remarks": [*filter(None, remarks)],
-        "figures": _draw_figures(conclusion) if len(audits) <= _MAX_DRAWN else None,
+        "figures": figures,
     }
 
 
 def _draw_figures(conclusion: Conclusion) -> list[Markup]:
-    """Returns the panels of an audit as HTML figures, with captions that are their alternative texts too."""
+    """Returns the panels of an audit as HTML figures with captions, which are also alternative texts."""
     figures = []
     mark = audit_panels.mark_gaussian(conclusion)
     message = audit_panels.describe_curve(conclusion)

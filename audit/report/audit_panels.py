@@ -1,4 +1,4 @@
-"""An audit's figure: its scores, trade-off curve and bounds, and what was proven after each run."""
+"""An audit's figure: its scores, trade-off curve and bounds, and the proven epsilon after each run."""
 
 import math
 import textwrap
@@ -39,20 +39,20 @@ from audit.written import show_level, show_percent
 Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-_LIGHT = 0.3  # opacity of the bar of a bound that assumes something
-_LABEL_WIDTH = 26  # characters of a line of a bar's name
-_POINTS = 801  # false-positive rates at which a curve is drawn
-_MAX_DECADES = 4  # with more decades, only every second one has a tick
+_LIGHT = 0.3  # opacity of the bar of a bound with assumptions
+_LABEL_WIDTH = 26  # characters of a line in a bar's name
+_POINTS = 801  # false-positive rates of a drawn curve
+_MAX_DECADES = 4  # with more decades, every second one has a tick
 
 
 def audit_figure(conclusion: Conclusion, audited: str = "") -> Figure:
     """Returns a figure with all panels of an audit.
 
-    pyplot does not keep the figure, so that a notebook shows it only once.
+    pyplot does not keep the figure, and a notebook shows it only once.
 
     Args:
       conclusion: the conclusion of the audit.
-      audited: what was audited, for a line above the panels; empty for no line.
+      audited: the title above the panels; empty for no title.
     """
     draws = choose_panels(conclusion).values()
     columns = len(draws)
@@ -61,12 +61,12 @@ def audit_figure(conclusion: Conclusion, audited: str = "") -> Figure:
     rows = len(draws) // columns
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.7 * rows))
-        # A legend above a panel needs a subfigure of the panel's own.
+        # A legend above a panel needs a subfigure for each panel.
         subfigures = figure.subfigures(rows, columns, squeeze=False)
         for subfigure, draw in zip(subfigures.flat, draws, strict=True):
             _draw_panel(subfigure.subplots(), draw, conclusion)
         if audited:
-            # A caller's name may have dollars, between which Matplotlib would read formulas.
+            # Matplotlib would read formulas between dollars.
             title = textwrap.fill(audited, 60 * columns).replace("$", r"\$")
             figure.suptitle(title, fontsize=9)
         style.set_symbols(figure)
@@ -100,7 +100,7 @@ def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
 
 
 def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
-    """Draws a panel that is alone in its figure or subfigure, with its legend above it."""
+    """Draws the only panel of a figure or subfigure, with its legend above."""
     draw(axis, conclusion)
     if axis.get_legend_handles_labels()[1]:
         axis.figure.legend(loc="outside upper center", ncols=2, fontsize=8)
@@ -114,26 +114,29 @@ def _set_title(axis: Axes, title: str, subtitle: str = "", color: str = BLACK) -
 
 
 def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
-    """Draws a line at each finite upper bound on epsilon, by a function such as `axis.axvline`."""
+    """Draws a line at each finite upper bound on epsilon with a function such as `axis.axvline`."""
     for upper in conclusion.upper_bounds:
         if math.isfinite(upper.epsilon):
             label = f"{upper.name} {at_most(upper.epsilon, 2)}"
-            draw_line(upper.epsilon, color=UPPER, ls="-." if upper.hidden else ":", label=label)
+            style_of_line = ":"
+            if upper.hidden:
+                style_of_line = "-."
+            draw_line(upper.epsilon, color=UPPER, ls=style_of_line, label=label)
 
 
 def mark_gaussian(conclusion: Conclusion) -> str:
-    """Returns the words added to what assumes a Gaussian curve; empty if nothing speaks against it."""
+    """Returns the mark for bounds with a Gaussian curve that is refuted or not confirmed, or empty."""
     curve = conclusion.curve
     if conclusion.refutes_gaussian:
         return " (refuted)"
-    # No mark is needed if the mechanism itself is a reason for a Gaussian curve.
+    # No mark if the mechanism should have a Gaussian curve.
     if curve is not None and curve.is_doubted and not conclusion.reason:
         return " (not confirmed)"
     return ""
 
 
 def describe_curve(conclusion: Conclusion) -> str:
-    """Returns what the test of the Gaussian curve has shown; empty without a test."""
+    """Returns the result of the test of the Gaussian curve; empty without a test."""
     curve = conclusion.curve
     if curve is None:
         return ""
@@ -143,7 +146,7 @@ def describe_curve(conclusion: Conclusion) -> str:
 
 
 def _name(row: BoundRow, conclusion: Conclusion) -> str:
-    """Returns a row's name, with a mark if it is no bound or the scores do not support what it assumes."""
+    """Returns a row's name, with a mark if it is not a bound or its assumption lacks support."""
     if row.assumes.gaussian:
         return row.label + mark_gaussian(conclusion)
     if not row.sign:
@@ -152,18 +155,22 @@ def _name(row: BoundRow, conclusion: Conclusion) -> str:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of both worlds' scores, and the thresholds of the bounds that verdicts rest on."""
+    """Draws histograms of both worlds' scores, and the thresholds of the verdict's bounds."""
     scores_in, scores_out = conclusion.worlds
-    unit = "runs" if conclusion.has_one_canary else "scores"
+    unit = "scores"
+    if conclusion.has_one_canary:
+        unit = "runs"
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # too close for bins between them
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # too close for bins
         low -= max(0.5, 1e-6 * abs(low))
         high += max(0.5, 1e-6 * abs(high))
-    # About the root of the number of scores; more than 60 bars would be too thin.
+    # About the root of the number of scores, at most 60 bars.
     bins = np.linspace(low, high, min(math.isqrt(len(all_scores)) + 2, 61)).tolist()
-    out = "the known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
+    out = f"{len(scores_out)} {unit}"
+    if conclusion.law_is_known:
+        out = "known law"
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=in_label)
@@ -187,11 +194,11 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
 
     The bar of a bound with assumptions is light, that of a refuted bound is grey and crossed out, and that of
-    an estimate is hatched. The estimates of a single run are points with two standard errors, over grey bars
-    up to the 95% quantile of what they show where nothing leaks.
+    an estimate is grey and hatched. The estimates of a single run are points with two standard errors, over
+    grey bars up to their 95% quantile without a leak.
     """
     labels: list[str] = []
-    assumed = {}  # what the light bars assume
+    assumed = {}  # the assumptions of light bars
     if conclusion.is_one_run:
         for estimate in conclusion.estimates:
             axis.barh(len(labels), estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
@@ -201,14 +208,14 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     for row in list_rows(conclusion):
         if row.finding is None:
             continue
-        # A bound that assumes more than the audit itself ensures is light. All others are solid.
+        # A bound is light if the audit itself does not ensure its assumption.
         look: dict[str, Any] = {"color": BOUND, "alpha": 0.8}
         if not isinstance(row.finding, Bound):
-            look = {"facecolor": "white", "edgecolor": BOUND, "hatch": "///"}
+            look = {"facecolor": "white", "edgecolor": FADED, "hatch": "///"}
         elif not row.finding.holds:
             look = {"facecolor": "white", "edgecolor": FADED, "hatch": "xxx"}
         elif row.assumes.text not in (NOTHING.text, COINS.text, OTHERS_IN.text):
-            look = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 1.2}
+            look = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
             assumed[row.assumes.word] = True
         axis.barh(len(labels), row.epsilon, height=0.7, **look)
         label = f"{_name(row, conclusion)} {at_least(row.epsilon, 2)}"
@@ -225,23 +232,21 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws the epsilon that was proven after each run, or by all runs if their order is unknown.
+    """Draws the proven epsilon after each run, or by all runs if their order is unknown.
 
-    The solid line is proven for any mechanism. A dashed line, if any, shows the least epsilon that a GDP
-    guarantee may state without being refuted. Horizontal lines show the upper bounds. A vertical line shows
-    after how many runs the claim was refuted.
+    The solid line is proven for any mechanism. A dashed line shows the least epsilon of an unrefuted GDP
+    guarantee, a vertical line the number of runs that refuted the claim.
     """
-    path = conclusion.path or (conclusion.epsilon,)  # without an order only the last value exists
+    path = conclusion.path or (conclusion.epsilon,)
     runs = range(conclusion.runs + 1 - len(path), conclusion.runs + 1)
-    # A path of a few runs is hard to see as only a line.
-    marker = "o" if len(path) < 4 else ""
+    marker = "o" if len(path) < 4 else ""  # a short line is hard to see
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
     path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
     if path_of_gdp:
         axis.step(runs, path_of_gdp, where="post", color=FREE, ls="--", label="any GDP guarantee")
     test = conclusion.claim_test
     if test is not None and test.refuted:
-        label = f"claim refuted: {test.runs}"
+        label = f"claim rejected: {test.runs}"
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=label)
     _draw_uppers(axis.axhline, conclusion)
     axis.set(xlabel="training runs", ylabel=f"epsilon at delta {show_level(conclusion.delta)}")
@@ -250,7 +255,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(bottom=0)
-    _set_title(axis, "Proven, whatever the curve")
+    _set_title(axis, "Proven for any curve")
 
 
 def draw_trade_off(
@@ -258,14 +263,14 @@ def draw_trade_off(
 ) -> None:
     """Draws the empirical trade-off curve with its band, up to three Gaussian curves, and the claim's.
 
-    The Gaussian curves have the lower bound on mu, the predicted mu and the smallest upper bound on mu, as
-    far as these are known. A claim of epsilon and delta, which gives no mu, has a curve of its own.
+    The Gaussian curves have the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
+    known. A claim of epsilon and delta has a separate curve.
 
     Args:
       axis: the panel to draw into.
       conclusion: the conclusion with the scores and the bounds on mu.
-      grid: (n,), ascending false-positive rates at which curves are drawn.
-      predicted_mu: mu as theory predicts it; None without a prediction.
+      grid: (n,), the ascending false-positive rates of curves.
+      predicted_mu: the predicted mu; None without a prediction.
     """
     _draw_empirical(axis, conclusion, grid)
 
@@ -285,13 +290,13 @@ def draw_trade_off(
         )
     if predicted_mu is not None:
         label = f"predicted mu = {predicted_mu:.2f}"
-        draw_gaussian(predicted_mu, label, color=PREDICTED, lw=4, alpha=0.55)
+        draw_gaussian(predicted_mu, label, color=PREDICTED)
     upper = conclusion.tightest_mu
     if upper is not None and math.isfinite(upper):
         draw_gaussian(upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
     if claim is not None and claim.assumes == GIVEN and upper is None:
-        # The least false-negative rates that the claim allows. Axes of normal deviates cannot show 0, nor the
+        # The least false-negative rates that the claim allows. Axes of normal deviates cannot show 0 or the
         # curve of a large epsilon, which is below them.
         allowed = 1 - claim.power(grid)
         if allowed.max() > grid[0]:
@@ -300,23 +305,23 @@ def draw_trade_off(
 
 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
-    """Draws trade-off curves on axes of normal deviates, where Gaussian curves are lines of slope -1.
+    """Draws trade-off curves on axes of normal deviates, which show Gaussian curves as lines of slope -1.
 
-    The axes reach from the rate of half an error (at most 0.1) to 1 minus that. The result of the Gaussian
-    curve's test is written above the panel.
+    The axes reach from the rate of half an error (at most 0.1) to 1 minus that rate. The subtitle has the
+    result of the Gaussian curve's test.
 
     Args:
       axis: the panel to draw into.
       conclusion: the conclusion with the scores and the bounds on mu.
-      predicted_mu: mu as theory predicts it; None without a prediction.
+      predicted_mu: the predicted mu; None without a prediction.
     """
     least = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(least)
-    # Rates that are evenly spaced as normal deviates, as they are on the axes.
+    # Rates with even spacing on the axes.
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
-    count = int(-np.log10(least))  # powers of 10 below 1 that are not below `least`
+    count = int(-np.log10(least))  # powers of 10 from `least` to below 1
     step = 1
     if count > _MAX_DECADES:
         step = 2
@@ -338,8 +343,8 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """Draws the scores' empirical trade-off curve, with a band if runs have a single canary.
 
-    Axes of normal deviates cannot show 0 and 1. So the curve's rates keep at least half an error from them,
-    and the band at least half of the grid's first rate.
+    Axes of normal deviates cannot show 0 and 1. So the curve's rates are at least half an error away from
+    them, and the band at least half of the grid's first rate.
     """
     curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is for independent scores
@@ -350,6 +355,6 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     worlds = (curve.false_positive_rate, curve.false_negative_rate)
     for rate, scores in zip(worlds, reversed(conclusion.worlds), strict=True):
         half_an_error = 0.5 / len(scores)
-        # Reversed, so that false-positive rates ascend.
+        # Reversed: false-positive rates ascend.
         rates.append(np.clip(rate, half_an_error, 1 - half_an_error)[::-1])
     axis.step(*rates, where="post", color=OUT, label="empirical")

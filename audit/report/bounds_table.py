@@ -1,9 +1,9 @@
-"""The rows of an audit's bounds, their table for a terminal of 80 columns, and remarks on them."""
+"""The rows of an audit's bounds, their table for a terminal of 80 columns, and remarks."""
 
 import dataclasses
 import math
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -17,17 +17,17 @@ from audit.methods import lifted
 from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS
-from audit.report.table import Column, Table, at_least, at_most
+from audit.report.table import Column, Table, at_least, at_most, number
 from audit.written import Level, at_least_digits, finite
 
 _WIDTH = 80  # columns of a terminal
-_INDENT = 12  # columns before the text of a note, for its first word
-_UNTESTED = "(not tested here: scores of one run may depend on each other)"
-_FEW = 100  # with fewer scores in a world, a remark says what they can prove at most
-_SHOWN = 0.0005  # smaller values of epsilon show as 0 with three decimals
+_INDENT = 12  # columns of a note's first word
+_UNTESTED = "(not tested: scores from one run may depend on each other)"
+_FEW = 100  # fewer scores in a world get a remark on the largest provable epsilon
+_SHOWN = 0.0005  # a smaller epsilon shows as 0 with three decimals
 _NOTES_ON_ESTIMATES = """\
-estimates are no bounds; error: standard error if canaries are independent;
-floor: mean (95% quantile) where nothing leaks"""
+estimates are not bounds; error: standard error for independent canaries;
+floor: mean (95% quantile) without a leak"""
 
 
 class BoundRow(NamedTuple):
@@ -37,13 +37,13 @@ class BoundRow(NamedTuple):
       name: its name in text.
       label: its name on a page.
       epsilon: its epsilon.
-      mu: its mu; None if it has none.
-      assumes: what a bound assumes, or why another value is no bound.
-      sign: "≥" for a lower bound and "≤" for an upper bound; empty for what is no bound.
+      mu: its mu, or None.
+      assumes: the assumption of a bound, or why another value is not a bound.
+      sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: function from epsilon or mu to its text: rounded down if it comes from scores, else up.
-      counts: what was counted, as texts: the threshold and both errors, or words for a single run.
+      counts: the threshold and both errors as texts, or a text for a single run.
       finding: the lower bound or the estimate; None for other rows.
-      upper: the upper bound on what all models, or only the last, leak; None for other rows.
+      upper: the upper bound; None for other rows.
     """
 
     name: str
@@ -58,7 +58,7 @@ class BoundRow(NamedTuple):
     upper: UpperBound | None = None
 
     def show_signed(self, value: float | None) -> str:
-        """Returns epsilon or mu with the row's inequality sign, without zeros at its end; empty for None."""
+        """Returns epsilon or mu with the row's inequality sign; empty for None."""
         if value is None:
             return ""
         text = written.short(self.show(value)).replace("inf", "∞")
@@ -68,9 +68,9 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the lower bounds, the upper bounds, and then what is no bound, in the order of tables.
+    """Returns the lower bounds, the upper bounds, and then other values, in the order of tables.
 
-    Estimates of a single run are not among them: they have a table of their own.
+    Estimates of a single run have a separate table.
     """
     rows = []
     for bound in conclusion.ranked():
@@ -96,13 +96,8 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     return rows
 
 
-def _show_error(error: float) -> str:
-    """Returns the standard error of an estimate as text; "-" if it is unknown."""
-    return "-" if math.isnan(error) else f"{error:.3f}"
-
-
 def show_floor(floor: NoiseFloor) -> str:
-    """Returns the mean and the 95% quantile of an estimate where nothing leaks: "0.100 (0.250)"."""
+    """Returns the mean and the 95% quantile of an estimate without a leak: "0.100 (0.250)"."""
     if not floor.audits:
         return "-"
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
@@ -111,8 +106,8 @@ def show_floor(floor: NoiseFloor) -> str:
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns the text table of a conclusion's bounds, with notes and the verdict below it.
 
-    The rows are lower bounds, beginning with those on which the verdict rests; upper bounds; and values that
-    are no bounds. Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
+    The rows are lower bounds, with those of the verdict first; upper bounds; and values that are not bounds.
+    Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
@@ -130,18 +125,12 @@ def bounds_table(conclusion: Conclusion) -> str:
         """Returns the column of one of a row's counts."""
         return Column(head=head, value=lambda row: row.counts[place], left=True)
 
-    def show_assumption(row: BoundRow) -> str:
-        """Returns the last cell of a row."""
-        if isinstance(row.finding, Bound) and not row.finding.holds:
-            return "REFUTED"
-        return row.assumes.word
-
     columns = [
         Column(head="method", value=attrgetter("name"), left=True),
         Column(head="epsilon", value=lambda row: row.show(row.epsilon), left=True),
         Column(head="mu", value=_show_mu, left=True),
         *map(make_column, heads, range(len(heads))),
-        Column(head="assumes", value=show_assumption, left=True),
+        Column(head="assumes", value=_show_assumption, left=True),
     ]
     notes = [
         *describe_claim(conclusion),
@@ -151,7 +140,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         *textwrap.wrap(explain_too_few_runs(conclusion), _WIDTH),
     ]
     if conclusion.verdict.word == verdicts.VIOLATED_IF_GAUSSIAN:
-        notes.append(f"to decide: {verdicts.describe_what_decides(conclusion)}")
+        notes.append(f"to decide: use {verdicts.describe_what_decides(conclusion)}")
     for remark in remarks(conclusion):
         notes.append(textwrap.fill(remark, _WIDTH))
     notes.append(make_note("verdict:", conclusion.verdict.headline))
@@ -164,12 +153,12 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 
 def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
-    """Returns what was counted, as texts: the threshold and both errors; for a single run in words."""
+    """Returns the threshold and both errors as texts; for a single run a text."""
     if conclusion.is_one_run:
         return (getattr(finding, "counted", ""),)
 
     def show_share(count: int, scores: int) -> str:
-        """Returns errors over scores; if these may depend on each other, in percent."""
+        """Returns errors over scores; in percent if scores may depend on each other."""
         if conclusion.has_one_canary:
             return f"{count}/{scores}"
         # Errors can exceed the half of all coins that counts as scores.
@@ -177,14 +166,21 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 
     if finding.false_positive_rate is None:
         positives = show_share(finding.false_positives, finding.n_out)
-    else:  # that of a known law, by which no score is out
+    else:  # that of a known law
         positives = f"{finding.false_positive_rate:.1e}"
     negatives = show_share(finding.false_negatives, finding.n_in)
     return (f"{finding.threshold:z.4g}", positives, negatives)  # z: without the minus sign of -0
 
 
+def _show_assumption(row: BoundRow) -> str:
+    """Returns the last cell of a row."""
+    if isinstance(row.finding, Bound) and not row.finding.holds:
+        return "REFUTED"
+    return row.assumes.word
+
+
 def _show_mu(row: BoundRow) -> str:
-    """Returns mu with three decimals; empty for upper bounds on what all models leak."""
+    """Returns mu with three decimals; empty for upper bounds on all models."""
     if row.mu is None or (row.upper is not None and not row.upper.hidden):
         return ""
     return row.show(row.mu)
@@ -194,9 +190,9 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
     """Returns the lines above the bounds of a single run: its canaries, and a table of its estimates."""
     title = f"one run: epsilon at {level}"
     cosines = conclusion.one_run.cosines
-    if cosines is None:  # and no estimates
+    if cosines is None:  # without estimates
         count = sum(conclusion.evidence.canaries)
-        return [title, f"{count:,} canaries, each in or out by a coin of its own"]
+        return [title, f"{count:,} canaries, each inserted by its own coin"]
     observed, unobserved, dimension = cosines
     canaries = f"{len(observed):,} observed canaries"
     null = f"; null: the cosine's exact law in R^{dimension:,}"
@@ -204,14 +200,14 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
         null = f", {len(unobserved):,} unobserved; null: fitted to the unobserved"
     columns = (
         Column(head="estimate", value=attrgetter("method"), left=True),
-        Column(head="epsilon", value=lambda row: f"{row.epsilon:.3f}"),
-        Column(head="error", value=lambda row: _show_error(row.standard_error)),
-        Column(head="floor", value=lambda row: show_floor(row.noise_floor), left=True),
+        Column(head="epsilon", value=attrgetter("epsilon"), show=number(".3f")),
+        Column(
+            head="error", value=lambda row: finite(row.standard_error), show=number(".3f"), none="-"
+        ),
+        Column(head="floor", value=attrgetter("noise_floor"), show=show_floor, left=True),
     )
-    after = [_NOTES_ON_ESTIMATES]
-    return [
-        Table(columns, conclusion.estimates, before=(title, canaries + null), after=after).text()
-    ]
+    before = (title, canaries + null)
+    return [Table(columns, conclusion.estimates, before=before, after=[_NOTES_ON_ESTIMATES]).text()]
 
 
 def make_note(word: str, text: str) -> str:
@@ -220,24 +216,22 @@ def make_note(word: str, text: str) -> str:
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns lines for below a table: whether the claim is refuted, and how sharp its test is.
+    """Returns lines on the test of the claim and its sharpness, for below a table."""
+    return [*_make_notes("claim:", make_statements_on_claim(conclusion))]
 
-    The list is empty if nothing is claimed. If a claim is not tested, it is empty for several runs; for a
-    single run a line says why.
-    """
-    lines = []
-    word = "claim:"
-    for statement in make_statements_on_claim(conclusion):
-        lines.append(make_note(word, statement))
+
+def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
+    """Yields a note for each statement, only the first with the word."""
+    for statement in statements:
+        yield make_note(word, statement)
         word = ""
-    return lines
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns clauses on the test of the claim: its result, or why there is none, and how sharp the test is.
+    """Returns clauses on the test of the claim: its result or why it was not tested, and its sharpness.
 
-    The second clause says which noise, weaker than stated, such runs would have refuted, and with which
-    probability. It is left out if that is unknown and if the claim is refuted.
+    The sharpness, if known and if the claim is not refuted, is the probability of refuting the claim for less
+    noise. The list is empty without a claim, and for several runs without a test.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -246,51 +240,48 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs the exact law of cosines where nothing leaks, or enough coins to guess.
-        why = f"not tested: the null is fitted, and there are no {LEAST_COINS} coins"
+        # A single run's test needs the exact law of cosines without a leak, or enough coins.
+        why = f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"
         return [why] * conclusion.is_one_run
-    result = "not refuted by "
+    result = "not rejected by "
     if test.refuted:
-        result = "refuted by "
+        result = "rejected by "
     result += written.counted(test.runs, "training run")
-    if conclusion.bets_on_curve:  # else the e-value says no more than whether the claim is refuted
+    if conclusion.bets_on_curve:  # else the e-value has only two values
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
     sharpness = (
-        f"noise of {test.seen.noise:g} of what is stated would have been refuted "
-        f"with probability {probability:g}"
+        f"with {100 * (1 - test.seen.noise):.3g}% less noise than claimed, this audit would have "
+        f"rejected the claim with probability {probability:g}"
     )
     return [result, sharpness]
 
 
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
-    """Yields lines on the accuracy of guesses by the scores of several runs, and on true-positive rates.
-
-    A rate is left out if there are too few scores out for a false positive.
-    """
+    """Yields lines on the attack's accuracy and true-positive rates, except rates with too few scores out."""
     if conclusion.attack is None or conclusion.is_one_run:
         return
     words = (
-        "guesses right in {}",
-        "finds {} of those in at 1% false positives",
-        "finds {} of those in at 0.1% false positives",
+        "accuracy {}",
+        "true-positive rate {} at 1% false positives",
+        "true-positive rate {} at 0.1% false positives",
     )
-    word = "attack:"
+    statements = []
     for rate, text in zip(conclusion.attack, words, strict=True):
         if rate is not None:
             shown = f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})"
-            yield make_note(word, text.format(shown))
-        word = ""
+            statements.append(text.format(shown))
+    yield from _make_notes("attack:", statements)
 
 
 def _explain_words(conclusion: Conclusion) -> Iterator[str]:
-    """Yields lines that explain the table's last column, the Gaussian curve at last."""
+    """Yields lines that explain the table's last column, with the Gaussian curve last."""
     if conclusion.uncovered:
-        yield make_note("last model:", f"no bound but composition: {conclusion.uncovered}")
+        yield make_note("last model:", f"bounded only by composition: {conclusion.uncovered}")
     assumptions = map(attrgetter("assumes"), list_rows(conclusion))
-    # False sorts before True, so that the Gaussian curve comes last: the lines on its test follow.
+    # The Gaussian curve comes last: the lines on its test follow.
     for assumption in sorted(dict.fromkeys(assumptions), key=attrgetter("gaussian")):
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
@@ -299,7 +290,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
 
 
 def _describe_curve(conclusion: Conclusion) -> Iterator[str]:
-    """Yields lines on the Gaussian curve's test, and on why the curve should be Gaussian."""
+    """Yields lines on the Gaussian curve's test and on why the curve should be Gaussian."""
     if conclusion.curve is None:
         return
     yield f"{'':<{_INDENT}}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
@@ -308,44 +299,44 @@ def _describe_curve(conclusion: Conclusion) -> Iterator[str]:
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
-    """Returns what follows from the test of whether the trade-off curve is Gaussian; "" without a test."""
+    """Returns the consequence of the test of the Gaussian curve; "" without a test."""
     curve = conclusion.curve
     if curve is None:
         return ""
     if curve.is_refuted:
-        return f"ignore these rows, only {conclusion.assumption_free.method} holds"
+        return f"ignore these rows, only {conclusion.assumption_free.method} is valid"
     if not curve.is_doubted:
         return "no evidence against it"
     return "too few runs to tell"
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns a sentence on runs that are too few to refute the smallest upper bound, whatever they show.
+    """Returns advice if the runs are too few to refute the smallest upper bound with any scores.
 
-    It says what they can prove at most, and what to do. It is empty if they are enough, if there is no finite
-    upper bound, and if a guarantee is violated or the scores can prove nothing at all.
+    It is empty if they are enough, without a finite upper bound, if a guarantee is violated, and if the
+    scores are reversed or in doubt.
     """
     is_said_otherwise = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if is_said_otherwise or not conclusion.is_beyond_reach or is_violated:
         return ""
     upper = conclusion.tightest
-    most = conclusion.most_provable  # the epsilon that would be proven if no guess were wrong
+    most = conclusion.most_provable  # the proven epsilon if all guesses were right
     assert upper is not None and most is not None  # else it would not be beyond reach
-    # Fewer insertions and a larger sigma make the upper bound smaller.
-    advice = "take fewer insertions or a larger sigma to look for bugs"
-    if conclusion.is_claimed:  # the reader may train nothing, but can ask for other scores
-        advice = f"ask for {verdicts.BETTER_SCORES}"
-    elif most <= 0:  # so few runs prove nothing, however small the upper bound
+    # Fewer insertions or a larger sigma lower the upper bound.
+    advice = "use fewer insertions or a larger sigma to look for bugs"
+    if conclusion.is_claimed:  # the reader may not train
+        advice = f"use {verdicts.BETTER_SCORES}"
+    elif most <= 0:  # too few runs for any proof
         advice = "train more runs"
     return (
-        f"{conclusion.runs:,} runs prove at most {at_most(most)} whatever the curve, so "
-        f"that none could contradict the {upper.name} {at_most(upper.epsilon)}: {advice}"
+        f"{conclusion.runs:,} runs can prove at most {at_most(most)} for any curve, so they "
+        f"cannot reject the {upper.name} {at_most(upper.epsilon)}: {advice}"
     )
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """Returns sentences on what a reader has to know next to the table; often there are none."""
+    """Returns sentences that a reader needs next to the table."""
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
     equal = []
@@ -354,47 +345,49 @@ def remarks(conclusion: Conclusion) -> list[str]:
             equal.append(name)
     found = []
     if conclusion.doubt:
-        found.append(f"these scores are not those of independent runs: {conclusion.doubt}")
+        found.append(f"these scores do not come from independent runs: {conclusion.doubt}")
     elif equal:
         words = " and ".join(equal)
-        found.append(f"all scores {words} are equal: does each run have noise of its own?")
+        found.append(f"all scores {words} are equal: does each run draw its own noise?")
     return [*found, *conclusion.notes, *_explain_zeros(conclusion)]
 
 
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
-    """Yields a reason other than privacy for bounds of 0, if there is one."""
+    """Yields a reason other than privacy for bounds of 0, if any."""
     if conclusion.is_reversed and conclusion.auc is not None:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"
     elif conclusion.law_is_known:
         if not conclusion.assumption_free.holds:
-            fresh = "fresh draws" if conclusion.fresh.draws else "directions"
-            yield f"withdrawn: canaries that were out have not the law of {fresh} (p < 1e-06)"
+            fresh = "directions"
+            if conclusion.fresh.draws:
+                fresh = "fresh draws"
+            yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
     elif not conclusion.has_one_canary:
-        # A method of order L uses the L-th moment of a run's errors, which takes L canaries a run.
+        # A method of order L uses the L-th moment of a run's errors, which needs L canaries per run.
         fewest = min(conclusion.evidence.canaries)
         orders = {method.canaries for method in lifted.METHODS.values()}
         needed = " and ".join(str(order) for order in sorted(orders) if order > fewest)
         if needed:
-            yield f"methods of order {needed} need so many canaries a run, here: {fewest}"
-    elif conclusion.tightest is None:  # else the table says what these runs prove at most
+            yield f"methods of order {needed} need at least that many canaries per run, got {fewest}"
+    elif conclusion.tightest is None:  # else `explain_too_few_runs` covers it
         n_in, n_out = map(len, conclusion.worlds)
         is_leak_shown = max(bound.epsilon for bound in conclusion.bounds) >= _SHOWN
         if min(n_in, n_out) < _FEW and not is_leak_shown:
             most = at_most(conclusion.most_provable or 0.0)
-            provable = f"prove at most epsilon = {most} whatever the curve"
-            yield f"{n_in} and {n_out} runs {provable}: run more"
+            provable = f"can prove at most epsilon = {most} for any curve"
+            yield f"{n_in} and {n_out} runs {provable}: use more runs"
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
-    """Yields remarks on scores of the wrong sign, on why there is no bound, and on a test of normality."""
+    """Yields remarks on reversed scores, on missing bounds, and on the test of normality."""
     cosines = conclusion.one_run.cosines
     if conclusion.is_reversed and cosines is None:
         yield "scores are lower with the canary: did you mean minus the score?"
     elif conclusion.is_reversed:
         yield "cosines are lower than the null's: did you mean minus the displacement?"
     if cosines is not None and not conclusion.bounds:
-        yield "no bound: save coins (scores with presence)"
+        yield "no bound: save which canaries were inserted (scores with presence)"
     test = conclusion.normality
     if test is not None:
         level = "not rejected"

@@ -1,4 +1,4 @@
-"""The tables of audits of federated runs, each concluded alone, and their JSON for programs."""
+"""The tables of audits of federated runs, and their JSON."""
 
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
@@ -28,12 +28,11 @@ class FederatedAudit(NamedTuple):
     """An audit of federated runs.
 
     Attributes:
-      runs: the conclusion from each run's canaries, held against what a canary leaks at most.
-      canary: the composition of the rounds in which a canary takes part.
-      client: the composition of the rounds in which a client takes part.
+      runs: the conclusion from each run's canaries, with the upper bound for a canary.
+      canary: the composition of a canary's rounds.
+      client: the composition of a client's rounds.
       accuracies: the accuracies of the final models; empty if they were not measured.
-      together: the conclusion from all runs together; None unless there are several, and every run draws
-        fresh directions.
+      together: the conclusion from all runs together; None for a single run or without fresh directions.
     """
 
     runs: list[Conclusion]
@@ -43,11 +42,10 @@ class FederatedAudit(NamedTuple):
     together: Conclusion | None = None
 
 
-def collect_over_runs(runs: Sequence[Conclusion]) -> list[dict[str, str]]:
-    """Returns texts for each method: its mean epsilon over runs, the standard deviation, and its floor.
+def over_runs(runs: Sequence[Conclusion]) -> str:
+    """Returns a text table with the mean and the standard deviation of each method's epsilon over runs.
 
-    All runs must have the same methods in the same order. The mean of bounds is rounded down. An estimate's
-    floor is what it shows where nothing leaks, in the first run.
+    The mean of bounds is rounded down. An estimate's floor is that of the first run.
     """
     rows = []
     for findings in zip(*(run.rows() for run in runs), strict=True):
@@ -56,35 +54,30 @@ def collect_over_runs(runs: Sequence[Conclusion]) -> list[dict[str, str]]:
         mean = float(np.mean(epsilons))
         row = {"method": first.method, "deviation": f"{np.std(epsilons):.3f}"}
         if isinstance(first, Bound):
-            row |= {"mean": at_least(mean), "floor": "a bound a run"}
+            row |= {"mean": at_least(mean), "floor": "one bound per run"}
         else:
             row |= {"mean": f"{mean:.3f}", "floor": show_floor(first.noise_floor)}
         rows.append(row)
-    return rows
-
-
-def over_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table with the mean and the standard deviation of each method's epsilon over runs."""
     columns = (
         Column(head="estimate or bound", value=itemgetter("method"), left=True),
         Column(head="mean", value=itemgetter("mean")),
         Column(head="deviation", value=itemgetter("deviation")),
         Column(head="floor", value=itemgetter("floor"), left=True),
     )
-    head = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} a run"
-    note = "estimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
-    return Table(columns, collect_over_runs(runs), before=(head,), after=(note,)).text()
+    head = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} per run"
+    note = "estimates are not bounds; floor: mean (95% quantile) without a leak, for run 0"
+    return Table(columns, rows, before=(head,), after=(note,)).text()
 
 
 def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
     """Returns the mechanism's epsilons at the audit's delta.
 
-    First come the accountant's upper bounds for a canary and for a client. Last comes the one-shot paper's
-    analytical epsilon (Andrew et al., ICLR 2024), which counts a single round and is no upper bound.
+    These are the accountant's upper bounds for a canary and for a client, and the one-shot paper's analytical
+    epsilon (Andrew et al., ICLR 2024), which counts a single round and is not an upper bound.
     """
     delta = audit.runs[0].delta  # the same for all runs
     analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
-    epsilons = [("analytical", analytical, "the paper's: of one round", "")]
+    epsilons = [("analytical", analytical, "the paper's, for one round", "")]
     for name, participant in (("client", audit.client), ("canary", audit.canary)):
         rounds = counted(participant.insertions, "round")
         epsilon = participant_upper_bound(participant, delta)
@@ -96,11 +89,10 @@ def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns an audit as text: a table of what its runs show, and a table of the mechanism's epsilons.
+    """Returns an audit as text: a table of its estimates and bounds, and one of the mechanism's epsilons.
 
-    The first table has the estimates and bounds of the only run, or their means over several runs. If all
-    runs prove a bound together, it comes between the tables, with the test of the claim and the verdict. The
-    models' accuracy, if measured, comes last.
+    Several runs have means in the first table. A bound from all runs together comes between the tables, with
+    the test of the claim and the verdict. The accuracy comes last.
     """
     first = audit.runs[0]  # all runs have its delta
     columns = (
@@ -114,7 +106,7 @@ def federated_table(audit: FederatedAudit) -> str:
     if audit.together is not None:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"
-        lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)}, whatever the curve")
+        lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)} for any curve")
         verdict = make_note("verdict:", audit.together.verdict.headline)
         lines += [*describe_claim(audit.together), verdict, ""]
     lines.append(Table(columns, upper_bounds(audit)).text())
@@ -139,7 +131,6 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         "delta": first.delta,
         "confidence": first.confidence,
         "epsilon": {upper.name: upper.epsilon for upper in upper_bounds(audit)},
-        # From these the accountant's upper bounds can be computed again.
         "compositions": [audit.canary, audit.client],
         "accuracies": audit.accuracies,
     }

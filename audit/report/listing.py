@@ -1,4 +1,4 @@
-"""A store's audits as rows, for a terminal and for programs: what each is, and what was concluded last."""
+"""A store's audits as rows, for a terminal and for programs, with their last conclusions."""
 
 import textwrap
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ _NAME_WIDTH = 25  # of the column with model and adversary
 def listed(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder can't be read.
 
-    `differs` has the setting's fields that differ from the defaults, by their flags. `time` is when the
-    newest scores were written, in seconds since 1970. What the last audit concluded is None without one.
+    `differs` has the fields that differ from the defaults, by their flags. `time` is that of the newest
+    scores, in seconds since 1970. Fields of the last conclusion are None without one.
     """
     store = Store.at(folder)
     audited = make.parse_config(store.config())
     if audited is None:
-        raise InputError(f"{folder} is no audit of trained models")
+        raise InputError(f"{folder} is not an audit of trained models")
     last = store.result()
     return {
         "setting": hash_of(folder),
@@ -44,17 +44,15 @@ def listed(folder: Path) -> dict[str, Any]:
         "confidence": last.confidence,
         "epsilon": finite(last.epsilon),
         "upper_bound": last.upper_bound,
-        "time": (newest_scores(folder) or 0) / 1e9,  # 0 if there are no scores yet
+        "time": (newest_scores(folder) or 0) / 1e9,  # 0 without scores
     }
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
-    """Returns by flag the values in which a setting differs from its model's and adversary's defaults.
+    """Returns the values of a setting that differ from its model's and adversary's defaults, by flag or name.
 
-    A field without a flag is there under its own name. If the steps are a whole number of periods,
-    `insertions` takes their place, as on the command line: there the default is a number of insertions, and
-    the number of steps follows from it and the period. For a caller's own model, fields whose defaults depend
-    on the model, such as the learning rate, always differ.
+    For a whole number of periods, `insertions` replaces `steps`, as on the command line. For a custom model,
+    fields with defaults from the model, such as the learning rate, always differ.
     """
     known = fields()
     adversary = setting.adversary.name
@@ -75,7 +73,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
 
 
 def make_command(setting: Setting, runs: int, level: Level) -> str:
-    """Returns the command line that repeats an audit; empty if only Python can give one of its fields."""
+    """Returns the command line that repeats an audit; empty if a field does not have a flag."""
     differences = find_differences(setting)
     flags = {field.flag for field in fields().values() if field.has_flag}
     if not flags.issuperset(differences):
@@ -88,11 +86,7 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
 
 
 def as_table(records: Sequence[dict[str, Any]]) -> str:
-    """Returns audits as a text table of 80 columns; differences from the defaults are below each row.
-
-    Args:
-      records: the records of audits (`listed`).
-    """
+    """Returns records of audits (`listed`) as a text table of 80 columns, with differences below each row."""
     columns = (
         Column(head="setting", value=lambda record: record["setting"][:8], left=True),
         Column(head="model, adversary", value=_name, width=_NAME_WIDTH, left=True),

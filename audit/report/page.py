@@ -1,4 +1,4 @@
-"""A self-contained HTML page from the template page.html, which escapes what it shows."""
+"""A self-contained HTML page from the template page.html, with escaped text."""
 
 import hashlib
 import re
@@ -22,8 +22,7 @@ _ENVIRONMENT.filters |= {
 }
 macros: Any = _ENVIRONMENT.get_template("page.html").module  # by name; each returns markup
 
-# Parts of an SVG file that an SVG element in a page must not have: its size, styles for a whole page,
-# and who made it.
+# Parts of an SVG file that must not be inline: size, styles for a whole page, and metadata.
 _NOT_INLINE = re.compile(
     r'\s(?:width|height)="[\d.]+pt"|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->',
     re.DOTALL,
@@ -31,12 +30,7 @@ _NOT_INLINE = re.compile(
 
 
 def document(title: str, *content: str) -> bytes:
-    """Returns a whole page in UTF-8, with question marks for characters that UTF-8 cannot encode.
-
-    Args:
-      title: the page's title.
-      content: the pieces of the page's content: markup, or text that is escaped.
-    """
+    """Returns a page in UTF-8, with a title and content: markup, or text that is escaped."""
     page: str = macros.document(title, Markup().join(content))
     return page.encode(errors="replace")
 
@@ -44,21 +38,20 @@ def document(title: str, *content: str) -> bytes:
 def figure(image: bytes, caption: str) -> Markup:
     """Returns a figure with an SVG file of matplotlib inside the page.
 
-    White and black become the page's background and text colours. All ids get a prefix that differs from
-    figure to figure, since matplotlib uses the same ids in each file.
+    White and black become the page's background and text colours. All ids get a prefix for each figure, since
+    matplotlib uses the same ids in each file.
 
     Args:
       image: the SVG file.
-      caption: the text below the image, and in place of an image that cannot be seen.
+      caption: the text below the image, also its alternative text.
     """
     text = image.decode(errors="replace")
-    # Without the XML declaration before the first tag. Where the tag is missing, `find` gives -1.
+    # Without the XML declaration; `find` gives -1 without a tag.
     text = text[max(text.find("<svg"), 0) :]
     text = _NOT_INLINE.sub("", text)
 
-    # The places that define an id or refer to it: id="...", href="#..." and url(#...).
-    # A hash as their prefix makes the same page from the same audits. A letter, f, comes before it: after
-    # the group's number, \1, a digit would be read as a part of that number.
+    # Definitions of ids and references: id="...", href="#..." and url(#...). A hash as their prefix keeps
+    # pages reproducible. It starts with a letter, since a digit would extend the group number in \1.
     digest = hashlib.sha256(image + caption.encode()).hexdigest()
     text = re.sub(r"""(\bid="|href="#|url\(#)""", rf"\1f{digest[:8]}-", text)
 

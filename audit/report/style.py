@@ -21,21 +21,23 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from matplotlib.ticker import FixedFormatter  # noqa: E402
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish. In black and white, hatches
-# and dashes distinguish what colours do.
+# Okabe and Ito's colours, which colour-blind readers can distinguish. Hatches and dashes help in black and
+# white.
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
 GREEN = "#009E73"
 BLACK = "#000000"
 PURPLE = "#CC79A7"
 ORANGE = "#E69F00"
-PALETTE = {  # colours by the names that methods' marks use
+FADED = "0.55"  # grey, for invalid bounds and in-sample values
+PALETTE = {  # colours by their names in methods' marks
     "blue": BLUE,
     "vermilion": VERMILION,
     "green": GREEN,
     "black": BLACK,
     "purple": PURPLE,
     "orange": ORANGE,
+    "grey": FADED,
 }
 OUT = BLUE
 IN = VERMILION
@@ -43,7 +45,6 @@ BOUND = GREEN
 UPPER = BLACK
 PREDICTED = PURPLE
 FREE = ORANGE
-FADED = "0.55"  # grey, for bounds that do not hold
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -56,7 +57,7 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with symbols in place of names, in TeX: Greek letters, "10^-5" for "1e-05"."""
+    """Returns a figure's text with symbols for names, in TeX: Greek letters, "10^-5" for "1e-05"."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
     text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # the field's form
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
@@ -67,7 +68,7 @@ def set_symbols(figure: Figure) -> None:
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))
-    # Tick labels with fixed texts are set again from their formatter when the figure is drawn.
+    # Formatters set fixed tick labels again when the figure is drawn.
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             formatter = axis.get_major_formatter()
@@ -76,10 +77,7 @@ def set_symbols(figure: Figure) -> None:
 
 
 def _encode(figure: Figure, style: dict[Any, Any], **options: Any) -> bytes:
-    """Returns the bytes that `Figure.savefig` writes with these options, and closes the figure.
-
-    Names of quantities are replaced by symbols before.
-    """
+    """Returns the bytes of `Figure.savefig` with symbols for names, and closes the figure."""
     set_symbols(figure)
     buffer = io.BytesIO()
     with plt.rc_context(style):
@@ -88,7 +86,7 @@ def _encode(figure: Figure, style: dict[Any, Any], **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-# Each returns a figure's file and closes the figure; the same figure gives the same bits.
+# Each returns a figure's file and closes the figure; equal figures give equal bits.
 png = partial(_encode, style={}, format="png", dpi=150, metadata={"Software": None})
 svg = partial(
     _encode,

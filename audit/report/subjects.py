@@ -1,6 +1,6 @@
 """The facts of an audit for a report, from its folder in a store or from a file of scores.
 
-Nothing here imports a library that trains.
+This module does not import a library that trains.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ class Subject(NamedTuple):
     Attributes:
       anchor: the section's name in links of the page.
       title: the section's heading.
-      facts: texts on what was audited, by their terms, such as "Model".
+      facts: texts on the audited training, by their terms, such as "Model".
       threats: sentences on the threat model.
       conclusion: the conclusion of the audit.
-      provenance: texts on where the conclusion comes from, by their terms, such as "Seed".
+      provenance: texts on the origin of the conclusion, by their terms, such as "Seed".
       config: the content of the setting's file; None without one.
     """
 
@@ -51,18 +51,18 @@ class Subject(NamedTuple):
 
 
 class RequestedLevels(NamedTuple):
-    """The levels that a caller requests of the bounds.
+    """The requested levels of the bounds.
 
     Attributes:
-      delta: the requested delta; None for that of the last audit in the store, or 1e-5 without one.
-      confidence: the requested confidence; None for that of the last audit in the store, or 0.95 without one.
+      delta: the requested delta; None for that of the last audit in the store, or 1e-5.
+      confidence: the requested confidence; None for that of the last audit in the store, or 0.95.
     """
 
     delta: float | None = None
     confidence: float | None = None
 
     def complete(self, delta: float, confidence: float) -> Level:
-        """Returns the level of the bounds: the requested values, or else those that are passed in."""
+        """Returns the level of the bounds, with these values for those not requested."""
         if self.delta is not None:
             delta = self.delta
         if self.confidence is not None:
@@ -71,29 +71,29 @@ class RequestedLevels(NamedTuple):
 
 
 _UNKNOWN_THREAT = (
-    "The scores come from elsewhere: this page knows neither the training nor the adversary. The bounds hold "
-    "for the training that made the scores, if its runs are independent and a score never saw which world "
-    "its run was in."
+    "The scores were given: neither the training nor the adversary is known here. The bounds are valid for "
+    "the training that produced the scores, if its runs are independent and scores were computed without "
+    "knowing whether the canary was inserted."
 )
 _UNKNOWN_DIRECTIONS = (
-    "The cosines come from elsewhere: this page knows neither the training nor who drew the directions. The "
-    "bound holds for the training that made them, with all its canaries, if directions were uniform in so "
-    "many dimensions, drawn afresh for every run, and unknown to the training but for what was inserted, and "
-    "no run was left out for its scores. What cosines alone can show of this was checked."
+    "The cosines were given: neither the training nor the source of the directions is known here. The bound "
+    "is valid for the training that produced them, with all its canaries, if directions were uniform in the "
+    "given dimension, drawn afresh for every run, and unknown to the training except for the insertions, and "
+    "no run was left out because of its scores. These conditions were checked if cosines can show them."
 )
 _UNKNOWN_DRAWS = (
-    "The scores come from elsewhere: this page knows neither the training nor who drew the canaries. The "
-    "bound holds for the training that made them, with all its canaries, if every run drew canaries and "
-    "fresh ones from one generator, independently, none of them selected afterwards, one function scored "
-    "both, and no run was left out for its scores."
+    "The scores were given: neither the training nor the source of the canaries is known here. The bound is "
+    "valid for the training that produced them, with all its canaries, if every run drew canaries and fresh "
+    "ones independently from one generator, without later selection, one function scored both, and no run "
+    "was left out because of its scores."
 )
 _REASON = (
-    "has a reason here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, "
-    "and genuine gradients leave that coordinate alone"
+    "expected here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, and "
+    "real gradients do not change that coordinate"
 )
 _UNKNOWN_RUN = (
-    "The cosines come from elsewhere: this page knows neither the training nor who inserted the canaries. "
-    "The bounds hold for the training that made them, where their assumptions hold of it."
+    "The cosines were given: neither the training nor the source of the canaries is known here. The bounds "
+    "are valid for the training that produced them, if it meets their assumptions."
 )
 
 
@@ -103,10 +103,10 @@ def describe_score_files(
     """Returns an audit of score files, with its facts for a report.
 
     Args:
-      name: the name of what was audited.
+      name: the name of the audit.
       sources: the files, or STDIN.
       conclusion: the conclusion from their scores.
-      command: the command line that drew the conclusion, as it was typed.
+      command: the command line of the audit.
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
@@ -117,12 +117,10 @@ def describe_score_files(
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns an audit of a caller's scores, with its facts for a report.
-
-    Of the training that made the scores only the caller's claim is known, if there is any.
+    """Returns an audit of given scores, with its facts for a report.
 
     Args:
-      name: the name of what was audited.
+      name: the name of the audit.
       conclusion: the conclusion from the scores.
     """
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
@@ -130,7 +128,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date of this page": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    # What has to be true of training and adversary for the bounds to hold.
+    # The conditions on training and adversary for valid bounds.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
         threat = _UNKNOWN_RUN
@@ -158,7 +156,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
-    """Returns in words how many runs and canaries there were."""
+    """Returns the numbers of runs and canaries in words."""
     if conclusion.is_one_run:
         return f"one; its canaries: {conclusion.evidence}"
     if conclusion.has_one_canary:
@@ -168,28 +166,26 @@ def _describe_runs(conclusion: Conclusion) -> str:
 
 
 def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
-    """Returns an audit, concluded anew from the scores in a setting's folder, with its facts for a report.
+    """Returns an audit, concluded again from the scores in a setting's folder, with its facts for a report.
 
     Args:
       folder: the setting's folder in a store.
       levels: the requested levels of the bounds.
-      runs: the number of runs to audit. Without it, the number that was audited last, or that of all runs
-        in the store.
+      runs: the number of runs to audit; by default that of the last audit, or of all runs in the store.
 
     Raises:
-      InputError: if the folder holds no audit with so many runs.
+      InputError: if the folder does not have an audit with so many runs.
     """
     store = Store.at(folder)
     audited = make.parse_config(store.config())
     if audited is None:
-        raise InputError(f"{folder} is no audit of trained models: name another `setting`")
+        raise InputError(f"{folder} is not an audit of trained models: name another `setting`")
     last_result = store.result()
 
-    # The number of runs: the caller's, the last audit's, or that of all runs.
     runs_held = store.runs_held()
     runs = runs or last_result.runs or runs_held
     require(runs >= 1, f"{folder} has no finished runs: train it again")
-    require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
+    require(runs <= runs_held, f"{folder} does not have runs {runs_held} to {runs - 1}: train them")
     delta, confidence = USUAL_LEVEL
     level = levels.complete(last_result.delta or delta, last_result.confidence or confidence)
     setting = audited.setting
@@ -202,8 +198,10 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     provenance = {}
     command = make_command(setting, runs, level)
     if command and not is_own_model:
-        # A package that is installed alone has no tasks: its reader needs a clone for this command.
-        where = "Command" if task.tasks() else "Command, in a clone of the repository"
+        # Without tasks, only the package is installed: the command needs a clone.
+        where = "Command"
+        if not task.tasks():
+            where = "Command, in a clone of the repository"
         provenance[where] = command
     libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
     versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
@@ -241,7 +239,7 @@ def _describe_setting(
     decay = ""
     if mechanism.weight_decay:
         decay = f", weight decay {mechanism.weight_decay:g}"
-    sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (deviation sigma C)"
+    sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (standard deviation sigma C)"
     steps = f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples"
     facts = {
         "Model": model,
@@ -252,16 +250,15 @@ def _describe_setting(
         "Runs": _describe_runs(conclusion),
         "Arithmetic": mechanism.precision,
     }
-    if conclusion.reason:  # the mechanism gives a reason why the trade-off curve should be Gaussian
+    if conclusion.reason:
         facts["Gaussian curve"] = _REASON
-    if conclusion.uncovered:  # the reason why there is no hidden-state bound
-        facts["Last model"] = f"no bound but composition: {conclusion.uncovered}"
+    if conclusion.uncovered:
+        facts["Last model"] = f"bounded only by composition: {conclusion.uncovered}"
     return facts
 
 
 def _describe_insertions(setting: Setting) -> str:
-    """Returns in words how many steps insert canaries, and which steps these are: "50, every 5 steps"."""
-    # These samplers draw the steps, so that the schedule's period does not count.
+    """Returns the number of steps that insert canaries, and which: "50, every 5 steps"."""
     sampling = setting.sampling
     if sampling.batches:  # the canary joins one step of each epoch
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
@@ -281,15 +278,15 @@ def _describe_insertions(setting: Setting) -> str:
 
 
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
-    """Returns sentences on the threat model: what the adversary sees, knows and inserts.
+    """Returns sentences on the threat model: the adversary's view, knowledge and canaries.
 
     Args:
       setting: the setting.
-      notes: what the last audit recorded; of a caller's own adversary, which models it sees.
+      notes: the record of the last audit, with the view of a custom adversary.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
-        knows = "It does not know the initial model: every run draws its own, and it takes one more draw."
+        knows = "It does not know the initial model: every run draws one, and the adversary draws another."
     sentences = [
         notes.get("view", setting.adversary.view),
         f"{knows} It knows the data, the mini-batches and their order, and all hyperparameters; it does not "
@@ -297,30 +294,30 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
         setting.adversary.description,
     ]
     if setting.canaries > 1:
-        presence = "each in or out by a coin of its own that the adversary does not know"
+        presence = "each inserted by its own coin, which the adversary does not know"
         if setting.adversary.inserts_all:
-            presence = "all of them in"
+            presence = "all inserted"
         sentences.append(
             f"Every run has {setting.canaries} such canaries, {presence}. For each canary the others are "
-            "random data: neighbours differ by one of them."
+            "random data: neighbouring data sets differ in one canary."
         )
     sampling = setting.sampling
     counted_steps = (
-        "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
+        "The upper bound counts the steps with an insertion, without amplification by sampling, because the "
         "adversary knows the mini-batches."
     )
     if sampling.batches:  # the canary joins one step of each epoch
         counted_steps = (
-            "Each epoch takes a canary that is in at a random step, which the adversary does not see; the "
-            f"upper bound is that of {sampling.name}."
+            "Each epoch inserts the canary at a random step that the adversary does not see; the upper bound "
+            f"is that of {sampling.name}."
         )
     elif sampling.is_hidden:  # Poisson sampling
         counted_steps = (
-            "Each of these steps takes a canary that is in with a probability, by a coin that the adversary "
-            "does not see; the upper bound counts them as Poisson sampling."
+            "Each of these steps inserts the canary by a coin that the adversary does not see; the upper "
+            "bound is that of Poisson sampling."
         )
     clipped = (
-        "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
+        "Its canary is clipped to norm C like an example's gradient; the worlds differ only by the canary "
         "(add or remove one)."
     )
     return [*sentences, clipped, counted_steps]

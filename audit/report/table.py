@@ -1,7 +1,4 @@
-"""Tables that are described by their columns, and shown as text for a terminal, CSV and JSON.
-
-A column says which value a row has in it, and how people see that value.
-"""
+"""Tables defined by their columns, shown as text for a terminal, CSV and JSON."""
 
 import csv
 import io
@@ -21,7 +18,7 @@ _DIGITS = 6  # significant ones of a float in CSV
 def number(spec: str) -> Show:
     """Returns a function that formats numbers by a format specification, as in number(".2f").
 
-    Bounds need `at_least` or `at_most` instead, which round so that they do not claim too much.
+    Use `at_least` or `at_most` for bounds, which round in the safe direction.
     """
     return lambda value: format(value, spec)
 
@@ -30,14 +27,14 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-      key: the column's name in CSV and JSON; None if it is in neither.
-      value: function from a row to its value in the column; None is an empty cell in CSV.
-      head: the column's name in text, in a single line or several; None if it is not in text.
-      show: function from a value other than None to the cell's text. If it is `at_least` or `at_most`, CSV
-        rounds in that direction too.
+      key: the column's name in CSV and JSON; None for a column only in text. value: function from a row to
+      its value; None is an empty cell in CSV. head: the column's name in text, in one or more lines; None for
+      a column only in CSV and JSON. show: function from a value other than None to the cell's text. CSV
+      rounds in the direction of `at_least`
+        and `at_most`, too.
       width: the column's width in characters; 0 for the width of its widest cell.
-      left: whether cells are aligned to the left, rather than to the right.
-      none: the cell's text for the value None.
+      left: whether cells are aligned to the left instead of the right.
+      none: the cell's text for None.
     """
 
     key: str | None = None
@@ -49,7 +46,7 @@ class Column(NamedTuple):
     none: str = ""
 
     def round(self, value: float) -> str:
-        """Returns a number for CSV, rounded in the same direction as for people."""
+        """Returns a number for CSV, rounded in the direction of `show`."""
         show = getattr(self.show, "func", self.show)  # of a partial
         if show is at_least:
             return at_least_digits(value, _DIGITS)
@@ -63,11 +60,9 @@ class Table(Generic[R]):
     """A table: rows, and the columns that show them.
 
     Attributes:
-      columns: the columns from left to right.
-      rows: the objects from which columns take their values.
-      section: function from a row to the heading of its section. Consecutive rows with the same heading are
-        one section; a rule is printed above each, and then the heading unless it is empty. None for a table
-        without sections.
+      columns: the columns from left to right. rows: the objects with the columns' values. section: function
+      from a row to the heading of its section. Consecutive rows with the same heading form a
+        section, below a rule and a heading that is not empty. None for a table without sections.
       before: the lines above the header.
       after: the lines below the rows.
       gap: the text between two columns.
@@ -83,13 +78,9 @@ class Table(Generic[R]):
     rule: int = 0
 
     def text(self) -> str:
-        """Returns the table as text for a terminal: header, rule and rows, with the lines before and after.
-
-        A table with sections has a rule and a heading above each section.
-        """
+        """Returns the table as text for a terminal, with the lines before and after."""
         columns = [column for column in self.columns if column.head is not None]
         height = 1 + max(str(column.head).count("\n") for column in columns)
-        # Header and rows are aligned together, so that each column has a single width.
         lines = [""] * (height + len(self.rows))
         for column in columns:
             head = str(column.head).split("\n")

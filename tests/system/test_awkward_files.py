@@ -150,5 +150,5 @@ def test_scores_that_are_no_independent_runs_accuse_nobody(world):
     result = audit.bounds(scores["in"], scores["out"], audit.EpsilonDelta(0.1, 1e-5))
     assert result.epsilon > 0.1
     table = " ".join(str(result).split())
-    assert "violated" not in table and "these scores are not those of independent runs" in table
+    assert "violated" not in table and "these scores do not come from independent runs" in table
     assert result.to_dict().get("verdict", "not independent runs") == "not independent runs"

@@ -276,7 +276,7 @@ CASES = (  # (a call, part of the line that refuses it)
     (at(audit.coins, MATRIX, MATRIX), "presence"),
     (at(audit.cosines, MATRIX, 200), "divide by both lengths"),
     (at(audit.cosines, MATRIX / 10, 2000), "as these would in about"),
-    (at(audit.bounds(IN, OUT).report, 5), "`path="),
+    (at(audit.bounds(IN, OUT).report, 5), "`path` must be a path"),
     (at(audit.bounds(IN, OUT).true_positive_rate, 1), "`false_positive_rate` must be"),
     (at(of_loss, features=FEATURES * np.nan), "features have 200 values that are not"),
     (at(of_loss, labels=LABELS[:30]), "there are 40 features and 30 labels"),

@@ -52,8 +52,8 @@ def test_one_runs_cosines_say_which_noise_would_have_been_seen():
     seen = concluded.claim_test.seen
     assert 0.5 < seen.noise < 0.9 and seen.probability >= 0.9
     shown = bounds_table.bounds_table(concluded)
-    assert "claim:      not refuted by 1 training run (e-value" in shown
-    assert f"noise of {seen.noise:g} of what is stated" in shown
+    assert "claim:      not rejected by 1 training run (e-value" in shown
+    assert f"with {100 * (1 - seen.noise):.3g}% less noise than claimed" in shown
 
 
 @pytest.mark.parametrize("draw", mostly_slow([draw_coins, draw_pairs]))
@@ -62,7 +62,7 @@ def test_guesses_of_one_runs_coins_refute_a_false_claim_and_no_true_one(draw):
     assert not conclude(draw(1.0), claim).claim_test.refuted
     concluded = conclude(draw(5.0), claim)
     assert concluded.claim_test.refuted
-    assert "claim:      refuted by 1 training run\n" in bounds_table.bounds_table(concluded)
+    assert "claim:      rejected by 1 training run\n" in bounds_table.bounds_table(concluded)
     vendor = audit.EpsilonDelta(1.0, 1e-5)
     assert conclude(draw(8.0), vendor).claim_test.refuted
 
@@ -73,7 +73,7 @@ def test_a_refuted_claim_of_one_run_is_a_violation_without_a_gaussian_curve():
     assert free.method == "one_run_guesses" and free.epsilon < concluded.upper_bound
     verdict = concluded.verdict
     assert verdict.word == "violated"
-    assert "is refuted after one training run: no test can have" in verdict.sentence
+    assert "is rejected after one training run: no test could have" in verdict.sentence
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ def test_scores_and_their_ranks_are_one_design():
     of_ranks = audit.ranks(RANKS, DRAWS)
     np.testing.assert_array_equal(of_scores.cosines, of_ranks.cosines)
     assert (of_scores.ranks() == RANKS).all() and of_scores.draws == DRAWS
-    assert str(of_ranks) == "12 runs with 8 canaries each, ranked among 400 fresh draws, all in"
+    assert str(of_ranks) == "12 runs x 8 canaries, ranked among 400 fresh draws, all inserted"
     assert of_ranks.pooled()[0].mean() > 1 and abs(of_ranks.pooled()[1].mean()) < 0.01
 
 
@@ -157,7 +157,7 @@ def test_a_run_that_failed_counts_below_all_others():
     scores[3], fresh[3] = np.nan, np.nan
     failed = audit.ranks(scores, fresh)
     assert failed.failed == CANARIES
-    assert "8 of 96 ranks are NaN, of runs that failed" in str(audit.bounds(failed))
+    assert "8 of 96 ranks are NaN (failed runs)" in str(audit.bounds(failed))
     given = RANKS.astype(float)
     given[3] = np.nan
     np.testing.assert_array_equal(audit.ranks(given, DRAWS).cosines, failed.cosines)
@@ -190,7 +190,7 @@ def test_fresh_draws_from_another_generator_show(shift, scale):
         audit.ranks(scores + 3, fresh, initial=(scores, fresh))
     presence = np.arange(scores.size).reshape(scores.shape) % 2
     shown = str(audit.bounds(audit.ranks(scores + 3 * presence, fresh, presence=presence)))
-    assert "canaries that were out have not the law of fresh draws (p < 1e-06)" in shown
+    assert "held-out canaries do not follow the law of fresh draws (p < 1e-06)" in shown
 
 
 def test_one_generator_passes_on_the_initial_model_and_where_canaries_are_out():

@@ -76,7 +76,7 @@ def test_a_claim_that_federated_runs_refute_together_is_a_violation():
     together = concluded.conclude_together(scores, claim=claim)
     audit = FederatedAudit(runs, canary, canary, [], together)
     terminal = federated_table.federated_table(audit)
-    assert re.search(r"^claim: +refuted by \d training runs", terminal, re.MULTILINE)
+    assert re.search(r"^claim: +rejected by \d training runs", terminal, re.MULTILINE)
     assert "\nverdict:    The guarantee is violated" in terminal
     fields = json.loads(federated_table.federated_json(audit, {}))
     assert fields["together"]["claim_test"]["refuted"]

@@ -61,14 +61,14 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
         (
             8.4,
             4.98,
-            "is between 4.98 (8.4 if its curve is Gaussian) and 8.68; composition says 24.",
+            "is between 4.98 (8.4 if its curve is Gaussian) and 8.68; composition allows 24.",
             "at most 8.68",
         ),
         (
             9.0,
             8.9,
             "violated: epsilon is at least 8.9, the hidden-state bound allows 8.68.",
-            "Composition, which allows 24, notices nothing.",
+            "Composition, which allows 24, is not violated.",
         ),
         (
             9.0,
@@ -79,7 +79,7 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
         (
             30.0,
             25.0,
-            "The guarantee is violated: epsilon is at least 25, 24 was claimed.",
+            "The guarantee is violated: epsilon is at least 25, the claim allows 24.",
             "more than the 24 that is claimed",
         ),
     ],
@@ -95,7 +95,7 @@ def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
     verdict = bracket.verdict
     assert headline in verdict.headline and phrase in verdict.sentence
     exceeds_tightest = bracket.exceeded(max(gaussian, free)) == bracket.tightest
-    assert ("less Lipschitz" in verdict.sentence) == exceeds_tightest
+    assert ("larger Lipschitz constants" in verdict.sentence) == exceeds_tightest
     rows = [line.split() for line in bounds_table(bracket).splitlines()]
     assert ["hidden-state", "bound", "8.680", "1.782", "Lipschitz"] in rows
     assert bracket.tightest.hidden and bracket.tightest_mu == state.bound.mu
@@ -146,16 +146,16 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
     assert (
         verdict.kind == "leaks"
         and free in verdict.sentence
-        and "refute a Gaussian" in verdict.sentence
+        and "reject a Gaussian" in verdict.sentence
     )
     assert verdicts.at_least(concluded.bound("if_gaussian").epsilon) not in verdict.sentence
     text = bounds_table(concluded)
-    assert " (p < 1e-06): ignore these rows, only assumption_free holds\n" in text
+    assert " (p < 1e-06): ignore these rows, only assumption_free is valid\n" in text
     assert [line.split()[-1] for line in text.splitlines()[3:5]] == ["nothing", "REFUTED"]
     weak = dataclasses.replace(concluded.bound("assumption_free"), epsilon=0.0)
     bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
     verdict = finish(concluded._replace(bounds=bounds)).verdict
-    assert verdict.kind == "nothing" and "no proof of privacy" in verdict.sentence
+    assert verdict.kind == "nothing" and "does not prove privacy" in verdict.sentence
 
 
 def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
@@ -174,7 +174,7 @@ def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     free, gaussian = map(verdicts.at_least, epsilons)
     sentence = concluded.verdict.sentence
     assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
-    assert "not confirmed by so few runs (p = " in sentence
+    assert "too few to confirm a Gaussian curve (p = " in sentence
     headline = f"Proven: epsilon is at least {free}; accounting allows 23.996."
     assert concluded.verdict.headline == headline
     assert "): too few runs to tell\n" in bounds_table(concluded)
@@ -222,7 +222,7 @@ def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
     claim = audit.EpsilonDelta(2.0, 1e-3)
     concluded = audit.bounds(scores_in + 2, scores_out, claim, delta=1e-5).conclusion
     sentence = concluded.verdict.sentence
-    assert sentence.endswith("The claim says nothing at this delta.")
+    assert sentence.endswith("The claim does not cover this delta.")
     assert "noise" not in sentence
 
 
@@ -233,4 +233,4 @@ def test_a_sampled_composition_below_the_hidden_state_bound_is_exceeded_too():
     found = conclude(single(noise[:2000] + 12, noise[2000:]), sampled)
     assert found.hidden_state.bound.epsilon > found.upper_bound
     sentence = found.verdict.sentence
-    assert "Composition, which allows 0.066, is exceeded too." in sentence
+    assert "Composition, which allows 0.066, is also violated." in sentence
