@@ -187,11 +187,11 @@ def _draw_sample(draw: Draw, examples: int, rate: float, assumed: str) -> _Sampl
     batches = 0
     drawn = 0  # the total size of all batches
     for given in loaders.draw_passes(draw, examples, count_batches(rate), _MAX_BATCHES):
-        unique = [np.unique(batch) for batch in given.batches]
-        sizes.append(np.array([len(batch) for batch in given.batches]))
+        unique = list(map(np.unique, given.batches))
+        sizes.append(np.array(list(map(len, given.batches))))
         members.append(np.array([np.isin(observed, batch) for batch in unique]))
         contents.append([batch.tobytes() for batch in unique if len(batch)])
-        repeating += int(np.sum(sizes[-1] > [len(batch) for batch in unique]))
+        repeating += int(np.sum(sizes[-1] > list(map(len, unique))))
         is_whole &= given.is_whole
         batches += len(unique)
         drawn += int(sizes[-1].sum())

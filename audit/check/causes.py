@@ -28,7 +28,7 @@ EXAMPLES = "examples"
 NOISE = "noise"
 BOTH = "both"
 ANY = (EXAMPLES, NOISE, BOTH)
-# Mistakes by a factor: what the factor multiplies, the mistake, and the factor as a power of a quantity.
+# Mistakes by a factor: the scope of the factor, the mistake, and the factor as a power of a quantity.
 _MISTAKES = [
     ((EXAMPLES,), "an example that counts twice", "two", 1),
     ((EXAMPLES,), "divided by another batch size", "B / rows", 1),
@@ -95,10 +95,10 @@ class Measured(NamedTuple):
       probe: the step.
       replay: the difference of two calls with the same seed.
       tried: how far each example moves the step.
-      effect: how another seed changes what an example does.
+      effect: how another seed changes the effect of an example.
       interaction: how far two parts of a batch together differ from their sum, a Movement; or the reason why
         it was not measured.
-      drawn: draws of the noise, a DrawnNoise; None if there is no noise to judge.
+      drawn: draws of the noise, a DrawnNoise; None if the noise cannot be judged.
       repeats, ties: draws and numbers of the noise that agree.
       p_values, rejected: by row, the p-values of the tests of the noise, and the names of rejected tests.
     """
@@ -121,12 +121,12 @@ class Measured(NamedTuple):
 
     @property
     def depends_on_seed(self) -> bool:
-        """Whether the seed changes what an example does."""
+        """Whether the seed changes the effect of an example."""
         return self.replays and self.effect.is_seen
 
     @property
     def is_changed_after_noise(self) -> bool:
-        """Whether dropout or an operation after the noise makes what an example does depend on the seed."""
+        """Whether the seed changes it by dropout, or by an operation after the noise."""
         is_clamped = self.ties.is_at_ends and self.ties.is_shared
         return bool(is_clamped) or (self.depends_on_seed and not self.effect.scales_noise)
 
@@ -164,7 +164,7 @@ class Measured(NamedTuple):
 
     def name_layers(self, layers: Any) -> str:
         """Returns the names of the first four layers, and the number of the others."""
-        names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
+        names = ", ".join(np.array(self.probe.layer_names)[layers[:4]])
         if len(layers) > 4:
             names += f" and {len(layers) - 4} more"
         return names
@@ -194,7 +194,7 @@ class Measured(NamedTuple):
                 predicted = float(k) ** power
                 # Rounded: mistakes that fit equally well stay in the table's order.
                 error = round(abs(factor / predicted - 1), 3)
-                # A factor of about 1 explains nothing, such as "C is left out" if C is 1.
+                # A factor of about 1 is not an explanation, such as "C is left out" if C is 1.
                 if abs(predicted - 1) > 0.02 and error < tolerance:
                     errors.setdefault(words.format(k=k), error)
         return sorted(errors, key=lambda mistake: errors[mistake])
@@ -241,7 +241,7 @@ def is_like_noise(m: Measured) -> bool:
 
 
 def _find_size(m: Measured) -> Words | None:
-    """Finds one factor by which both movements and noise differ from their stated sizes.
+    """Finds one wrong factor of both movements and noise.
 
     The factor is the plateau of added examples. For examples that replace a row, it is the reach, which may
     be a tenth too small.
@@ -322,7 +322,7 @@ def _find_rows(m: Measured) -> NameAndWhy:
 
 
 def _find_numbers(m: Measured) -> NameAndWhy:
-    """Finds gradients clipped number by number: most numbers move by C, and none by more."""
+    """Finds gradients clipped number by number: most numbers move by C, and never by more."""
     sizes = np.abs(next(iter(m.tried.violations.values())).vector)
     sizes = sizes[sizes > 1e-3]
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
@@ -371,7 +371,7 @@ def _list_candidates(m: Measured) -> Iterator[tuple[list[int], Any]]:
 
 
 def _find_factor(m: Measured) -> NameAndWhy:
-    """Finds a wrong factor, such as clipping in k pieces, by the norm at which examples stop."""
+    """Finds a wrong factor, such as clipping in k pieces, from the plateau of examples."""
     plateau = m.tried.plateau
     # The same gradient several times has one norm without clipping.
     if not m.tried.stops_in_several_directions:
@@ -459,7 +459,7 @@ def _list_related(m: Measured) -> list[str]:
 
 
 def _find_cancelling(m: Measured) -> Words | None:
-    """Finds layers whose noise nearly cancels in their sum, if no other test shows it more clearly."""
+    """Finds layers with noise that nearly cancels in the sum, if no other test shows it more clearly."""
     related = _list_related(m)
     cancelled = []
     for name, shares in noise.compute_shares(m.drawn).items():
@@ -477,7 +477,7 @@ def _find_shared(m: Measured) -> Words | None:
 
 
 def _find_silent_parts(m: Measured) -> list[Words]:
-    """Finds layers in which some parameters have noise and others have none."""
+    """Finds layers with noise only in some parameters."""
     given = m.drawn.given
     sizes = m.drawn.layer_sizes
     is_partial = (given.freedom > 0) & (given.silent > 0) & (given.silent < sizes)
@@ -491,7 +491,7 @@ def _find_silent_parts(m: Measured) -> list[Words]:
 
 
 def _list_wrong_layers(m: Measured, is_silent: bool) -> Any:
-    """Returns the layers whose noise has another deviation than stated: those without noise, or the others.
+    """Returns the layers with a wrong deviation of the noise: those without noise, or the others.
 
     All trained layers are wrong if the test of all layers together rejects and their deviations may be equal.
     """
@@ -577,7 +577,7 @@ def _find_changes(m: Measured) -> list[Words]:
         predicted = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
         name = "noise that depends on the batch"
         seen = f"At {batch} it is {ratio:.3g} times as large."
-        fix = "take the noise's deviation from sigma, C and B alone, and add it once a step"
+        fix = "take the noise's deviation only from sigma, C and B, and add it once a step"
         if other.not_finite:
             name = "NaN or infinity"
             seen = f"The step gives NaN or infinity at {batch}."
@@ -610,7 +610,7 @@ def _find_ties(m: Measured) -> Words | None:
 
 
 def _find_odd_lengths(m: Measured) -> Words | None:
-    """Finds layers whose noise has nearly one norm, or a norm that varies too much, and no other shape."""
+    """Finds layers with noise of nearly one norm, or of a norm that varies too much, as the only symptom."""
     rejected = m.rejected["shape"]
     prefix = f"{noise.LENGTH_OF} "
     if not rejected or not all(name.startswith(prefix) for name in rejected):
@@ -631,7 +631,7 @@ _FINITE = (
 )
 _SIZE = (
     "a step of another size than stated",
-    "Movements and noise are both {ratio:.4g} times what eta C / B says{harmless}. It fits: {why}.",
+    "Movements and noise are both {ratio:.4g} times as stated by eta C / B{harmless}. It fits: {why}.",
     "state the learning rate, clipping norm and batch size that the step has, or divide by the stated one",
 )
 _SIZES = ("too far", "too short", "noise")
@@ -661,8 +661,7 @@ CAUSES = (
     Cause(
         "replay",
         "a step that keeps state between calls",
-        "Two calls with the same seed and batch differ by {distance:.3g} eta C / B, which the noise "
-        "alone does "
+        "Two calls with the same seed and batch differ by {distance:.3g} eta C / B, which the noise does "
         "not explain.",
         "restore parameters, optimizer and generators before each call; with Adam {gradient}",
         lambda m: {"distance": m.replay.norm},
@@ -670,12 +669,10 @@ CAUSES = (
     Cause(
         "separation",
         "examples change each other's gradients",
-        "Two parts of a batch together do not move the step by the sum of what each does alone: it "
-        "differs by "
-        "{distance:.3g} eta C / B.",
+        "Two parts of a batch together do not move the step by the sum of their separate movements: it "
+        "differs by {distance:.3g} eta C / B.",
         "look for what mixes examples: batch norm, division by the actual size, a clipping norm or "
-        "weights taken "
-        "from the batch, microbatches clipped as one, a loss over pairs",
+        "weights taken from the batch, microbatches clipped as one, a loss over pairs",
         lambda m: {"distance": m.interaction.norm},
     ),
     Cause("too far", *_SIZE, _find_size, _SIZES),
@@ -700,20 +697,17 @@ CAUSES = (
         "too short",
         "{name}",
         "Extreme examples stop at {plateau:.4g} times eta C / B, where the stated noise is for 1: no "
-        "privacy is "
-        "lost by it, but the gradient drowns. It fits: {why}.",
-        "divide the clipped sum by the stated B once, and by nothing else",
+        "privacy is lost by it, but the gradient drowns. It fits: {why}.",
+        "divide the clipped sum once, by the stated B",
         _find_lost_signal,
     ),
     Cause(
         "noise",
         "NaN or infinity",
-        "The step gives NaN or infinity at {count:,} of {seeds:,} seeds with the batch as given: "
-        "nothing else can "
-        "be told of the noise.",
+        "The step gives NaN or infinity at {count:,} of {seeds:,} seeds with the batch as given, which "
+        "hides other bugs of the noise.",
         "look for a logarithm of 0, a division by 0 or an overflow where the noise is drawn, and for "
-        "gradients "
-        "that are not finite at some seeds",
+        "gradients that are not finite at some seeds",
         lambda m: (
             bool(m.drawn.given.not_finite)
             and {"count": m.drawn.given.not_finite, "seeds": len(m.drawn.given.draws)}
@@ -759,8 +753,8 @@ CAUSES = (
         "independence",
         "noise shared by several numbers",
         "Sums or differences of numbers carry less noise than the accountant assumes; seen in {tests}.",
-        "draw a number for every parameter, from another key in every layer, another generator on "
-        "every worker",
+        "draw a number for every parameter, from another key in every layer, another generator on every "
+        "worker",
         _find_shared,
         _SHARES,
     ),
@@ -785,8 +779,7 @@ CAUSES = (
         "shape",
         "{name}",
         "Draws have few values: {ties} exactly. Steps with different gradients have different "
-        "values, which one "
-        "step tells from each other.",
+        "values, which a single step shows.",
         "{fix}",
         _find_ties,
         ("shape",),
@@ -794,7 +787,7 @@ CAUSES = (
     Cause(
         "shape",
         "{name}",
-        "The norm of the noise of {where} is not that of independent normal numbers: it tells of the "
+        "The norm of the noise of {where} is not that of independent normal numbers: it shows the "
         "gradients.",
         "draw an independent number for every parameter at every step, all of deviation sigma C, and do not "
         "normalise them",

@@ -36,7 +36,7 @@ def read_columns(name: str, batch: Any) -> Columns:
     Raises:
       InputError: the batch has no array, no example, or arrays of different lengths.
     """
-    columns = [trees.to_numpy(leaf) for leaf in trees.collect_leaves(name, batch).values()]
+    columns = list(map(trees.to_numpy, trees.collect_leaves(name, batch).values()))
     advice = "give features, and labels where there are any"
     require(columns, f"`{name}={shown(batch)}` holds no array: {advice}")
     for column in columns:
@@ -69,7 +69,7 @@ def read_extreme_examples(batch: Any, rows: Columns) -> dict[str, Example]:
 
 def join(*batches: Columns) -> Columns:
     """Returns the rows of several batches as a single batch, in their order."""
-    return [np.concatenate(columns) for columns in zip(*batches, strict=True)]
+    return list(map(np.concatenate, zip(*batches, strict=True)))
 
 
 def take(columns: Columns, rows: Any) -> Columns:
@@ -79,7 +79,7 @@ def take(columns: Columns, rows: Any) -> Columns:
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
     """Returns a copy of a batch with some rows replaced by examples, each the columns of one row."""
-    replaced = [column.copy() for column in rows]
+    replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
             column[row] = values[0]

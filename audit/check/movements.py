@@ -4,10 +4,11 @@ Movements are in units of eta C / B. An example that replaces a row counts half 
 example leaves and another comes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from itertools import compress
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class TriedExamples:
     @cached_property
     def tolerance(self) -> float:
         """The largest tolerance of a movement; 0 if no example could be tried."""
-        return max((movement.tolerance for movement in self.movements.values()), default=0.0)
+        return float(np.max(self.table.tolerance, initial=0.0))
 
     @cached_property
     def described(self) -> dict[str, Movement]:
@@ -64,31 +65,33 @@ class TriedExamples:
         return described
 
     @cached_property
-    def finite(self) -> dict[str, Movement]:
-        """The examples' finite movements, by the example's name."""
-        movements = self.movements.items()
-        return {name: movement for name, movement in movements if np.isfinite(movement.norm)}
+    def table(self) -> Any:
+        """The examples' movements as a Movement of arrays (examples, ...)."""
+        columns = zip(*self.movements.values(), strict=True)
+        if not self.movements:
+            layers = len(self.probe.layer_names)
+            columns = map(np.zeros, [0, 0, (0, layers), (0, self.probe.start.size)])
+        return Movement(*map(np.array, columns))
 
     @cached_property
     def norms(self) -> Vector:
         """The finite norms of the examples' movements, the largest first."""
-        return np.array(sorted((one.norm for one in self.finite.values()), reverse=True))
+        return np.sort(self.table.norm[np.isfinite(self.table.norm)])[::-1]
 
     @cached_property
     def vectors(self) -> Vector:
         """The examples' finite movements, (examples, p)."""
-        vectors = [one.vector for one in self.finite.values()]
-        return np.reshape(vectors, (len(vectors), self.probe.start.size))
+        return self.table.vector[np.isfinite(self.table.norm)]
 
     @cached_property
     def layer_norms(self) -> Vector:
         """The norms within each layer, (examples, layers)."""
-        return np.array([movement.layer_norms for movement in self.movements.values()])
+        return self.table.layer_norms
 
     @cached_property
     def is_any_moved(self) -> bool:
         """Whether some example changes some parameter."""
-        return any(np.any(movement.vector) for movement in self.described.values())
+        return bool(np.any(self.table.vector))
 
     @cached_property
     def violations(self) -> dict[str, Movement]:
@@ -227,11 +230,12 @@ def try_examples(
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
     first_rows = range(min(_FIRST_ROWS, num_rows))
     ranked = dict.fromkeys([0, num_rows - 1, num_rows // 2, *first_rows, *order])
-    names = find_opposites(tried)
+    farthest, opposite = find_opposites(tried)
     places = {}
     for row in list(ranked)[:count]:
         try:
-            first, second = [run_in_place(tried, name, row, 0) for name in names]
+            first = run_in_place(tried, farthest, row, 0)
+            second = run_in_place(tried, opposite, row, 0)
         except RefusedError:
             break
         places[row] = probe.measure((first - second) / 2, first, probe.rows)
@@ -268,7 +272,7 @@ def run_in_place(tried: TriedExamples, name: str, row: int, seed: int) -> Vector
 
 def find_opposites(tried: TriedExamples) -> tuple[str, str]:
     """Returns the names of the example that moves the step farthest, and of the example farthest from it."""
-    names = list(tried.finite)
+    names = np.array(list(tried.movements))[np.isfinite(tried.table.norm)].tolist()
     first = np.argmax(np.linalg.norm(tried.vectors, axis=1))
     second = np.argmax(np.linalg.norm(tried.vectors - tried.vectors[first], axis=1))
     return names[first], names[second]
@@ -284,7 +288,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     rows = probe.rows
     triples = []  # batches with both parts, with the first and with the second
     if not tried.refusal:
-        columns = [example.columns for example in tried.examples.values()]
+        columns, _ = zip(*tried.examples.values(), strict=True)
         # An odd number: a step that clips pairs of examples then clips the last example of the first part
         # together with the first example of the second part.
         half = (len(columns) // 2) | 1
@@ -319,8 +323,8 @@ def choose_parts(tried_examples: dict[str, Example], rows: int) -> Iterator[tupl
     operations on neighbours. Two quarters filled with short labels show a mean over all tokens of the batch.
     """
     order = np.random.default_rng(_SEED).permutation(rows).tolist()
-    columns = [example.columns for example in tried_examples.values()]
-    short = [example.columns for example in tried_examples.values() if example.is_short]
+    columns, is_short = zip(*tried_examples.values(), strict=True)
+    short = tuple(compress(columns, is_short))
     half = rows // 2
     quarter = max(rows // 4, 1)
     pairs = [
@@ -330,9 +334,12 @@ def choose_parts(tried_examples: dict[str, Example], rows: int) -> Iterator[tupl
     ]
     for first, second, choice in pairs:
         if rows > 1 and choice:
-            # Not choice[row]: the first of all examples is row 0 itself, which would not change.
-            parts = {row: choice[(row + 1) % len(choice)] for row in first + second}
-            yield {row: parts[row] for row in first}, {row: parts[row] for row in second}
+            yield _fill(first, choice), _fill(second, choice)
+
+
+def _fill(rows: list[int], choice: Sequence[Columns]) -> Part:
+    """Returns examples for rows. The first of all examples is row 0 itself, so row 0 gets the second."""
+    return {row: choice[(row + 1) % len(choice)] for row in rows}
 
 
 def measure_seed_effect(tried: TriedExamples) -> SeedEffect:
@@ -352,14 +359,15 @@ def measure_seed_effect(tried: TriedExamples) -> SeedEffect:
     # The second pair moves the step less, so clipping is less likely to hide the effect.
     pairs = find_opposites(tried), (ranked[len(ranked) // 2], ranked[0])
     effects = []
-    for pair in pairs:
+    for first, second in pairs:
         try:
-            first, second = [[run_in_place(tried, one, 0, seed) for seed in (0, 1)] for one in pair]
+            after = run_in_place(tried, first, 0, 0)
+            other = run_in_place(tried, first, 0, 1)
+            noise = run_in_place(tried, second, 0, 0) - run_in_place(tried, second, 0, 1)
         except RefusedError:
             return SeedEffect()
-        noise = second[0] - second[1]
-        difference = first[0] - first[1] - noise
-        excess = probe.measure(difference, first[0], probe.rows, steps=4).excess
+        difference = after - other - noise
+        excess = probe.measure(difference, after, probe.rows, steps=4).excess
         products = np.abs(probe.sum_layers(difference * noise))
         lengths = np.sqrt(probe.sum_layers(difference**2) * probe.sum_layers(noise**2))
         is_changed = lengths > 0

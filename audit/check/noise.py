@@ -324,7 +324,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that the noise is as large as stated, in each trained layer and in all together."""
     given = drawn.given
     trained = np.flatnonzero(given.freedom)
-    names = [drawn.layer_names[i] for i in trained]
+    names = np.array(drawn.layer_names)[trained].tolist()
     freedom = given.freedom[trained]
     squares = given.deviations[trained] ** 2 * freedom
     tolerance = given.tolerance[trained]

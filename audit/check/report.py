@@ -142,8 +142,8 @@ class CheckReport:
             "subject": self.subject,
             "verdict": self.verdict,
             "passed": self.passed,
-            "checks": [check._asdict() for check in self.checks],
-            "findings": [finding._asdict() for finding in self.findings],
+            "checks": list(map(Check._asdict, self.checks)),
+            "findings": list(map(CheckFinding._asdict, self.findings)),
             "level": LEVEL,
             "p_values": dict(self.p_values),
             "figures": dict(self.figures),
@@ -245,10 +245,9 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
     A test with the p-value NaN is never rejected, but counts among all tests.
     """
     rejected: set[str] = set()
-    decided = [item for item in p_values.items() if not np.isnan(item[1])]
-    for name, p_value in sorted(decided, key=lambda item: item[1]):
+    for name in sorted(p_values, key=lambda name: np.nan_to_num(p_values[name], nan=np.inf)):
         # The level is divided among the tests that are not rejected yet.
-        if p_value > LEVEL / (len(p_values) - len(rejected)):
+        if not p_values[name] <= LEVEL / (len(p_values) - len(rejected)):
             break
         rejected.add(name)
     return rejected

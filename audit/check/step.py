@@ -207,7 +207,9 @@ def _explain(m: Measured, _: Any, rejected: dict[str, list[str]]) -> list[CheckF
     """Returns the findings: those of the table of causes, and buffers that the step changed."""
     released = sorted(getattr(m.probe.step, "changed_buffers", ()))
     found = causes.explain(m._replace(rejected=rejected))
-    return found + [_RELEASED.fill(name=name) for name in released]
+    for name in released:
+        found.append(_RELEASED.fill(name=name))
+    return found
 
 
 def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]:
@@ -378,7 +380,7 @@ def _describe_noise(
     figures = {name: value for name, value in deviations if name in p_values["noise"]}
     text = ""
     if not freedom or len(drawn.hidden):  # other layers do not speak for these
-        where = ", ".join(drawn.layer_names[i] for i in drawn.hidden[:4]) or "the parameters"
+        where = ", ".join(np.array(drawn.layer_names)[drawn.hidden[:4]]) or "the parameters"
         text = (
             f"the noise lies below the rounding of {where}: use float64 or a larger learning rate"
         )
