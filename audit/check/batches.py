@@ -316,7 +316,7 @@ def _test_poisson(sample: _Sample) -> dict[str, _Row]:
     if none_larger < LEVEL:
         side = "more"
         edge = sizes.max()
-    count = counted(int(np.sum(sizes == edge)), "holds", "hold")
+    count = counted(int(np.sum(sizes == edge)), "has", "have")
     no_example = (1 - sample.sampling_rate) ** sample.examples
     empty = scipy.stats.binomtest(int(np.sum(sizes == 0)), batches, no_example)
 
@@ -425,7 +425,7 @@ def _check_indices(sample: _Sample, kind: str, order: OrderTest | None) -> Check
     """
     bugs = []
     if sample.repeating:
-        count = counted(sample.repeating, "batch holds", "batches hold")
+        count = counted(sample.repeating, "batch has", "batches have")
         bugs.append(findings.EXAMPLE_TWICE.fill(count=count))
     # Two batches agree on an example if both take it or neither does; a union bound over pairs of batches.
     batches = len(sample.all_sizes)
@@ -434,10 +434,10 @@ def _check_indices(sample: _Sample, kind: str, order: OrderTest | None) -> Check
     if kind in _ONCE_A_PASS and sample.is_unchanging:
         bugs.append(findings.SAME_BATCHES)
     elif sample.repeated and log_repeats < math.log(_CERTAIN):
-        count = counted(sample.repeated, "batch holds", "batches hold")
+        count = counted(sample.repeated, "batch has", "batches have")
         bugs.append(findings.REPEATED_BATCH.fill(count=count))
     passes = counted(len(sample.sizes), "pass", "passes")
-    text = f"{counted(batches, 'batch', 'batches')} in {passes}; none holds an example twice"
+    text = f"{counted(batches, 'batch', 'batches')} in {passes}; no batch has an example twice"
     if not sample.is_whole:
         text = f"{text}; a pass is read up to {_MAX_BATCHES:,} batches"
     figures: dict[str, Any] = {"kind": kind, "batches": batches}
@@ -496,7 +496,7 @@ def _name_other_kind(sample: _Sample, kind: str) -> CheckFinding:
         dropped = "The last, smaller batch of a pass is dropped (drop_last)."
     remedy = ""
     if sample.assumed == POISSON:
-        remedy = "sample Poisson batches, a coin for every example, or "
+        remedy = "sample Poisson batches, every example independently, or "
     finding = findings.ANOTHER_KIND
     if kind in _ONCE_A_PASS and sample.is_unchanging:
         finding = findings.UNCHANGING

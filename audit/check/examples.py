@@ -38,10 +38,10 @@ def read_columns(name: str, batch: Any) -> Columns:
     """
     columns = list(map(trees.to_numpy, trees.collect_leaves(name, batch).values()))
     advice = "give features, and labels where there are any"
-    require(columns, f"`{name}={shown(batch)}` holds no array: {advice}")
+    require(columns, f"`{name}={shown(batch)}` has no array: {advice}")
     for column in columns:
         is_number = column.dtype.kind in "biuf"  # booleans, signed and unsigned integers, floats
-        require(is_number, f"`{name}` holds values of type {column.dtype}: give numbers")
+        require(is_number, f"`{name}` has values of type {column.dtype}: give numbers")
     sizes = {column.shape[:1] for column in columns}  # (rows,), or () for an array without axes
     same_size = len(sizes) == 1 and () not in sizes
     shown_sizes = sorted(str(size) for size in sizes)

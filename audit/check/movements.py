@@ -67,11 +67,12 @@ class TriedExamples:
     @cached_property
     def table(self) -> Any:
         """The examples' movements as a Movement of arrays (examples, ...)."""
-        columns = zip(*self.movements.values(), strict=True)
+        columns: Any = zip(*self.movements.values(), strict=True)
         if not self.movements:
             layers = len(self.probe.layer_names)
-            columns = map(np.zeros, [0, 0, (0, layers), (0, self.probe.start.size)])
-        return Movement(*map(np.array, columns))
+            columns = [], [], np.zeros((0, layers)), np.zeros((0, self.probe.start.size))
+        arrays: Any = map(np.array, columns)
+        return Movement(*arrays)
 
     @cached_property
     def norms(self) -> Vector:
@@ -81,12 +82,12 @@ class TriedExamples:
     @cached_property
     def vectors(self) -> Vector:
         """The examples' finite movements, (examples, p)."""
-        return self.table.vector[np.isfinite(self.table.norm)]
+        return np.asarray(self.table.vector[np.isfinite(self.table.norm)])
 
     @cached_property
     def layer_norms(self) -> Vector:
         """The norms within each layer, (examples, layers)."""
-        return self.table.layer_norms
+        return np.asarray(self.table.layer_norms)
 
     @cached_property
     def is_any_moved(self) -> bool:

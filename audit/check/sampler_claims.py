@@ -349,19 +349,19 @@ _SHUFFLED = partial(_bracket_by_epochs, brackets.bracket_shuffled)
 _ALLOCATION = _Sampler(
     partial(_bracket_by_epochs, brackets.bracket_allocation),
     samplers.bound_one_of_each_epoch,
-    "The claim holds if every example draws its step of each epoch by itself.",
+    "The claim is true if every example draws its step of each epoch independently.",
     order=_UNIFORM,
 )
 _SAMPLERS = {
     "poisson": _Sampler(
         _bracket_poisson,
         samplers.bound_poisson,
-        "The claim holds if the loader flips a coin for every example: audit.check_batches looks.",
+        "The claim is true if the loader samples every example independently: audit.check_batches looks.",
     ),
     "truncated_poisson": _Sampler(
         partial(_bracket_truncated, None),
         samplers.bound_poisson,
-        "Let largest_batch lie well above the expected size, where truncation costs little.",
+        "Let largest_batch be well above the expected size: then truncation costs little.",
     ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,

@@ -295,7 +295,7 @@ def _describe_sensitivity(m: Measured) -> CheckOutcome:
             return _hide(tried.tolerance)
         if not tried.is_clipping_seen:
             text = (
-                f"the largest movement was {largest.norm:.2g} C, so that clipping was not seen: state a "
+                f"the largest movement was {largest.norm:.2g} C, so clipping was not seen: state a "
                 "smaller clipping norm, or give trained parameters or extreme_examples"
             )
             return _untried(text, **figures)

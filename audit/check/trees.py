@@ -53,7 +53,7 @@ def map_tree(
         values = [map_child(key, child) for key, child in zip(keys, tree, strict=True)]
         return kind(*values) if hasattr(tree, "_fields") else kind(values)
 
-    advice = f"`{name}` holds {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
+    advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
     require("jax" in sys.modules, advice)
     tree_util = sys.modules["jax"].tree_util
     require(not tree_util.all_leaves([tree]), advice)

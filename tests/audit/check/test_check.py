@@ -364,13 +364,13 @@ def clamp_norm(x):
 def test_features_that_are_clamped_to_a_norm_show_no_clipping():
     step, batch = make_logistic_step(clamp_norm, bound=np.inf)
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
-    assert "the largest movement was 0.5 C, so that clipping was not seen" in report.verdict
+    assert "the largest movement was 0.5 C, so clipping was not seen" in report.verdict
 
 
 def test_features_that_are_divided_by_their_norm_show_no_clipping():
     step, batch = make_logistic_step(divide_by_norm, bound=np.inf)
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
-    assert "the largest movement was 0.93 C, so that clipping was not seen" in report.verdict
+    assert "the largest movement was 0.93 C, so clipping was not seen" in report.verdict
 
 
 def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
