@@ -116,9 +116,8 @@ class DrawnNoise(NamedTuple):
     @property
     def least_deviation(self) -> float:
         """The deviation above which noise counts: 1% of the measured or the stated one; may be NaN."""
-        return 0.01 * min(
-            self.compute_deviation(), 1
-        )  # `min` returns the first argument if it is NaN
+        # `min` returns the first argument if it is NaN.
+        return 0.01 * float(min(self.compute_deviation(), 1))
 
     @property
     def has_noise(self) -> NDArray[np.bool_]:
