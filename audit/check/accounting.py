@@ -1,8 +1,7 @@
-"""Is a claimed epsilon what accounting gives for these steps, and if not, what mistake would give it?"""
+"""Compares a claimed epsilon with accounting, and explains a wrong epsilon by a mistake."""
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,26 +25,25 @@ from audit.written import at_least_digits, at_most_digits, counted
 POISSON = "poisson"
 SHUFFLED = "shuffled"
 FIXED = "fixed"
-_CLOSE = 2e-3  # the relative difference that another accountant may make
-_LOOSE = 1.02  # a claim above so many times the accounted epsilon is looser than needed
+_CLOSE = 2e-3  # the relative difference of other accountants, at most
+_LOOSE = 1.02  # a claim above this many times the accounted epsilon is loose
 _SUM_BUCKETS = 1000  # edges of the buckets into which a step's sum is sorted
-_NOMINAL_EXAMPLES = 10**9  # a data set's assumed size; only the share that a batch takes matters
-_FITS = 0.02  # the relative difference up to which a mistake's epsilon fits the claim
-# The spacings of the grids of privacy losses that are tried before a claim is refuted, over epsilon.
-_GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)
-_MOST_LOSSES = 10**6  # of a step on a grid
+_NOMINAL_EXAMPLES = 10**9  # an assumed size of the data; only the batch's share of it matters
+_FITS = 0.02  # the largest relative difference between the claim and a mistake's epsilon
+_GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of privacy losses over epsilon, to refute a claim
+_MAX_LOSSES = 10**6  # of a step on a grid
 
 
 class _Bracket(NamedTuple):
-    """What steps leak, to judge a claimed epsilon by.
+    """Bounds on the epsilon of steps, to judge a claim.
 
     Attributes:
-      least: a claim below it is refuted.
-      most: a claim of it holds.
+      least: the lower bound: a smaller claim is refuted.
+      most: the upper bound: a larger claim is true.
       text: both in words.
       undecided: why a claim between them cannot be judged, in words.
       finding: the bug of a claim below `least`.
-      mistakes: by their names, functions that compute the epsilon which common mistakes would give.
+      mistakes: common mistakes, in words, each with its epsilon; computed when they are iterated.
     """
 
     least: float
@@ -53,7 +51,7 @@ class _Bracket(NamedTuple):
     text: str
     undecided: str
     finding: CheckFinding
-    mistakes: Mapping[str, Callable[[], float]] = {}
+    mistakes: Iterable[tuple[str, float]] = ()
 
 
 def check_accounting(
@@ -68,19 +66,18 @@ def check_accounting(
 ) -> CheckReport:
     """Checks whether DP-SGD of these steps is (epsilon, delta)-private, by dp-accounting.
 
-    Neighbouring data sets differ by one example that is added or removed. For fixed-size batches they differ
-    by a single example that is replaced, which moves a clipped sum by up to 2 C, C being the clipping norm.
+    Neighbouring data sets differ by one example that is added or removed. For fixed-size batches, one example
+    is replaced, which moves a clipped sum by up to 2 C for the clipping norm C.
 
     Args:
       epsilon, delta: the claimed privacy.
       noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
       steps: the number of all steps of training.
-      sampling_rate: the probability with which each step takes each example.
-      batches: the kind of batches. "poisson"; "fixed", always the same number of examples, drawn without
-        replacement, for which RDP gives an upper bound and the worst known pair of data sets a lower bound;
-        or "shuffled" once an epoch of 1 / sampling_rate steps, for which the composition of epochs gives an
-        upper bound and a bad case a lower bound, with neighbours of another kind: the example is replaced by
-        one whose gradient is zero.
+      sampling_rate: the probability that a step takes an example.
+      batches: the kind of batches: "poisson"; "fixed", always the same number of examples, drawn without
+        replacement (RDP gives an upper bound, and the worst known pair of data sets a lower bound); or
+        "shuffled" once an epoch of 1 / sampling_rate steps (the composition of epochs gives an upper bound,
+        and a bad case a lower bound; the example is replaced by an example with gradient zero).
       examples: the number of examples of the data set, to judge delta; None if unknown.
 
     Returns:
@@ -110,8 +107,7 @@ def check_accounting(
         0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give more than 0, at most 1"
     )
     require_least_rate(sampling_rate)
-    # Where batches are drawn, epsilon follows from sums of probabilities, and a smaller delta would be near
-    # their rounding.
+    # With sampling, epsilon follows from sums of probabilities, with rounding near smaller deltas.
     least_delta = accounting.LEAST_SAMPLED_DELTA
     require(
         sampling_rate == 1 or delta >= least_delta,
@@ -133,21 +129,20 @@ def check_accounting(
     outcomes = {"epsilon": _judge_claim(epsilon, delta, bracket)}
     if examples is not None:
         outcomes["delta"] = _check_delta(delta, examples)
-    # The report passes only if the check of epsilon counts as tried: if a bound decides the claim.
     report = make_report("accounting", outcomes, needed=("epsilon",))
     stated = {"epsilon": epsilon, "delta": delta, **composition._asdict(), "batches": batches}
     return report.add_provenance(None, stated)  # None: no code of the caller was run
 
 
 def read_noise_multiplier(noise_multiplier: Any) -> float:
-    """Returns a caller's noise multiplier; raises InputError unless it is a number from 0.05 to 10,000."""
+    """Returns a noise multiplier; raises InputError unless it is a number from 0.05 to 10,000."""
     sigma = number("noise_multiplier", noise_multiplier, float)
     require(0.05 <= sigma <= 1e4, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
     return sigma
 
 
 def require_least_rate(sampling_rate: float) -> None:
-    """Raises InputError for a sampling rate below that of one example of the largest data set."""
+    """Raises InputError for a sampling rate below 1e-9."""
     least = 1 / _NOMINAL_EXAMPLES
     require(sampling_rate >= least, f"`sampling_rate={sampling_rate:g}`: give at least {least:g}")
 
@@ -158,7 +153,7 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _judge_claim(claimed: float, delta: float, bracket: _Bracket) -> CheckOutcome:
-    """Returns the outcome of a claimed epsilon: it holds, is refuted (with a finding), or is neither."""
+    """Returns the outcome of a claimed epsilon: true, refuted (with a finding) or undecided."""
     most = bracket.most
     text = f"{bracket.text} (tolerance {100 * _CLOSE:g}%)"
     figures = {"claimed": claimed, "accounted": most, "at least": bracket.least}
@@ -170,19 +165,21 @@ def _judge_claim(claimed: float, delta: float, bracket: _Bracket) -> CheckOutcom
         text = f"{text}; {claimed:.4g} {bracket.undecided}"
         return CheckOutcome(text, tried=False, figures=figures)
 
-    # A mistake fits if its epsilon lies within 2% of the claim, and at most half as far from the claim as the
-    # right epsilon does.
+    # A mistake fits if its epsilon is within 2% of the claim, and half the distance of the right epsilon.
     close = min(_FITS, (1 - claimed / most) / 2)
     fitting = []
-    for name, compute in bracket.mistakes.items():
-        if abs(claimed - compute()) < close * claimed:
+    for name, epsilon in bracket.mistakes:
+        if abs(claimed - epsilon) < close * claimed:
             fitting.append(name)
+    why = ""
+    if fitting:
+        why = f"It fits if {', or if '.join(fitting)}."
     finding = bracket.finding.fill(
         claimed=claimed,
         least=at_least_digits(bracket.least),
         epsilon=at_most_digits(most),
         delta=delta,
-        why=f"It fits if {', or if '.join(fitting)}." if fitting else "",
+        why=why,
     )
     return CheckOutcome(text, findings=[finding], figures=figures)
 
@@ -190,10 +187,9 @@ def _judge_claim(claimed: float, delta: float, bracket: _Bracket) -> CheckOutcom
 def _bracket_poisson(claimed: float, composition: Composition, delta: float) -> _Bracket:
     """Returns dp-accounting's epsilon for Poisson batches; the grid of losses is refined if a claim is below.
 
-    A grid that is coarse beside the losses of a step makes epsilon too large. Where its spacing is small
-    beside them, what it adds falls with the square of the spacing. Where its spacing is large, what it adds
-    falls with the square root. In both cases a grid finer by the factor 4 takes away at least half of what
-    was added. What remains is then at most the difference of the last two grids.
+    A grid that is coarse compared with the losses of a step makes epsilon too large. The error falls with the
+    square of a small spacing, and with the square root of a large one. In both cases a grid finer by the
+    factor 4 removes at least half of the error. The rest is at most the difference of the last two grids.
     """
     sigma, steps, rate = composition
     most = accounting.participant_upper_bound(composition, delta)
@@ -201,12 +197,11 @@ def _bracket_poisson(claimed: float, composition: Composition, delta: float) -> 
     if claimed < most * (1 - _CLOSE) and accounting.counts_sampling(composition):
         least = 0.0
         coarse = np.inf
-        largest_loss = (1 + 20 * sigma) / (
-            2 * sigma**2
-        )  # of a step, ten deviations beyond the sum's mean
+        # The loss of a step ten deviations beyond the sum's mean.
+        largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
         for share in _GRIDS:
             grid = min(share * most, accounting.COARSEST_GRID)
-            if grid < largest_loss / _MOST_LOSSES:
+            if grid < largest_loss / _MAX_LOSSES:
                 break
             fine = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
             most = min(most, fine)
@@ -225,52 +220,51 @@ def _bracket_poisson(claimed: float, composition: Composition, delta: float) -> 
         text=f"dp-accounting ({accountant}) gives {at_most_digits(most)} at delta {delta:g}",
         undecided="cannot be told from it: no finer grid of losses fits",
         finding=findings.CLAIM_TOO_LOW,
-        mistakes=_list_mistakes(composition, claimed, delta),
+        mistakes=_account_mistakes(composition, claimed, delta),
     )
 
 
-def _list_mistakes(
+def _account_mistakes(
     composition: Composition, claimed: float, delta: float
-) -> dict[str, Callable[[], float]]:
-    """Returns common mistakes in accounting for steps, in words, each with what computes its epsilon."""
+) -> Iterator[tuple[str, float]]:
+    """Yields common mistakes in accounting, in words, each with its epsilon."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)
+    by_length = f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}"
     mistakes = {
-        "epochs are counted as steps": Composition(sigma, max(round(steps / batches), 1), rate),
-        "only one epoch is counted": Composition(sigma, batches, rate),
-        "half the steps are counted": Composition(sigma, max(steps // 2, 1), rate),
+        "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
+        "only one epoch is counted": (sigma, batches, rate),
+        "half the steps are counted": (sigma, max(steps // 2, 1), rate),
         # The noise's deviation sigma * C at C = 2, taken for sigma.
-        "sigma is counted with C = 2": Composition(2 * sigma, steps, rate),
-        "sigma is squared": Composition(sigma**2, steps, rate),
-        f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": Composition(
-            sigma, steps, 1 / length
-        ),
+        "sigma is counted with C = 2": (2 * sigma, steps, rate),
+        "sigma is squared": (sigma**2, steps, rate),
+        by_length: (sigma, steps, 1 / length),
     }
     for workers in (2, 4, 8):
         name = f"the rate is of one of {workers} workers, {rate / workers:.4g}"
-        mistakes[name] = Composition(sigma, steps, rate / workers)
+        mistakes[name] = (sigma, steps, rate / workers)
     for parts in (2, 4):
         name = f"each of {parts} parts of a batch is counted as a step, at rate {rate / parts:.4g}"
-        mistakes[name] = Composition(sigma, steps * parts, rate / parts)
+        mistakes[name] = (sigma, steps * parts, rate / parts)
+    for name, numbers in mistakes.items():
+        if not np.allclose(numbers, composition, rtol=1e-9, atol=0):
+            yield name, _account_near(Composition(*numbers), claimed, delta)
 
-    def compute(mistaken: Composition) -> float:
-        """Returns an upper bound on epsilon, tight near the claim; infinite if none."""
-        if np.allclose(mistaken, composition, rtol=1e-9, atol=0):
-            return np.inf
-        try:
-            accounting.require_sampled(mistaken, delta)
-            unsampled = accounting.epsilon_upper_bound(*mistaken[:2], delta)
-        except InputError:
-            return np.inf
-        # The grid is coarse enough that losses of any size fit into memory.
-        grid = min(max(1e-3 * claimed, 1e-5 * unsampled), accounting.COARSEST_GRID)
-        epsilon = float(accounting.account_sampled(mistaken, grid).get_epsilon(delta))
-        if claimed * (1 - _FITS) < epsilon < 3 * claimed:
-            epsilon = accounting.participant_upper_bound(mistaken, delta)
-        return min(epsilon, unsampled)
 
-    return {name: partial(compute, mistaken) for name, mistaken in mistakes.items()}
+def _account_near(composition: Composition, claimed: float, delta: float) -> float:
+    """Returns an upper bound on epsilon, tight near the claim; infinite if the steps are out of range."""
+    try:
+        accounting.require_sampled(composition, delta)
+        unsampled = accounting.epsilon_upper_bound(*composition[:2], delta)
+    except InputError:
+        return np.inf
+    # The grid is coarse enough for losses of any size to fit into memory.
+    grid = min(max(1e-3 * claimed, 1e-5 * unsampled), accounting.COARSEST_GRID)
+    epsilon = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
+    if claimed * (1 - _FITS) < epsilon < 3 * claimed:
+        epsilon = accounting.participant_upper_bound(composition, delta)
+    return min(epsilon, unsampled)
 
 
 def _bracket_fixed(composition: Composition, delta: float) -> _Bracket:
@@ -286,18 +280,13 @@ def _bracket_fixed(composition: Composition, delta: float) -> _Bracket:
     # The lower bound is the larger of two, each for a pair of data sets. In the first pair, the replacement
     # has gradient zero: sums then have the laws that they have in Poisson batches with and without an
     # example. In the second pair, the two gradients are opposite.
-    # Rounding lowers each step's loss by up to the grid's spacing, which should be small beside epsilon over
-    # the steps, but coarse enough to fit into memory.
+    # Rounding lowers each step's loss by up to the grid's spacing. It should be much smaller than epsilon
+    # over the steps, but fit into memory.
     fine_grid = max(1e-6, 1e-2 / steps) * most
     grid = max(1e-8 * most, min(LEAST_GRID, fine_grid))
-    replaced = [_compute_replaced_epsilon(composition, delta, grid, g) for g in (0.0, -1.0)]
-    least = min(max(replaced), most)  # computed bounds may cross by rounding
-
-    def account_moved_by_c() -> float:
-        """Returns the upper bound of steps that a replaced example moves by C: as if sigma were doubled."""
-        doubled = composition._replace(noise_multiplier=2 * sigma)
-        exact = accounting.epsilon_upper_bound(sigma, steps, delta)
-        return min(exact, _compute_fixed_rdp_epsilon(doubled, delta))
+    by_zero = _compute_replaced_epsilon(composition, delta, grid, 0.0)
+    by_opposite = _compute_replaced_epsilon(composition, delta, grid, -1.0)
+    least = min(max(by_zero, by_opposite), most)  # computed bounds may cross by rounding
 
     return _Bracket(
         least=least,
@@ -306,13 +295,18 @@ def _bracket_fixed(composition: Composition, delta: float) -> _Bracket:
         f"{delta:g}; at least {at_least_digits(least)} leaks",
         undecided=f"is neither proven nor refuted: claim {at_most_digits(most)}",
         finding=findings.FIXED_CLAIM_TOO_LOW,
-        mistakes={
-            "batches are accounted for as Poisson": partial(
-                accounting.participant_upper_bound, composition, delta
-            ),
-            "replacing an example is taken to move the sum by C, not 2 C": account_moved_by_c,
-        },
+        mistakes=_account_fixed_mistakes(composition, delta),
     )
+
+
+def _account_fixed_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
+    """Yields common mistakes in accounting for fixed-size batches, in words, each with its epsilon."""
+    poisson = accounting.participant_upper_bound(composition, delta)
+    yield "batches are accounted for as Poisson", poisson
+    sigma, steps, rate = composition
+    exact = accounting.epsilon_upper_bound(sigma, steps, delta)
+    rdp = _compute_fixed_rdp_epsilon(Composition(2 * sigma, steps, rate), delta)
+    yield "replacing an example is taken to move the sum by C, not 2 C", min(exact, rdp)
 
 
 def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
@@ -335,20 +329,20 @@ def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
 def _compute_replaced_epsilon(
     composition: Composition, delta: float, grid: float, replacement: float
 ) -> float:
-    """Returns a lower bound on epsilon for batches drawn without replacement, where an example is replaced.
+    """Returns a lower bound on epsilon for batches drawn without replacement, if an example is replaced.
 
     It is the epsilon of a single pair of data sets: the example's gradient is C, its replacement's r C, and
     all others are zero. In units of C, each step then shows N(0, sigma^2) with probability 1 - sampling_rate,
-    and else N(1, sigma^2) or N(r, sigma^2). Sorting the sums into buckets can only lower epsilon.
+    and otherwise N(1, sigma^2) or N(r, sigma^2). Sorting the sums into buckets can only lower epsilon.
 
     Args:
       composition: the steps.
-      delta: the delta at which epsilon is bounded.
+      delta: the delta of epsilon.
       grid: the distance between neighbouring privacy losses.
       replacement: r, the replacement's gradient along the example's, in units of C.
     """
     sigma, steps, sampling_rate = composition
-    # Nine deviations beyond the means; the two outermost buckets hold all that lies farther out.
+    # Nine deviations beyond the means; the two outermost buckets are infinite.
     highest = 1 + 9 * sigma
     ends = np.r_[-np.inf, np.linspace(-highest, highest, _SUM_BUCKETS), np.inf]
 
@@ -366,10 +360,10 @@ def _compute_replaced_epsilon(
 def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:
     """Returns bounds on epsilon for shuffled batches; raises InputError for less than an epoch.
 
-    The lower bound is that of the whole epochs that the steps contain. More batches hide an example better,
-    so it counts the last, smaller batch of an epoch. The upper bound composes all epochs, an unfinished one
-    included, as if the adversary knew the order of examples. Epochs without their last batch are shorter, so
-    that the same steps are more epochs.
+    The lower bound is that of the whole epochs in the steps. More batches hide an example better, so it
+    counts the last, smaller batch of an epoch. The upper bound composes all epochs, including an unfinished
+    one, as if the adversary knew the order of examples. It leaves out the last batch of an epoch, which makes
+    more epochs of the same steps.
     """
     sigma, steps, sampling_rate = composition
     batches = math.ceil(
@@ -387,20 +381,19 @@ def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:
         most=most,
         text=f"shuffled batches leak at least {at_least_digits(least)}, and at most {at_most_digits(most)} "
         f"by composition of {counted(most_epochs, 'epoch')}, {ZERO_OUT}",
-        undecided=f"is neither proven nor refuted: claim {at_most_digits(most)}; where only the last model "
+        undecided=f"is neither proven nor refuted: claim {at_most_digits(most)}; if only the last model "
         "is released, the command claim (audit.sampler_claims) may prove less",
         finding=findings.SHUFFLED_LEAK,
     )
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
-    """Checks that delta is below 1 / n for n examples, so that releasing an example whole is excluded.
+    """Checks that delta is below 1 / n for n examples: otherwise a mechanism may release an example whole.
 
-    A delta above 0.1 / n is no bug, but the report advises a smaller one.
+    A delta above 0.1 / n is not a bug, but the report advises a smaller delta.
     """
     # The worst mechanism of this delta releases each example whole with probability delta.
     released = delta * examples
-    # Well below 1 / n, at which an example may be released whole.
     advised = at_least_digits(0.1 / examples, digits=1)
     text = f"delta {delta:g} is {released:.2g} / n of {counted(examples, 'example')}"
     bugs = []

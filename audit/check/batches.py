@@ -1,4 +1,4 @@
-"""Are batches what the accountant assumes? Their sizes, how often examples come, and which come together."""
+"""Checks whether batches are those that the accountant assumes: sizes, and which examples they have."""
 
 import math
 from dataclasses import dataclass
@@ -39,32 +39,32 @@ _TITLES = {
     BALLS_IN_BINS: "balls-in-bins",
 }
 _ONCE_A_PASS = (SHUFFLED, BALLS_IN_BINS)
-_LEAST_PASSES = 8
-_LEAST_BATCHES = 320
-_LEAST_DRAWN = 40_000  # examples over all batches, over 1 - rate: then a rate 2.5% off is seen
-_MOST_BATCHES = 2000
-_MOST_EXAMPLES = 1500  # at most so many are observed: the batches that hold them are recorded
-_CERTAIN = 1e-9  # batches as unlikely under Poisson sampling as this, or more, are of another kind
-_SEEN = 0.9  # the power at which the report states the smallest visible error of the rate
+_MIN_PASSES = 8
+_MIN_BATCHES = 320
+_MIN_DRAWN = 40_000  # examples over all batches, over 1 - rate: then a rate 2.5% off is seen
+_MAX_BATCHES = 2000
+_MAX_EXAMPLES = 1500  # examples that are observed: their batches are recorded
+_CERTAIN = 1e-9  # batches with at most this probability under Poisson sampling are of another kind
+_SEEN = 0.9  # the power of the test, for the smallest visible error of the rate
 _TESTS = 6  # statistical tests in a report
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """The batches that were drawn, and what the accountant assumes of them.
+    """The batches that were drawn, and the accountant's assumptions.
 
     Attributes:
-      sizes: by pass, how many examples each batch holds.
-      members: by pass, (batches, observed) whether a batch holds each observed example.
+      sizes: by pass, the number of examples in each batch.
+      members: by pass, (batches, observed) whether a batch has each observed example.
       observed: the indices of the observed examples: pairs of neighbours in the data's order.
       is_whole: whether all batches of every pass were drawn.
       is_joined: whether batches came one by one, and were joined to passes.
-      repeating: how many batches hold an example twice.
-      repeated: how many batches hold exactly the examples of another batch.
+      repeating: the number of batches that have an example twice.
+      repeated: the number of batches with exactly the examples of another batch.
       is_unchanging: whether all passes are cut into the same batches.
       examples: the number of examples of the data set.
-      sampling_rate: the probability, assumed by the accountant, with which a batch takes an example.
-      assumed: the kind of batches that the accountant assumes.
+      sampling_rate: the assumed probability that a batch takes an example.
+      assumed: the assumed kind of batches.
     """
 
     sizes: list[NDArray[np.int64]]
@@ -101,7 +101,7 @@ class _Row(NamedTuple):
     Attributes:
       p_value: the p-value of the null hypothesis.
       finding: the bug that a small p-value shows.
-      measured: what was measured, in words; empty for nothing.
+      measured: the measurement in words, or empty.
     """
 
     p_value: float
@@ -120,12 +120,11 @@ def check_batches(
 
     Args:
       draw: a function from a seed to the batches of one pass over the loader, or to a single batch; a batch
-        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader that goes on
-        where it stopped may ignore them. Or a loader of torch or Opacus, whose batch sampler gives the
-        indices; a batch sampler; or whatever yields batches of indices when iterated. `audit.Indices` makes
-        loaders yield indices.
-      examples: the number of examples of the data set; by default that of the loader's own data set.
-      sampling_rate: the probability, assumed by the accountant, with which a batch takes an example.
+        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
+        may ignore them. Or a loader of torch or Opacus, with a batch sampler that gives the indices; a batch
+        sampler; or an iterable over batches of indices. `audit.Indices` makes loaders yield indices.
+      examples: the number of examples of the data set; by default that of the loader's data set.
+      sampling_rate: the probability that a batch takes an example, as the accountant assumes.
       assumed: the kind of batches that the accountant assumes: "poisson", "fixed" (always the same number of
         examples, without replacement), "shuffled" (a permutation of the data in each pass, cut into batches),
         or "balls_in_bins" (every example in a single batch of each pass, drawn independently).
@@ -134,7 +133,7 @@ def check_batches(
       The report: a table of checks, and the bugs by name.
 
     Raises:
-      InputError: `draw` draws no batches, or a number is out of range.
+      InputError: `draw` does not give batches, or a number is out of range.
 
     >>> import numpy as np
     >>> def poisson(seed):
@@ -167,7 +166,7 @@ def check_batches(
 
 
 def read_sampling_rate(sampling_rate: Any) -> float:
-    """Returns a caller's sampling rate; raises InputError where it is missing or out of range."""
+    """Returns a sampling rate as a number; raises InputError if it is missing or out of range."""
     message = "`sampling_rate` is missing: give the rate that the accountant is told"
     require(sampling_rate is not None, message)
     rate = number("sampling_rate", sampling_rate, float)
@@ -177,8 +176,8 @@ def read_sampling_rate(sampling_rate: Any) -> float:
 
 
 def _draw_sample(draw: Draw, examples: int, rate: float, assumed: str) -> _Sample:
-    """Draws two passes of batches, and more until there are enough for the tests, or _MOST_BATCHES."""
-    pairs = np.linspace(0, examples // 2 - 1, min(examples, _MOST_EXAMPLES) // 2).astype(int)
+    """Draws two passes of batches, and more until there are enough for the tests, or _MAX_BATCHES."""
+    pairs = np.linspace(0, examples // 2 - 1, min(examples, _MAX_EXAMPLES) // 2).astype(int)
     observed = np.add.outer(2 * np.unique(pairs), [0, 1]).ravel()
     sizes: list[NDArray[np.int64]] = []
     members = []
@@ -186,21 +185,20 @@ def _draw_sample(draw: Draw, examples: int, rate: float, assumed: str) -> _Sampl
     is_whole = True
     repeating = 0
     batches = 0
-    drawn = 0  # examples in all batches, an example in two of them twice
-    is_enough = False
-    for given in loaders.draw_passes(draw, examples, count_batches(rate), _MOST_BATCHES):
-        unique = [np.unique(batch) for batch in given.batches]
-        sizes.append(np.array([len(batch) for batch in given.batches]))
+    drawn = 0  # the total size of all batches
+    for given in loaders.draw_passes(draw, examples, count_batches(rate), _MAX_BATCHES):
+        unique = list(map(np.unique, given.batches))
+        sizes.append(np.array(list(map(len, given.batches))))
         members.append(np.array([np.isin(observed, batch) for batch in unique]))
         contents.append([batch.tobytes() for batch in unique if len(batch)])
-        repeating += int(np.sum(sizes[-1] > [len(batch) for batch in unique]))
+        repeating += int(np.sum(sizes[-1] > list(map(len, unique))))
         is_whole &= given.is_whole
         batches += len(unique)
         drawn += int(sizes[-1].sum())
         # drawn / (1 - rate) decides how precisely the rate is measured.
-        is_precise = drawn >= _LEAST_DRAWN * (1 - drawn / (examples * batches))
-        is_enough = len(sizes) >= _LEAST_PASSES and batches >= _LEAST_BATCHES and is_precise
-        if len(sizes) > 1 and (is_enough or batches >= _MOST_BATCHES):
+        is_precise = drawn >= _MIN_DRAWN * (1 - drawn / (examples * batches))
+        is_enough = len(sizes) >= _MIN_PASSES and batches >= _MIN_BATCHES and is_precise
+        if len(sizes) > 1 and (is_enough or batches >= _MAX_BATCHES):
             break
     different = {content for of_pass in contents for content in of_pass}
     # Batches of a single example are the same in every pass that takes every example.
@@ -227,8 +225,8 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
 
     Args:
       sample: the batches.
-      kind: the kind of batches that they are recognised as; empty if none.
-      order: the tests of a uniform order, of batches that take every example once a pass; else None.
+      kind: the kind of batches that was recognised, or empty.
+      order: the tests of a uniform order, for batches that take every example once a pass; otherwise None.
     """
     rows = _test_poisson(sample)
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
@@ -257,10 +255,10 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
 
 
 def _judge(sample: _Sample, kind: str, rows: dict[str, _Row]) -> dict[str, float]:
-    """Returns, by row, 1 where batches that should not be Poisson are as assumed, else 0, for a p-value.
+    """Returns, by row, the p-value 1 if batches of a kind other than Poisson are as assumed, otherwise 0.
 
-    Only sizes, and the kind, are judged. Rows that nothing decides are left out: where batches that come one
-    by one show no whole pass, and where no whole size has the stated rate.
+    Only sizes and the kind are judged. Undecided rows are left out: batches that come one by one may not show
+    a whole pass, and the stated rate may not have an integer size.
     """
     sizes = sample.all_sizes
     expected = sample.expected_size
@@ -287,7 +285,7 @@ def _judge(sample: _Sample, kind: str, rows: dict[str, _Row]) -> dict[str, float
     if takes_once:
         judged["every example"] = float(kind == sample.assumed)
     if sample.assumed == BALLS_IN_BINS:
-        # Sizes vary, and their mean is random where passes are cut, as that of Poisson batches.
+        # Sizes vary, and their mean is random if passes are cut, like that of Poisson batches.
         judged["spread of sizes"] = 1.0
         judged["batch size"] = max(float(is_close), rows["batch size"].p_value)
         return judged
@@ -300,8 +298,8 @@ def _judge(sample: _Sample, kind: str, rows: dict[str, _Row]) -> dict[str, float
 def _test_poisson(sample: _Sample) -> dict[str, _Row]:
     """Returns, by row of the report, the tests of Poisson batches.
 
-    The total and the empty batches are compared with the stated rate. All else is compared with the measured
-    rate, so that a wrong rate alone does not fail these tests.
+    The total and the empty batches are compared with the stated rate. Other statistics are compared with the
+    measured rate: a wrong rate does not fail their tests.
     """
     sizes = sample.all_sizes
     members = np.concatenate(sample.members)
@@ -310,7 +308,7 @@ def _test_poisson(sample: _Sample) -> dict[str, _Row]:
     odd = partial(findings.ODD_BATCHES.fill, assumed=_TITLES[sample.assumed])
 
     total = scipy.stats.binomtest(int(sizes.sum()), sample.examples * batches, sample.sampling_rate)
-    # Sizes may be cut at a maximum or a minimum: the probabilities that no Poisson batch would lie beyond.
+    # Sizes may be cut at a maximum or a minimum: the probabilities that all Poisson batches are within it.
     none_larger = float(np.exp(batches * size_law.logcdf(sizes.max())))
     none_smaller = float(np.exp(batches * size_law.logsf(sizes.min() - 1)))
     side = "fewer"
@@ -318,7 +316,7 @@ def _test_poisson(sample: _Sample) -> dict[str, _Row]:
     if none_larger < LEVEL:
         side = "more"
         edge = sizes.max()
-    count = counted(int(np.sum(sizes == edge)), "holds", "hold")
+    count = counted(int(np.sum(sizes == edge)), "has", "have")
     no_example = (1 - sample.sampling_rate) ** sample.examples
     empty = scipy.stats.binomtest(int(np.sum(sizes == 0)), batches, no_example)
 
@@ -328,7 +326,7 @@ def _test_poisson(sample: _Sample) -> dict[str, _Row]:
     ratio = np.sum((members.sum(axis=0) - mean) ** 2) / variance
     freedom = 2 / (2 + excess_kurtosis)
     often_law = scipy.stats.chi2(freedom * (members.shape[1] - 1))
-    # How often those two examples come together that do so most often (Bonferroni).
+    # The pair of examples that comes together most often (Bonferroni).
     observed = len(sample.observed)
     floats = members.astype(np.float32)  # since products of floats are much faster
     together = np.triu(np.rint(floats.T @ floats).astype(np.int64), 1)
@@ -371,15 +369,18 @@ def _test_poisson(sample: _Sample) -> dict[str, _Row]:
 def _describe_mean(sample: _Sample) -> str:
     """Returns the batches' mean size in words: "31.96 examples on average"."""
     mean = f"{sample.all_sizes.mean():.4g}"
-    return f"{mean} {'example' if mean == '1' else 'examples'} on average"
+    noun = "examples"
+    if mean == "1":
+        noun = "example"
+    return f"{mean} {noun} on average"
 
 
 def _describe_rate(sample: _Sample) -> str:
-    """Returns in words the batches' mean size, and the smallest error of the rate that the test would show.
+    """Returns in words the batches' mean size, and the smallest error of the rate that the test shows.
 
-    The number of examples drawn over all batches is binomial: its relative standard deviation is
-    sqrt((1 - rate) / mean). A two-sided normal test shows a difference with probability _SEEN if it is
-    z(level / 2) + z(1 - _SEEN) standard deviations, where z(q) is the upper q-quantile.
+    The total size of all batches is binomial: its relative standard deviation is sqrt((1 - rate) / mean). A
+    two-sided normal test shows a difference with probability _SEEN if it is z(level / 2) + z(1 - _SEEN)
+    standard deviations; z(q) is the upper q-quantile.
     """
     drawn = sample.expected_size * len(sample.all_sizes)
     level = LEVEL / _TESTS  # of a single test of the report, by Bonferroni
@@ -390,9 +391,9 @@ def _describe_rate(sample: _Sample) -> str:
 
 
 def _name_other_rate(sample: _Sample) -> CheckFinding:
-    """Returns the finding of batches that are drawn at another rate, with a mistake that gives the rate.
+    """Returns the finding of batches at another rate, with a mistake that explains the rate.
 
-    It tries one over the loader's length, and the stated rate divided or multiplied by up to 64.
+    The mistakes are one over the loader's length, and the stated rate divided or multiplied by up to 64.
     """
     rate = sample.rate
     stated = sample.sampling_rate
@@ -417,14 +418,14 @@ def _name_other_rate(sample: _Sample) -> CheckFinding:
 
 
 def _check_indices(sample: _Sample, kind: str, order: OrderTest | None) -> CheckOutcome:
-    """Checks that no batch holds an example twice, and that batches do not come again.
+    """Checks that batches do not have an example twice, and do not repeat.
 
-    If the kind takes every example once a pass, passes must not be cut into the same batches. No batch may
-    come again where Poisson batches would almost never do.
+    If the kind takes every example once a pass, passes must not be cut into the same batches. A batch must
+    not repeat if Poisson batches would almost never do so.
     """
     bugs = []
     if sample.repeating:
-        count = counted(sample.repeating, "batch holds", "batches hold")
+        count = counted(sample.repeating, "batch has", "batches have")
         bugs.append(findings.EXAMPLE_TWICE.fill(count=count))
     # Two batches agree on an example if both take it or neither does; a union bound over pairs of batches.
     batches = len(sample.all_sizes)
@@ -433,12 +434,12 @@ def _check_indices(sample: _Sample, kind: str, order: OrderTest | None) -> Check
     if kind in _ONCE_A_PASS and sample.is_unchanging:
         bugs.append(findings.SAME_BATCHES)
     elif sample.repeated and log_repeats < math.log(_CERTAIN):
-        count = counted(sample.repeated, "batch holds", "batches hold")
+        count = counted(sample.repeated, "batch has", "batches have")
         bugs.append(findings.REPEATED_BATCH.fill(count=count))
     passes = counted(len(sample.sizes), "pass", "passes")
-    text = f"{counted(batches, 'batch', 'batches')} in {passes}; none holds an example twice"
+    text = f"{counted(batches, 'batch', 'batches')} in {passes}; no batch has an example twice"
     if not sample.is_whole:
-        text = f"{text}; a pass is read up to {_MOST_BATCHES:,} batches"
+        text = f"{text}; a pass is read up to {_MAX_BATCHES:,} batches"
     figures: dict[str, Any] = {"kind": kind, "batches": batches}
     if order is not None:
         figures["order"] = order.to_dict()
@@ -456,22 +457,22 @@ def _name_findings(
 
     Args:
       sample: the batches.
-      kind: the kind of batches that they are recognised as; empty if none.
+      kind: the kind of batches that was recognised, or empty.
       rows: the tests, by row of the report.
       certain: the findings that need no test.
       rejected: by row of the report, the names of its rejected tests.
     """
     odd = {row: test.finding for row, test in rows.items() if rejected[row]}
-    if findings.SAME_BATCHES in certain:  # explains what the order shows
-        odd = {row: finding for row, finding in odd.items() if row not in ("order", "together")}
-    takes_once = kind in _ONCE_A_PASS
+    if findings.SAME_BATCHES in certain:  # it explains an order that is not uniform
+        odd.pop("order", None)
+        odd.pop("together", None)
     explaining = ["batch size"]
-    if takes_once:
+    if kind in _ONCE_A_PASS:
         explaining += ["order", "together"]
     result = certain + [odd[row] for row in explaining if row in odd]
 
-    # Batches of another kind are a bug even where no row sees it, and explain every other row. Kinds other
-    # than Poisson are recognised only with certainty; batches count as Poisson if no row contradicts that.
+    # Batches of another kind are a bug even if no row shows it, and explain every other row. Kinds other than
+    # Poisson are recognised only with certainty; batches count as Poisson if no row contradicts that.
     is_other_kind = kind not in ("", sample.assumed)
     if is_other_kind and (kind != POISSON or any(rejected.values())):
         return [*result, _name_other_kind(sample, kind)]
@@ -487,10 +488,7 @@ def _name_findings(
 
 
 def _name_other_kind(sample: _Sample, kind: str) -> CheckFinding:
-    """Returns the finding of batches that are of another kind than assumed.
-
-    Batches that are the same in every pass are called so, whatever their kind: nobody shuffled them.
-    """
+    """Returns the finding of batches of another kind than assumed, or the same in every pass."""
     dropped = ""
     size = sample.all_sizes[0]
     is_even = np.ptp(sample.all_sizes) == 0 and sample.is_whole and not sample.is_joined
@@ -498,7 +496,7 @@ def _name_other_kind(sample: _Sample, kind: str) -> CheckFinding:
         dropped = "The last, smaller batch of a pass is dropped (drop_last)."
     remedy = ""
     if sample.assumed == POISSON:
-        remedy = "sample Poisson batches, a coin for every example, or "
+        remedy = "sample Poisson batches, every example independently, or "
     finding = findings.ANOTHER_KIND
     if kind in _ONCE_A_PASS and sample.is_unchanging:
         finding = findings.UNCHANGING
@@ -507,11 +505,11 @@ def _name_other_kind(sample: _Sample, kind: str) -> CheckFinding:
 
 
 def _recognise_kind(sample: _Sample) -> str:
-    """Returns the kind of batches, if they clearly are not Poisson; else an empty string.
+    """Returns the kind of batches if they clearly are not Poisson; otherwise an empty string.
 
-    If no observed example comes twice in a pass, batches are shuffled, or balls in bins where their sizes
-    vary. If all sizes are equal, batches are fixed. Either answer is given only if Poisson batches would look
-    so with a probability below _CERTAIN.
+    If no observed example comes twice in a pass, batches are shuffled, or balls in bins if their sizes vary.
+    If all sizes are equal, batches are fixed. Poisson batches must look like this with a probability below
+    _CERTAIN.
     """
     sizes = sample.all_sizes
     batches_per_pass = count_batches(sample.sampling_rate)
@@ -525,10 +523,11 @@ def _recognise_kind(sample: _Sample) -> str:
     if most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
         # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1. Empty
         # batches do not count.
-        varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
-        return BALLS_IN_BINS if varies else SHUFFLED
+        if np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2:
+            return BALLS_IN_BINS
+        return SHUFFLED
 
-    # The probability that all Poisson batches are as large as the first.
+    # The probability that a Poisson batch has the size of the first.
     log_same_size = float(scipy.stats.binom.logpmf(sizes[0], sample.examples, sample.rate))
     if np.ptp(sizes) == 0 and len(sizes) * log_same_size < math.log(_CERTAIN):
         return FIXED

@@ -1,6 +1,6 @@
-"""The bugs of a step: one table of causes, each with its signature in what was measured, and its fix.
+"""The causes of a wrong step: the signature of each cause in the measurements, and the fix.
 
-C, sigma, eta and B are the clipping norm, noise multiplier, learning rate and batch size that are stated.
+C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size.
 Movements are in units of eta C / B, noise in units of eta sigma C / B.
 """
 
@@ -13,23 +13,22 @@ import scipy
 from audit.check import noise
 from audit.check.findings import CheckFinding
 from audit.check.movements import COARSE, SeedEffect, TriedExamples
-from audit.check.noise import ALL_LAYERS, EMPTY, FOURFOLD, QUARTER, DrawnNoise
+from audit.check.noise import ALL_LAYERS, EMPTY, FOURFOLD, QUARTER
 from audit.check.probe import Movement, StepProbe
 from audit.check.ties import Repeats, Ties
 from audit.written import counted
 
-_FIT = 3e-3  # the relative difference up to which a plateau fits a factor
-_MOST_TOLERANCE = 0.05  # the same of the noise's deviation, at most
-_NEAR_INTEGER = 2e-3  # the same of a batch size
-_LARGEST_BATCH = 100_000  # a larger batch's size is not named: rounding hides it
-_AT_C = 5e-3  # the distance from C up to which a norm stops there
+_FIT = 3e-3  # the relative error up to which a factor explains a plateau
+_MAX_DEVIATION_FIT = 0.05  # the same for the noise's deviation, at most
+_NEAR_INTEGER = 2e-3  # the same for a batch size
+_MAX_BATCH = 100_000  # rounding hides the size of a larger batch
+_AT_C = 5e-3  # a norm this close to C stops there
 
 EXAMPLES = "examples"
 NOISE = "noise"
 BOTH = "both"
 ANY = (EXAMPLES, NOISE, BOTH)
-# Mistakes by a factor: what it multiplies, the mistake in words, and its factor: a quantity and a power of
-# it.
+# Mistakes by a factor: the scope of the factor, the mistake, and the factor as a power of a quantity.
 _MISTAKES = [
     ((EXAMPLES,), "an example that counts twice", "two", 1),
     ((EXAMPLES,), "divided by another batch size", "B / rows", 1),
@@ -66,17 +65,19 @@ _MISTAKES = [
 ]
 
 
-Words = dict[str, Any]  # to fill in, by their names in braces
+Words = dict[str, Any]  # the values of the names in braces
 
 
 class Cause(NamedTuple):
     """A row of the table of causes.
 
     Attributes:
-      symptom: what it explains: a row of the report, "too far" or "too short" (movements), or "batches".
-      name, meaning, fix: the finding, with measurements in braces.
-      find: returns the words to fill in if the signature fits; several for several occurrences; else nothing.
-      explains: the symptoms that need no other cause if this one fits.
+      symptom: the symptom that it explains: a row of the report, "too far" or "too short" (movements), or
+        "batches".
+      name, meaning, fix: the texts of the finding, with measurements in braces.
+      find: returns the words to fill in if the signature fits, or a list of words for several findings;
+        otherwise None or False.
+      explains: the symptoms that need no other cause if this cause fits.
     """
 
     symptom: str
@@ -88,72 +89,63 @@ class Cause(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What was measured of a step.
+    """The measurements of a step.
 
     Attributes:
       probe: the step.
-      replay: how far two calls with the same seed differ.
+      replay: the difference of two calls with the same seed.
       tried: how far each example moves the step.
-      interaction: how far two parts of a batch together differ from their sum; or why it was not measured.
-      effect: how another seed changes what an example does; None if it could not be measured.
-      drawn: draws of the noise; None if there is none to judge.
-      repeats, ties: the draws and numbers of the noise that agree.
-      p_values, rejected: by row, the p-values of the tests of the noise, and the tests that are rejected.
+      effect: how another seed changes the effect of an example.
+      interaction: how far two parts of a batch together differ from their sum, a Movement; or the reason why
+        it was not measured.
+      drawn: draws of the noise, a DrawnNoise; None if the noise cannot be judged.
+      repeats, ties: draws and numbers of the noise that agree.
+      p_values, rejected: by row, the p-values of the tests of the noise, and the names of rejected tests.
     """
 
     probe: StepProbe
     replay: Movement
     tried: TriedExamples
-    interaction: Any = ""  # a Movement, or why it was not measured
-    effect: SeedEffect | None = None
-    drawn: DrawnNoise | None = None
-    repeats: Repeats = Repeats(0, False)
-    ties: Ties | None = None
+    effect: SeedEffect
+    interaction: Any = ""
+    drawn: Any = None
+    repeats: Repeats = Repeats()
+    ties: Ties = Ties()
     p_values: dict[str, dict[str, float]] = {}
     rejected: dict[str, list[str]] = {}
 
     @property
-    def noise(self) -> DrawnNoise:
-        """The draws of the noise, where there are some."""
-        assert self.drawn is not None
-        return self.drawn
-
-    @property
     def replays(self) -> bool:
-        """Whether two calls with the same seed give the same."""
-        return self.replay.norm <= min(self.replay.tolerance, 1e100)  # which may overflow
+        """Whether two calls with the same seed give the same parameters."""
+        return self.replay.norm <= min(self.replay.tolerance, 1e100)  # the norm may be infinite
 
     @property
     def depends_on_seed(self) -> bool:
-        """Whether the seed changes what an example does: noise that examples scale, or what follows."""
-        return self.replays and self.effect is not None and self.effect.movement.excess > 0
+        """Whether the seed changes the effect of an example."""
+        return self.replays and self.effect.is_seen
 
     @property
     def is_changed_after_noise(self) -> bool:
-        """Whether dropout, or something after the noise, makes what an example does depend on the seed."""
-        is_clamped_too = self.ties is not None and self.ties.is_at_ends and self.ties.is_shared
-        is_scaled_noise = self.effect is not None and self.effect.scales_noise
-        return bool(is_clamped_too) or (self.depends_on_seed and not is_scaled_noise)
+        """Whether the seed changes it by dropout, or by an operation after the noise."""
+        is_clamped = self.ties.is_at_ends and self.ties.is_shared
+        return bool(is_clamped) or (self.depends_on_seed and not self.effect.scales_noise)
 
     @property
     def judges_movements(self) -> bool:
-        """Whether movements mean anything."""
+        """Whether movements show sensitivity."""
         is_hidden = self.depends_on_seed or self.is_changed_after_noise
         return self.replays and self.tried.is_any_moved and not is_hidden
 
     @property
     def interacts(self) -> bool:
         """Whether examples change each other's gradients."""
-        measured = self.interaction
-        return (
-            self.judges_movements
-            and isinstance(measured, Movement)
-            and 0 < measured.excess < np.inf
-        )
+        if not self.judges_movements or not isinstance(self.interaction, Movement):
+            return False
+        return 0 < self.interaction.excess < np.inf
 
     @property
     def symptoms(self) -> set[str]:
-        """What is, or may be, wrong: the symptoms for which a cause is looked for."""
+        """The symptoms that need a cause, if there is one."""
         symptoms = set()
         if not self.replays:
             symptoms.add("replay")
@@ -171,43 +163,45 @@ class Measured(NamedTuple):
         return int(np.count_nonzero(self.probe.sum_layers(self.probe.is_trained)))
 
     def name_layers(self, layers: Any) -> str:
-        """Returns the names of layers as text: the first four, and how many more there are."""
-        names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
+        """Returns the names of the first four layers, and the number of the others."""
+        names = ", ".join(np.array(self.probe.layer_names)[layers[:4]])
         if len(layers) > 4:
             names += f" and {len(layers) - 4} more"
         return names
 
     def find_mistakes(self, scope: str, factor: float, tolerance: float) -> list[str]:
         """Returns the mistakes that multiply examples, noise or both by a factor, the best fit first."""
-        settings = self.probe.settings
+        clipping_norm, sigma, rate, batch_size = self.probe.settings
         rows = len(self.probe.rows[0])
         quantities: dict[str, Any] = {
             "two": [2],
             "k": range(2, 17),
-            "scale": [2**power for power in range(5, 25)],
-            "C": [settings.clipping_norm],
-            "B": [settings.batch_size],
-            "eta": [settings.learning_rate],
-            "sigma": [settings.noise_multiplier],
-            "sigma C": [settings.noise_multiplier * settings.clipping_norm],
+            "scale": 2 ** np.arange(5, 25),
+            "C": [clipping_norm],
+            "B": [batch_size],
+            "eta": [rate],
+            "sigma": [sigma],
+            "sigma C": [sigma * clipping_norm],
             "layers": [self.num_trained],
-            "rows": [rows] if rows not in (1, settings.batch_size) else [],
-            "B / rows": [settings.batch_size / rows],
+            "rows": {rows} - {batch_size},
+            "B / rows": [batch_size / rows],
         }
         errors: dict[str, float] = {}
         for scopes, words, quantity, power in _MISTAKES:
+            if scope not in scopes:
+                continue
             for k in quantities[quantity]:
-                predicted = float(k) ** power if k else np.inf
-                # Rounded, so that mistakes that fit as well as each other stay in their order.
+                predicted = float(k) ** power
+                # Rounded: mistakes that fit equally well stay in the table's order.
                 error = round(abs(factor / predicted - 1), 3)
-                # A mistake whose factor is about 1 explains nothing, such as "C is left out" where C is 1.
-                if scope in scopes and abs(predicted - 1) > 0.02 and error < tolerance:
+                # A factor of about 1 is not an explanation, such as "C is left out" if C is 1.
+                if abs(predicted - 1) > 0.02 and error < tolerance:
                     errors.setdefault(words.format(k=k), error)
         return sorted(errors, key=lambda mistake: errors[mistake])
 
 
 def explain(m: Measured) -> list[CheckFinding]:
-    """Returns the findings: for each symptom, the first causes of the table whose signatures fit."""
+    """Returns the findings: for each symptom, the first causes of the table that fit."""
     findings = []
     symptoms = m.symptoms
     for cause in CAUSES:
@@ -216,20 +210,23 @@ def explain(m: Measured) -> list[CheckFinding]:
         found = cause.find(m)
         if found is None or found is False:
             continue
+        if not isinstance(found, list):
+            found = [found]
         row = _ROWS.get(cause.symptom, cause.symptom)
-        template = CheckFinding(row, cause.name, cause.meaning, cause.fix)
-        for words in found if isinstance(found, list) else [found]:
-            filled = template.fill(gradient=name_gradient(m.probe), **words)
-            findings.append(filled._replace(check=words.get("row", row)))
-        if found != []:
+        for words in found:
+            template = CheckFinding(words.get("row", row), *cause[1:4])
+            findings.append(template.fill(gradient=name_gradient(m.probe), **words))
+        if found:
             symptoms -= set(cause.explains)
     return findings
 
 
 def name_gradient(probe: StepProbe) -> str:
-    """Returns what to return in place of parameters, in words of the step's library."""
-    where = "`p.grad` after clipping and noise" if probe.is_torch else "the clipped and noisy mean"
-    return f"return the private gradient, {where}, with learning_rate=1"
+    """Returns the advice to return the private gradient, in the words of the step's library."""
+    place = "the clipped and noisy mean"
+    if probe.is_torch:
+        place = "`p.grad` after clipping and noise"
+    return f"return the private gradient, {place}, with learning_rate=1"
 
 
 # Signatures of movements
@@ -243,17 +240,11 @@ def is_like_noise(m: Measured) -> bool:
     return bool(1e-3 < scipy.stats.chi2.cdf(square, m.probe.start.size) < 0.999)
 
 
-def _describe(m: Measured, name: str, why: str = "") -> Words:
-    """Returns the words for the largest movement of more than C."""
-    example, largest = next(iter(m.tried.violations.items()))
-    return {"name": name, "why": why, "norm": largest.norm, "example": example}
-
-
 def _find_size(m: Measured) -> Words | None:
-    """Finds movements and noise that differ from their stated sizes by one factor, and what gives it.
+    """Finds one wrong factor of both movements and noise.
 
-    The factor is the plateau of added examples, or how far examples in place of a row reach, which may be
-    measured a tenth too small.
+    The factor is the plateau of added examples. For examples that replace a row, it is the reach, which may
+    be a tenth too small.
     """
     tried = m.tried
     if m.drawn is None or tried.tolerance > COARSE:
@@ -271,43 +262,76 @@ def _find_size(m: Measured) -> Words | None:
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     if not (is_larger or is_smaller) or not agrees or not is_nearer:
         return None
-    settings = m.probe.settings
-    size = settings.batch_size / factor
+    _, _, rate, batch_size = m.probe.settings
+    size = batch_size / factor
     fits = []
-    if 1 <= round(size) < _LARGEST_BATCH and abs(size / round(size) - 1) < _NEAR_INTEGER:
-        fits.append(f"B = {round(size)} where {settings.batch_size:g} is stated")
-    rate = settings.learning_rate
+    if 1 <= round(size) < _MAX_BATCH and abs(size / round(size) - 1) < _NEAR_INTEGER:
+        fits.append(f"B = {round(size)} where {batch_size:g} is stated")
     fits.append(f"a learning rate of {rate * factor:.4g} where {rate:g} is stated")
     fits += m.find_mistakes(BOTH, factor, 2 * _NEAR_INTEGER)
-    harmless = "" if m.interacts else ": no privacy is lost by it"
+    harmless = ""
+    if not m.interacts:
+        harmless = ": no privacy is lost by it"
     return {"ratio": factor, "harmless": harmless, "why": "; or ".join(fits)}
 
 
-def _find_rows(m: Measured) -> Words | None:
+def _find_too_far(m: Measured) -> Words:
+    """Describes the largest movement of more than C, and its cause."""
+    example, largest = next(iter(m.tried.violations.items()))
+    words = {"norm": largest.norm, "example": example, "name": _EXCESS}
+    finders = [_find_rows, _find_numbers, _find_layers, _find_factor, _find_growth]
+    if m.interacts:
+        finders = [_find_rows]
+        words["why"] = "First look for what mixes examples."
+    elif m.tried.reach < 1.1:
+        words["why"] = (
+            "Is a number added to the norm or the factor, or are numbers left out of the norm?"
+        )
+    else:
+        words["why"] = "They do not stop at any norm: is there any clipping?"
+        for layers, _ in _list_candidates(m):
+            words["why"] = (
+                f"All but {m.name_layers(layers)} stay within C: is their gradient clipped too?"
+            )
+            break
+    for find in finders:
+        found = find(m)
+        if found is not None:
+            words["name"], words["why"] = found
+            break
+    return words
+
+
+NameAndWhy = tuple[str, str] | None
+
+
+def _find_rows(m: Measured) -> NameAndWhy:
     """Finds examples that exceed C in some rows of the batch only."""
     places = m.tried.places
-    rows = sorted(row for row, one in places.items() if not one.excess <= 1)
+    rows = []
+    for row in sorted(places):
+        if not places[row].excess <= 1:
+            rows.append(row)
     if not rows or len(m.tried.violations) > len(rows):
         return None
-    listed = ", ".join(map(str, rows[:8])) + " ..." * (len(rows) > 8)
+    listed = ", ".join(map(str, rows[:8]))
+    if len(rows) > 8:
+        listed += " ..."
     why = f"It does so in {len(rows)} of {counted(len(places), 'row')} tried: {listed}."
-    return _describe(m, "rows of the batch that are not clipped", why)
+    return "rows of the batch that are not clipped", why
 
 
-def _find_numbers(m: Measured) -> Words | None:
-    """Finds gradients whose numbers are clipped one by one: most move by C, and none by more."""
+def _find_numbers(m: Measured) -> NameAndWhy:
+    """Finds gradients clipped number by number: most numbers move by C, and never by more."""
     sizes = np.abs(next(iter(m.tried.violations.values())).vector)
     sizes = sizes[sizes > 1e-3]
-    is_clipped = sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5
-    return (
-        _describe(m, "clipped number by number", "None moves by more than C.")
-        if is_clipped
-        else None
-    )
+    if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
+        return "clipped number by number", "None moves by more than C."
+    return None
 
 
-def _find_layers(m: Measured) -> Words | None:
-    """Finds layers that are clipped one by one, or without which no example exceeds C."""
+def _find_layers(m: Measured) -> NameAndWhy:
+    """Finds layers that are clipped separately, or layers without which no example exceeds C."""
     norms = m.tried.layer_norms
     if not len(norms) or not np.all(np.isfinite(norms)):
         return None
@@ -316,20 +340,23 @@ def _find_layers(m: Measured) -> Words | None:
     at_c = np.sum(np.abs(loudest - 1) < max(0.01, m.tried.tolerance))
     if np.max(peaks) <= 1 + max(m.tried.tolerance, _AT_C) and at_c > 1:
         moved = np.sum(peaks > 1e-3)
-        name = "every layer clipped by itself" if at_c == moved else "layers clipped by themselves"
-        return _describe(m, name, f"{at_c} of {moved} layers stop at C at once.")
+        name = "layers clipped by themselves"
+        if at_c == moved:
+            name = "every layer clipped by itself"
+        return name, f"{at_c} of {moved} layers stop at C at once."
 
     for layers, others in _list_candidates(m):
         if others[-2:][0] > 0.96:
             name = f"{m.name_layers(layers)} left out of the clipping norm, or of clipping"
-            return _describe(m, name, "The others stop at C.")
+            return name, "The others stop at C."
     return None
 
 
 def _list_candidates(m: Measured) -> Iterator[tuple[list[int], Any]]:
-    """Yields layers without which no example exceeds C, and the sorted norms of the others in all examples.
+    """Yields layers without which no example exceeds C, and the sorted norms of the other layers.
 
-    They are a layer, all vectors (biases), or the 2, 3, ... layers that move most, up to half of all.
+    Candidates are each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of
+    all layers.
     """
     norms = m.tried.layer_norms
     count = norms.shape[1]
@@ -343,12 +370,10 @@ def _list_candidates(m: Measured) -> Iterator[tuple[list[int], Any]]:
             yield layers, others
 
 
-def _find_factor(m: Measured) -> Words | None:
-    """Finds mistakes in a factor, such as clipping in k pieces, by the norm at which examples stop.
-
-    The same gradient several times has one norm without clipping.
-    """
+def _find_factor(m: Measured) -> NameAndWhy:
+    """Finds a wrong factor, such as clipping in k pieces, from the plateau of examples."""
     plateau = m.tried.plateau
+    # The same gradient several times has one norm without clipping.
     if not m.tried.stops_in_several_directions:
         return None
     mistakes = m.find_mistakes(EXAMPLES, plateau, _AT_C)
@@ -356,47 +381,32 @@ def _find_factor(m: Measured) -> Words | None:
     why = f"Extreme examples stop at {plateau:.4g} times the stated clipping norm."
     if len(mistakes) > 1:
         why += f" Or: {'; or '.join(mistakes[1:3])}."
-    return _describe(m, mistakes[0], why)
+    return mistakes[0], why
 
 
-def _find_growth(m: Measured) -> Words | None:
+def _find_growth(m: Measured) -> NameAndWhy:
     """Finds movements that grow with the features, stop growing at several C, or are never below C."""
-    norms = {name: one.norm for name, one in m.tried.movements.items()}
+    movements = m.tried.movements
     growths = []
-    for name, norm in norms.items():
-        smaller = norms.get(name.replace("times 1000", "times 100"), 0.0)
-        if "times 1000" in name and smaller > 1.05:
-            growths.append(norm / smaller)
+    for name, movement in movements.items():
+        smaller = movements.get(name.replace("times 1000", "times 100"), movement)
+        if smaller is not movement and smaller.norm > 1.05:
+            growths.append(movement.norm / smaller.norm)
     pieces = int(np.ceil(m.tried.reach - 0.01))
     moved = m.tried.norms[m.tried.norms > 0]
     if np.min(moved, initial=1) > 1 - _FIT and np.sum(np.abs(moved - 1) < _FIT) > 3:
         why = "Short ones come to C, longer ones are left: min where max is meant, or max for min?"
-        return _describe(m, "gradients scaled up to C, not down", why)
+        return "gradients scaled up to C, not down", why
     if max(growths, default=0) > 2:
-        return _describe(m, "no clipping of single examples", "It grows with the features.")
+        return "no clipping of single examples", "It grows with the features."
     if len(growths) > 1 and np.ptp([1.0, *growths]) < 0.01 and pieces <= 16:
         why = "Larger features do not move it farther: are uses of a shared tensor clipped one by one?"
-        return _describe(m, f"clipping in {pieces} pieces or more", why)
+        return f"clipping in {pieces} pieces or more", why
     return None
 
 
-def _find_excess(m: Measured) -> Words:
-    """Describes movements of more than C that no other cause explains."""
-    why = "They do not stop at any norm: is there any clipping?"
-    if m.interacts:
-        why = "First look for what mixes examples."
-    elif m.tried.reach < 1.1:
-        why = "Is a number added to the norm or the factor, or are numbers left out of the norm?"
-    else:
-        for layers, _ in _list_candidates(m):
-            names = m.name_layers(layers)
-            why = f"All but {names} stay within C: is their gradient clipped too?"
-            break
-    return _describe(m, _EXCESS, why)
-
-
 def _find_lost_signal(m: Measured) -> Words | None:
-    """Finds examples that stop at a fraction of C, if a mistake explains it that shrinks their sum only.
+    """Finds a mistake that shrinks only the sum of examples, which then stop at a fraction of C.
 
     A layer that stops at C / sqrt(layers) may be clipped to its share of C.
     """
@@ -416,39 +426,43 @@ def _find_lost_signal(m: Measured) -> Words | None:
 
 
 def _find_repeats(m: Measured) -> Words | None:
-    """Finds seeds that give the noise of others. The same step for all seeds may have no noise at all.
+    """Finds seeds that give the noise of other seeds.
 
-    Then an empty batch shows it. If the step refuses that, a batch with every example four times does: with
-    gradients' part g and noise z the step moves by g + z at the batch as given, and there by 4 g + z.
+    If all seeds give the same step, it may have no noise at all. An empty batch shows this. If the step
+    refuses an empty batch, a batch with every example four times shows it: with the gradients' part g and
+    noise z, the step moves by g + z at the batch as given, and by 4 g + z at the larger batch.
     """
     if not m.repeats.repeated:
         return None
+    draws = m.drawn.given.draws
+    others = m.drawn.others
     which = "several seeds"
-    if not np.any(m.noise.given.values):
+    if not np.any(m.drawn.given.values):
         which = "every seed"
-        others = {name: other.draws[0] for name, other in m.noise.others.items()}
-        fourfold = (4 * m.noise.given.draws[0] - others.get(FOURFOLD, np.nan)) / 3
-        constant = others.get(EMPTY, fourfold)
+        constant = np.zeros(0)
+        if EMPTY in others:
+            constant = others[EMPTY].draws[0]
+        elif FOURFOLD in others:
+            constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
         constant = constant[constant != 0]  # a parameter of exactly 0 has no noise
         if not constant.size or not 0.3 < np.sqrt(np.mean(constant**2)) < 3:
             return None
-    seeds = f"of {counted(len(m.noise.given.draws), 'seed')}"
+    seeds = f"of {counted(len(draws), 'seed')}"
     repeats = counted(m.repeats.repeated, f"{seeds} gives", f"{seeds} give")
     return {"which": which, "repeats": repeats}
 
 
 def _list_related(m: Measured) -> list[str]:
-    """Returns the rejected tests that numbers of the noise are independent, the smallest p-value first."""
-    p_values = m.p_values["independence"]
+    """Returns the rejected tests of independence within a draw, the smallest p-value first."""
     rejected = [name for name in m.rejected["independence"] if name != noise.CONSECUTIVE]
-    return sorted(rejected, key=lambda name: p_values[name])
+    return sorted(rejected, key=lambda name: m.p_values["independence"][name])
 
 
 def _find_cancelling(m: Measured) -> Words | None:
-    """Finds layers whose noise nearly cancels in their sum, which no other test shows more clearly."""
+    """Finds layers with noise that nearly cancels in the sum, if no other test shows it more clearly."""
     related = _list_related(m)
     cancelled = []
-    for name, shares in noise.compute_shares(m.noise).items():
+    for name, shares in noise.compute_shares(m.drawn).items():
         if f"{noise.SUM_OF} {name}" in related and shares[0] < 0.2:
             cancelled.append(name)
     if not cancelled or not related[0].startswith(noise.SUM_OF):
@@ -457,14 +471,15 @@ def _find_cancelling(m: Measured) -> Words | None:
 
 
 def _find_shared(m: Measured) -> Words | None:
+    """Finds numbers of a draw that are not independent."""
     related = _list_related(m)
     return {"tests": "; ".join(related)} if related else None
 
 
 def _find_silent_parts(m: Measured) -> list[Words]:
-    """Finds layers in which some parameters have noise and others have none."""
-    given = m.noise.given
-    sizes = m.noise.layer_sizes
+    """Finds layers with noise only in some parameters."""
+    given = m.drawn.given
+    sizes = m.drawn.layer_sizes
     is_partial = (given.freedom > 0) & (given.silent > 0) & (given.silent < sizes)
     found = []
     for i in np.flatnonzero(is_partial):
@@ -476,144 +491,147 @@ def _find_silent_parts(m: Measured) -> list[Words]:
 
 
 def _list_wrong_layers(m: Measured, is_silent: bool) -> Any:
-    """Returns the layers whose noise has another deviation than stated: those without any, or the others.
+    """Returns the layers with a wrong deviation of the noise: those without noise, or the others.
 
-    All trained layers are wrong together if the test of all together rejects and they may have one deviation.
+    All trained layers are wrong if the test of all layers together rejects and their deviations may be equal.
     """
     wrong = m.rejected["noise"]
-    given = m.noise.given
+    given = m.drawn.given
     trained = np.flatnonzero(given.freedom)
-    layers = np.array([i for i in trained if m.probe.layer_names[i] in wrong], int)
+    layers = trained[np.isin(np.array(m.probe.layer_names)[trained], wrong)]
     if wrong and (not layers.size or (ALL_LAYERS in wrong and _are_equal(m, trained))):
         layers = trained
-    return layers[(given.silent == m.noise.layer_sizes)[layers] == is_silent]
+    return layers[(given.silent == m.drawn.layer_sizes)[layers] == is_silent]
 
 
 def _are_equal(m: Measured, layers: Any) -> bool:
     """Returns whether layers' deviations may be equal: within 10%, or within eight standard errors."""
-    deviations = m.noise.given.deviations[layers]
-    allowed = max(1.1, 1 + 8 / (2 * np.min(m.noise.given.freedom[layers])) ** 0.5)
+    deviations = m.drawn.given.deviations[layers]
+    allowed = max(1.1, 1 + 8 / (2 * np.min(m.drawn.given.freedom[layers])) ** 0.5)
     return bool(np.max(deviations) <= np.min(deviations) * allowed)
 
 
 def _find_silent_layers(m: Measured) -> Words | None:
+    """Finds layers without any noise."""
     silent = _list_wrong_layers(m, is_silent=True)
     if not silent.size:
         return None
-    trained = int(np.count_nonzero(m.noise.given.freedom))
-    where = "anywhere" if len(silent) == trained else f"in {m.name_layers(silent)}"
+    trained = int(np.count_nonzero(m.drawn.given.freedom))
+    where = f"in {m.name_layers(silent)}"
+    if len(silent) == trained:
+        where = "anywhere"
     layers = f"of {counted(trained, 'trained layer')}"
     return {"where": where, "count": counted(len(silent), f"{layers} is", f"{layers} are")}
 
 
 def _find_wrong_deviation(m: Measured) -> Words | None:
-    """Finds deviations other than stated, with the mistakes that explain them if they are equal."""
+    """Finds wrong deviations, and the mistakes that explain them if they are equal."""
     layers = _list_wrong_layers(m, is_silent=False)
     # Shared noise leaves fewer independent numbers than the test assumes.
-    is_explained = bool(_list_related(m)) and 0.5 < m.noise.compute_deviation() < 2
+    is_explained = bool(_list_related(m)) and 0.5 < m.drawn.compute_deviation() < 2
     if not layers.size or is_explained:
         return None
-    deviations = m.noise.given.deviations[layers]
-    freedom = m.noise.given.freedom[layers]
-    is_everywhere = len(layers) == np.count_nonzero(m.noise.given.freedom)
-    figure = f"{np.min(deviations):.3g} to {np.max(deviations):.3g}"
-    remark = "It differs by layer."
-    advice = ""
-    if _are_equal(m, layers):
-        # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom).
-        deviation = float(np.average(deviations**2, weights=freedom) ** 0.5)
-        error = 0.01 + 4 / (2 * np.sum(freedom)) ** 0.5
-        figure = f"{deviation:.3g}"
-        mistakes = m.find_mistakes(NOISE, deviation, min(error, _MOST_TOLERANCE))
-        remark = f"It fits: {'; or '.join(mistakes)}." if mistakes else ""
-        is_within = m.judges_movements and not m.tried.violations
+    deviations = m.drawn.given.deviations[layers]
+    freedom = m.drawn.given.freedom[layers]
+    is_everywhere = len(layers) == np.count_nonzero(m.drawn.given.freedom)
+    words = {
+        "figure": f"{np.min(deviations):.3g} to {np.max(deviations):.3g}",
+        "where": "",
+        "why": "It differs by layer.",
+        "advice": "",
+    }
+    if not is_everywhere:
+        words["where"] = f" in {m.name_layers(layers)}"
+    if not _are_equal(m, layers):
+        return words
+
+    # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom).
+    deviation = float(np.average(deviations**2, weights=freedom) ** 0.5)
+    error = 0.01 + 4 / (2 * np.sum(freedom)) ** 0.5
+    words["figure"] = f"{deviation:.3g}"
+    words["why"] = ""
+    mistakes = m.find_mistakes(NOISE, deviation, min(error, _MAX_DEVIATION_FIT))
+    if mistakes:
+        words["why"] = f"It fits: {'; or '.join(mistakes)}."
+    if not is_everywhere or not m.judges_movements or m.tried.violations:
+        return words
+    if not m.tried.is_clipping_seen:
+        words["why"] += " Or the whole step has another size than stated: clipping was not seen."
+    elif deviation > 1:
         multiplier = f"about {deviation * m.probe.settings.noise_multiplier:.3g}"
-        if is_everywhere and is_within and not m.tried.is_clipping_seen:
-            remark += " Or the whole step has another size than stated: clipping was not seen."
-        elif is_everywhere and is_within and deviation > 1:
-            remark += " It is more noise than stated, by which no privacy is lost."
-            advice = f"state the noise multiplier that the step has, {multiplier}, or "
-    where = "" if is_everywhere else f" in {m.name_layers(layers)}"
-    return {"figure": figure, "where": where, "why": remark, "advice": advice}
+        words["why"] += " It is more noise than stated, by which no privacy is lost."
+        words["advice"] = f"state the noise multiplier that the step has, {multiplier}, or "
+    return words
 
 
 def _find_changes(m: Measured) -> list[Words]:
-    """Finds noise that is not finite, gone, or of another deviation with another batch."""
+    """Finds noise that is not finite, missing, or of another deviation at another batch."""
     found = []
-    for batch, other in m.noise.others.items():
+    for batch, other in m.drawn.others.items():
         row = noise.row_of(batch)
-        ratio = m.noise.compute_deviation(batch) / m.noise.compute_deviation()
-        words = {"row": row, "name": "noise that depends on the batch"}
-        words["seen"] = f"At {batch} it is {ratio:.3g} times as large."
-        words["fix"] = (
-            "take the noise's deviation from sigma, C and B alone, and add it once a step"
-        )
-        # Noise that is divided by the actual number of examples is 4 times as large at a quarter of them, and
-        # a quarter as large at four times as many.
+        if not other.not_finite and batch not in m.rejected[row]:
+            continue
+        ratio = m.drawn.compute_deviation(batch) / m.drawn.compute_deviation()
+        # Noise divided by the actual number of examples is 4 times as large at a quarter of them, and a
+        # quarter as large at four times as many.
         predicted = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
+        name = "noise that depends on the batch"
+        seen = f"At {batch} it is {ratio:.3g} times as large."
+        fix = "take the noise's deviation only from sigma, C and B, and add it once a step"
         if other.not_finite:
-            words["name"] = "NaN or infinity"
-            words["seen"] = f"The step gives NaN or infinity at {batch}."
-            words["fix"] = _FINITE
+            name = "NaN or infinity"
+            seen = f"The step gives NaN or infinity at {batch}."
+            fix = _FINITE
         elif abs(ratio / predicted - 1) < 0.15:
-            words["name"] = _ACTUAL_SIZE
-            words["fix"] = _CONSTANT
+            name = "normalised by the batch's actual size"
+            fix = (
+                "divide by the stated batch size, a constant, not by the number of examples that "
+                "are there"
+            )
         elif batch == EMPTY and ratio == 0:
-            words["name"] = "steps with an empty batch are skipped"
-            words["seen"] = "Nothing moves: whoever sees the step knows that the batch was empty."
-            words["fix"] = "add the noise to a sum of zero too"
-        if other.not_finite or batch in m.rejected[row]:
-            found.append(words)
+            name = "steps with an empty batch are skipped"
+            seen = "Nothing moves: whoever sees the step knows that the batch was empty."
+            fix = "add the noise to a sum of zero too"
+        found.append({"row": row, "name": name, "seen": seen, "fix": fix})
     return found
 
 
 def _find_ties(m: Measured) -> Words | None:
-    """Finds noise on a grid, or within a range, that the sum of gradients is not in."""
-    if m.ties is None or m.ties.is_shared:
+    """Finds noise on a grid or within a range that the sum of gradients is not in."""
+    if not m.ties.agreeing or m.ties.is_shared:
         return None
     name = "noise on a grid that the sum is not on"
     fix = "draw the noise in float32 or float64, and round the sum after adding it"
     if m.ties.is_at_ends:
         name = "noise that is clamped"
         fix = "draw it by normal() and do not clamp it"
-    return {
-        "name": name,
-        "fix": fix,
-        "ties": counted(m.ties.agreeing, "draw agrees", "draws agree"),
-    }
+    ties = counted(m.ties.agreeing, "draw agrees", "draws agree")
+    return {"name": name, "fix": fix, "ties": ties}
 
 
 def _find_odd_lengths(m: Measured) -> Words | None:
-    """Finds layers whose noise has nearly one norm, or one that changes too much, and no other shape."""
+    """Finds layers with noise of nearly one norm, or of a norm that varies too much, as the only symptom."""
     rejected = m.rejected["shape"]
-    names = [name for name in m.probe.layer_names if f"{noise.LENGTH_OF} {name}" in rejected]
-    if not names or len(names) < len(rejected):
+    prefix = f"{noise.LENGTH_OF} "
+    if not rejected or not all(name.startswith(prefix) for name in rejected):
         return None
+    names = [name.removeprefix(prefix) for name in rejected]
     layer = m.probe.layer_names.index(names[0])
-    lengths = m.noise.given.lengths[:, layer]
-    is_fixed = np.var(np.cbrt(lengths / np.mean(lengths))) < 2 / (9 * m.noise.given.counts[layer])
-    name = "noise of one length" if is_fixed else "noise whose size changes from step to step"
+    lengths = m.drawn.given.lengths[:, layer]
+    name = "noise whose size changes from step to step"
+    if np.var(np.cbrt(lengths / np.mean(lengths))) < 2 / (9 * m.drawn.given.counts[layer]):
+        name = "noise of one length"
     return {"name": name, "where": ", ".join(names[:4])}
 
 
 _ROWS = {"too far": "sensitivity", "too short": "sensitivity", "batches": "noise and data"}
 _EXCESS = "an example that moves the step by more than C"
-_ACTUAL_SIZE = "normalised by the batch's actual size"
-_CONSTANT = (
-    "divide by the stated batch size, a constant, not by the number of examples that are there"
-)
 _FINITE = (
     "clip with C / max(C, norm), replace gradients that are not finite by 0, never divide by a size"
 )
-_TOO_FAR = (
-    "too far",
-    "{name}",
-    "One example moves the step by {norm:.4g} times eta C / B, with {example}. {why}",
-    "clip every example's whole gradient, all layers together, to norm C, sum, divide by the stated B once",
-)
 _SIZE = (
     "a step of another size than stated",
-    "Movements and noise are both {ratio:.4g} times what eta C / B says{harmless}. It fits: {why}.",
+    "Movements and noise are both {ratio:.4g} times as stated by eta C / B{harmless}. It fits: {why}.",
     "state the learning rate, clipping norm and batch size that the step has, or divide by the stated one",
 )
 _SIZES = ("too far", "too short", "noise")
@@ -643,8 +661,7 @@ CAUSES = (
     Cause(
         "replay",
         "a step that keeps state between calls",
-        "Two calls with the same seed and batch differ by {distance:.3g} eta C / B, which the noise "
-        "alone does "
+        "Two calls with the same seed and batch differ by {distance:.3g} eta C / B, which the noise does "
         "not explain.",
         "restore parameters, optimizer and generators before each call; with Adam {gradient}",
         lambda m: {"distance": m.replay.norm},
@@ -652,12 +669,10 @@ CAUSES = (
     Cause(
         "separation",
         "examples change each other's gradients",
-        "Two parts of a batch together do not move the step by the sum of what each does alone: it "
-        "differs by "
-        "{distance:.3g} eta C / B.",
+        "Two parts of a batch together do not move the step by the sum of their separate movements: it "
+        "differs by {distance:.3g} eta C / B.",
         "look for what mixes examples: batch norm, division by the actual size, a clipping norm or "
-        "weights taken "
-        "from the batch, microbatches clipped as one, a loss over pairs",
+        "weights taken from the batch, microbatches clipped as one, a loss over pairs",
         lambda m: {"distance": m.interaction.norm},
     ),
     Cause("too far", *_SIZE, _find_size, _SIZES),
@@ -667,39 +682,35 @@ CAUSES = (
         "NaN or infinity",
         "The step gives NaN or infinity with {example}: an example, or its absence, is seen in the model.",
         _FINITE,
-        lambda m: (
-            not np.isfinite(next(iter(m.tried.violations.values())).norm) and _describe(m, "")
-        ),
+        lambda m: not np.isfinite(_find_too_far(m)["norm"]) and _find_too_far(m),
         ("too far",),
     ),
-    Cause(*_TOO_FAR, _find_rows, ("too far",)),
-    Cause(*_TOO_FAR, lambda m: m.interacts and _find_excess(m), ("too far",)),
-    Cause(*_TOO_FAR, _find_numbers, ("too far",)),
-    Cause(*_TOO_FAR, _find_layers, ("too far",)),
-    Cause(*_TOO_FAR, _find_factor, ("too far",)),
-    Cause(*_TOO_FAR, _find_growth, ("too far",)),
-    Cause(*_TOO_FAR, _find_excess),
+    Cause(
+        "too far",
+        "{name}",
+        "One example moves the step by {norm:.4g} times eta C / B, with {example}. {why}",
+        "clip every example's whole gradient, all layers together, to norm C, sum, divide by the stated "
+        "B once",
+        _find_too_far,
+    ),
     Cause(
         "too short",
         "{name}",
         "Extreme examples stop at {plateau:.4g} times eta C / B, where the stated noise is for 1: no "
-        "privacy is "
-        "lost by it, but the gradient drowns. It fits: {why}.",
-        "divide the clipped sum by the stated B once, and by nothing else",
+        "privacy is lost by it, but the gradient drowns. It fits: {why}.",
+        "divide the clipped sum once, by the stated B",
         _find_lost_signal,
     ),
     Cause(
         "noise",
         "NaN or infinity",
-        "The step gives NaN or infinity at {count:,} of {seeds:,} seeds with the batch as given: "
-        "nothing else can "
-        "be told of the noise.",
+        "The step gives NaN or infinity at {count:,} of {seeds:,} seeds with the batch as given, which "
+        "hides other bugs of the noise.",
         "look for a logarithm of 0, a division by 0 or an overflow where the noise is drawn, and for "
-        "gradients "
-        "that are not finite at some seeds",
+        "gradients that are not finite at some seeds",
         lambda m: (
-            bool(m.noise.given.not_finite)
-            and {"count": m.noise.given.not_finite, "seeds": len(m.noise.given.draws)}
+            bool(m.drawn.given.not_finite)
+            and {"count": m.drawn.given.not_finite, "seeds": len(m.drawn.given.draws)}
         ),
         _ALL_OF_NOISE,
     ),
@@ -710,7 +721,7 @@ CAUSES = (
         "add noise at every step: look for a condition, a branch or a skipped call before it",
         lambda m: (
             m.repeats.is_missing
-            and {"count": m.repeats.repeated + 1, "seeds": len(m.noise.given.draws)}
+            and {"count": m.repeats.repeated + 1, "seeds": len(m.drawn.given.draws)}
         ),
         _ALL_OF_NOISE,
     ),
@@ -719,7 +730,7 @@ CAUSES = (
         "no noise in some numbers of some steps",
         "A number of the step is often the same for two seeds: there it shows the sum of gradients.",
         "add noise to all numbers of the sum at every step",
-        lambda m: m.ties is not None and m.ties.is_at_one and not m.ties.is_shared and {},
+        lambda m: m.ties.is_at_one and not m.ties.is_shared and {},
         _ALL_OF_NOISE,
     ),
     Cause(
@@ -742,8 +753,8 @@ CAUSES = (
         "independence",
         "noise shared by several numbers",
         "Sums or differences of numbers carry less noise than the accountant assumes; seen in {tests}.",
-        "draw a number for every parameter, from another key in every layer, another generator on "
-        "every worker",
+        "draw a number for every parameter, from another key in every layer, another generator on every "
+        "worker",
         _find_shared,
         _SHARES,
     ),
@@ -768,8 +779,7 @@ CAUSES = (
         "shape",
         "{name}",
         "Draws have few values: {ties} exactly. Steps with different gradients have different "
-        "values, which one "
-        "step tells from each other.",
+        "values, which a single step shows.",
         "{fix}",
         _find_ties,
         ("shape",),
@@ -777,7 +787,7 @@ CAUSES = (
     Cause(
         "shape",
         "{name}",
-        "The norm of the noise of {where} is not that of independent normal numbers: it tells of the "
+        "The norm of the noise of {where} is not that of independent normal numbers: it shows the "
         "gradients.",
         "draw an independent number for every parameter at every step, all of deviation sigma C, and do not "
         "normalise them",

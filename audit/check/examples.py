@@ -1,4 +1,4 @@
-"""Batches row by row, and the examples that try a step's clipping."""
+"""Batches by row, and the examples that test a step's clipping."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,9 +10,8 @@ from audit.check import trees
 from audit.check.trees import Columns
 from audit.errors import require, shown
 
-LARGEST_SCALE = 1e3
-_SCALES = (1, LARGEST_SCALE, -LARGEST_SCALE, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features
-_IGNORED = -100  # a token that losses leave out, in torch and most libraries for language
+_SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features
+_IGNORED = -100  # a token that losses ignore, in torch and most libraries for language
 
 
 class Example(NamedTuple):
@@ -20,18 +19,11 @@ class Example(NamedTuple):
 
     Attributes:
       columns: the example as a batch of a single row: arrays (1, ...).
-      scale: the factor by which its features or its label were multiplied; 1 where neither was.
-      is_short: whether all tokens of its label except the first were replaced by padding.
+      is_short: whether all tokens of its label except the first are padding.
     """
 
     columns: Columns
-    scale: float = 1
     is_short: bool = False
-
-    @property
-    def can_grow(self) -> bool:
-        """Whether the example is as the batch has it, and its features may be scaled by any factor."""
-        return self.scale == 1 and self.columns[0].dtype.kind == "f"
 
 
 def read_columns(name: str, batch: Any) -> Columns:
@@ -44,12 +36,12 @@ def read_columns(name: str, batch: Any) -> Columns:
     Raises:
       InputError: the batch has no array, no example, or arrays of different lengths.
     """
-    columns = [trees.to_numpy(leaf) for leaf in trees.collect_leaves(name, batch).values()]
+    columns = list(map(trees.to_numpy, trees.collect_leaves(name, batch).values()))
     advice = "give features, and labels where there are any"
-    require(columns, f"`{name}={shown(batch)}` holds no array: {advice}")
+    require(columns, f"`{name}={shown(batch)}` has no array: {advice}")
     for column in columns:
         is_number = column.dtype.kind in "biuf"  # booleans, signed and unsigned integers, floats
-        require(is_number, f"`{name}` holds values of type {column.dtype}: give numbers")
+        require(is_number, f"`{name}` has values of type {column.dtype}: give numbers")
     sizes = {column.shape[:1] for column in columns}  # (rows,), or () for an array without axes
     same_size = len(sizes) == 1 and () not in sizes
     shown_sizes = sorted(str(size) for size in sizes)
@@ -59,7 +51,7 @@ def read_columns(name: str, batch: Any) -> Columns:
 
 
 def read_extreme_examples(batch: Any, rows: Columns) -> dict[str, Example]:
-    """Returns the rows of the caller's own extreme examples, by their names in the report.
+    """Returns the rows of the caller's extreme examples, by their names in the report.
 
     Args:
       batch: the caller's arrays or tensors in dicts, lists or tuples.
@@ -77,7 +69,7 @@ def read_extreme_examples(batch: Any, rows: Columns) -> dict[str, Example]:
 
 def join(*batches: Columns) -> Columns:
     """Returns the rows of several batches as a single batch, in their order."""
-    return [np.concatenate(columns) for columns in zip(*batches, strict=True)]
+    return list(map(np.concatenate, zip(*batches, strict=True)))
 
 
 def take(columns: Columns, rows: Any) -> Columns:
@@ -86,8 +78,8 @@ def take(columns: Columns, rows: Any) -> Columns:
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of a batch with examples, each the columns of one row, in place of some rows."""
-    replaced = [column.copy() for column in rows]
+    """Returns a copy of a batch with some rows replaced by examples, each the columns of one row."""
+    replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
             column[row] = values[0]
@@ -97,8 +89,8 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     """Returns examples with their features multiplied by a scale.
 
-    The features are all arrays but the last, or the only array. Whole numbers, such as pixels, are clipped to
-    the range that they have in `batch`.
+    The features are all arrays except the last, or the only array. Whole numbers, such as pixels, are clipped
+    to their range in `batch`.
     """
     result = list(examples)
     for i in range(max(len(batch) - 1, 1)):
@@ -111,9 +103,9 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
 
 def make_extreme_examples(batch: Columns) -> dict[str, Example]:
-    """Returns examples that try a step's clipping, by a description of each.
+    """Returns examples that test a step's clipping, by a description of each.
 
-    They are the first and the last example of the batch: as they are, with scaled features, and with changed
+    They are the first and the last example of the batch: unchanged, with scaled features, and with changed
     labels (the last of several arrays). Labels of tokens are also padded after their first token.
     """
     examples: dict[str, Example] = {}
@@ -126,8 +118,8 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
             if len(others):
                 variants[", label changed"] = [*original[:-1], others[:1]]
             if labels.dtype.kind == "f":
-                rescaled = [*original[:-1], LARGEST_SCALE * original[-1]]
-                examples[f"{place}, label times 1000"] = Example(rescaled, LARGEST_SCALE)
+                rescaled = [*original[:-1], 1e3 * original[-1]]
+                examples[f"{place}, label times 1000"] = Example(rescaled)
             padding = find_padding(labels)
             if padding is not None:
                 padded = original[-1].copy()
@@ -136,11 +128,13 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
                 examples[f"{place}, all tokens but one ignored"] = short
         for change, variant in variants.items():
             for scale in _SCALES:
-                scaled = "" if scale == 1 else f", features times {scale:g}"
+                scaled = ""
+                if scale != 1:
+                    scaled = f", features times {scale:g}"
                 columns = scale_features(variant, scale, batch)
-                examples[f"{place}{scaled}{change}"] = Example(columns, scale)
+                examples[f"{place}{scaled}{change}"] = Example(columns)
 
-    # Whole numbers are clipped to their range, so that several scales may give the same example.
+    # Whole numbers are clipped to their range, so several scales may give the same example.
     distinct: dict[tuple[bytes, ...], str] = {}
     for name, example in examples.items():
         distinct.setdefault(tuple(column.tobytes() for column in example.columns), name)
@@ -153,10 +147,10 @@ def are_tokens(labels: NDArray[Any]) -> bool:
 
 
 def find_padding(labels: NDArray[Any]) -> int | None:
-    """Returns the token with which shorter labels are padded; None where no label seems to be padded.
+    """Returns the token with which shorter labels are padded; None if no label seems to be padded.
 
-    Where -100 occurs, it is that. Otherwise it is a token that some label ends with twice, and after which no
-    label has another token.
+    It is -100 if that occurs. Otherwise it is a token that some label ends with twice, and that no other
+    token follows in any label.
     """
     if not are_tokens(labels):
         return None

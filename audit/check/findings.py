@@ -1,7 +1,7 @@
-"""The bugs that a check names, in engineers' words: what each means and how to fix it.
+"""The bugs that a check names: the meaning and the fix of each.
 
-C, sigma, eta and B are the clipping norm, noise multiplier, learning rate and batch size that are stated.
-Braces are filled with what was measured. Where `check` itself is in braces, several checks can find the bug.
+C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size. Names in
+braces are filled with measurements. If `check` itself is in braces, several checks can find the bug.
 """
 
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ class CheckFinding(NamedTuple):
 
     Attributes:
       check: the row of the report that shows it.
-      name: its name, as engineers call it.
-      meaning: a sentence on what was seen and what it means for privacy.
-      fix: an instruction on what to do about it.
+      name: its name.
+      meaning: a sentence on the observation and its effect on privacy.
+      fix: an instruction.
     """
 
     check: str
@@ -23,12 +23,7 @@ class CheckFinding(NamedTuple):
     fix: str
 
     def fill(self, **measurements: Any) -> "CheckFinding":
-        """Returns the finding with measurements in place of the names in braces in its texts.
-
-        Args:
-          **measurements: the value of every name that stands in braces in one of the texts, by this name. An
-            empty text as value may leave a space at the end, which is cut.
-        """
+        """Returns the finding with the names in braces replaced by measurements."""
         return CheckFinding(*(part.format(**measurements).strip() for part in self))
 
 
@@ -49,29 +44,27 @@ REPEATED_BATCH = CheckFinding(
 ANOTHER_RATE = CheckFinding(
     check="batch size",
     name="another sampling rate than stated",
-    meaning="Batches hold {mean} instead of {expected:.4g} as stated: a rate of "
-    "{rate:.4g}, not {stated:.4g}. {why}",
+    meaning="Batches have {mean} instead of {expected:.4g} as stated: a rate of {rate:.4g}, not "
+    "{stated:.4g}. {why}",
     fix="give the accountant the rate at which batches are drawn, {rate:.4g}, or draw them at the stated one",
 )
 CUT_BATCHES = CheckFinding(
     check="largest batch",
     name="batches cut or filled at a size",
-    meaning="No batch holds {side} than {edge} examples, {count} just so many; Poisson batches would.",
-    fix="let batches be as large as they come, or account for truncated Poisson batches",
+    meaning="No batch has {side} than {edge} examples, {count} exactly {edge}; Poisson batches would.",
+    fix="do not cut or fill batches, or account for truncated Poisson batches",
 )
 TOGETHER = CheckFinding(
     check="together",
     name="examples that come together",
-    meaning="Examples {first} and {second} come together in {count}, where {expected:.3g} are "
-    "expected.",
-    fix="toss a coin for every example alone: look for groups, buckets or blocks that are drawn as one",
+    meaning="Examples {first} and {second} come together in {count}, but {expected:.3g} are expected.",
+    fix="sample every example independently: look for groups, buckets or blocks that are drawn together",
 )
 ANOTHER_KIND = CheckFinding(
     check="every example",
     name="{kind} batches, not {assumed}",
     meaning="The accountant assumes {assumed} batches, these are {kind}. {dropped}",
-    fix="{remedy}account for {kind} batches: claim (audit.sampler_claims) says what may be claimed for "
-    "them",
+    fix="{remedy}account for {kind} batches: claim (audit.sampler_claims) prints the epsilon of them",
 )
 SAME_BATCHES = CheckFinding(
     check="indices",
@@ -83,7 +76,7 @@ UNCHANGING = CheckFinding(
     check="every example",
     name="batches that never change, not {assumed} samples",
     meaning="The accountant assumes {assumed} batches, these are the same in every pass. {dropped}",
-    fix="{remedy}account for cyclic batches: claim (audit.sampler_claims) says what may be claimed for them",
+    fix="{remedy}account for cyclic batches: claim (audit.sampler_claims) prints the epsilon of them",
 )
 NOT_UNIFORM = CheckFinding(
     check="{check}",
@@ -96,7 +89,7 @@ ODD_BATCHES = CheckFinding(
     check="{check}",
     name="{name}",
     meaning="The accountant assumes {assumed} batches.",
-    fix="take every example by a coin of its own, in every batch: do not cut, pad or skip any",
+    fix="sample every example independently in every batch: do not cut, pad or skip batches",
 )
 
 # Of the accounting.
@@ -110,8 +103,8 @@ CLAIM_TOO_LOW = CheckFinding(
 FIXED_CLAIM_TOO_LOW = CheckFinding(
     check="epsilon",
     name="a claim that is too low",
-    meaning="{claimed:.4g} is claimed; at least {least} leaks where one example is replaced in batches "
-    "of a fixed size, at delta {delta:g}. {why}",
+    meaning="{claimed:.4g} is claimed; at least {least} leaks if one example is replaced in batches of a "
+    "fixed size, at delta {delta:g}. {why}",
     fix="claim {epsilon}, or draw Poisson batches, which are cheaper to account for",
 )
 SHUFFLED_LEAK = CheckFinding(
@@ -119,7 +112,7 @@ SHUFFLED_LEAK = CheckFinding(
     name="shuffled batches leak more than is claimed",
     meaning="{claimed:.4g} is claimed; at least {least} leaks from some data (Chua et al., 2024).",
     fix="draw Poisson batches, or account for every epoch without amplification by sampling: claim {epsilon} "
-    "(audit.sampler_claims says what the last model alone leaks)",
+    "(audit.sampler_claims bounds the epsilon of the last model)",
 )
 DELTA_TOO_LARGE = CheckFinding(
     check="delta",

@@ -1,4 +1,4 @@
-"""Batches of any loader, read as indices of the data set."""
+"""Batches of any loader as indices of the data set."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -10,39 +10,37 @@ from numpy.typing import NDArray
 from audit.check.report import describe_error
 from audit.errors import InputError, number, require, shown
 
-MOST_BATCHES = 100_000  # of a pass that is read to its end
-_MOST_INDICES = 1_000_000  # of a batch that is given index by index
+MAX_BATCHES = 100_000  # of a pass that is read to its end
+_MAX_INDICES = 1_000_000  # of a batch that is given index by index
 
 Draw = Callable[[int], Any]
-_ADVICE = "build the loader on audit.Indices(n) in place of the data, so that it yields indices of examples"
+_ADVICE = "build the loader on audit.Indices(n) instead of the data, to yield indices of examples"
 
 
 class Indices:
-    """A data set whose examples are their own indices, from 0.
+    """A data set with its indices, from 0, as examples.
 
-    Build a loader on it in place of the data (torch's DataLoader, Opacus's, Grain's MapDataset): it then
-    yields the indices of the examples that it would yield. In TensorFlow use `tf.data.Dataset.range(n)`
-    instead.
+    Build a loader on it instead of the data (torch's DataLoader, Opacus's, Grain's MapDataset): it then
+    yields indices of examples. In TensorFlow use `tf.data.Dataset.range(n)`.
 
     Args:
       number_of_examples: the number of examples of the data set.
 
     Raises:
-      InputError: the number is no whole number.
+      InputError: the number is not an integer.
 
     >>> len(audit.Indices(500)), audit.Indices(500)[7]
     (500, 7)
     """
 
     def __init__(self, number_of_examples: int) -> None:
-        """Stores the number of examples; see the class."""
         self._number = number("number_of_examples", number_of_examples, int)
 
     def __len__(self) -> int:
         return self._number
 
     def __getitem__(self, index: int) -> int:
-        """Returns the index itself; raises IndexError outside the data set, where a plain `for` loop ends."""
+        """Returns the index; raises IndexError outside the data set, which ends a `for` loop."""
         if not 0 <= index < self._number:
             raise IndexError(index)
         return int(index)
@@ -66,11 +64,11 @@ def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of a single pass over a loader.
 
     Args:
-      loader: such a function already; a loader whose batch sampler gives the indices, as torch's and
-        Opacus's do; or whatever yields batches of indices when iterated, more than once.
+      loader: such a function; a loader with a batch sampler that gives the indices, like torch's and
+        Opacus's; or an iterable over batches of indices that can be iterated more than once.
 
     Raises:
-      InputError: the loader is none of these.
+      InputError: the loader is something else.
     """
     if not isinstance(loader, Iterable):
         message = f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader"
@@ -97,9 +95,9 @@ def make_draw(loader: Any) -> Draw:
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns the number of examples of the data set: as stated, or else that of the loader's `dataset`.
+    """Returns the number of examples: the stated number, or otherwise that of the loader's `dataset`.
 
-    Raises InputError if neither gives the number, or if it is out of range.
+    Raises InputError if it is missing or out of range.
     """
     if examples is None:
         dataset = getattr(loader, "dataset", None)
@@ -120,11 +118,11 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
       most: the largest number of batches to read.
 
     Raises:
-      InputError: `draw` fails, or gives something else than indices of the data set.
+      InputError: `draw` fails, or does not give indices of the data set.
     """
     try:
         drawn = _read_batches(draw(seed), most)
-    except InputError:  # its message says already what to do
+    except InputError:  # its message is for the user already
         raise
     except SystemExit as error:
         raise InputError(f"`draw` calls sys.exit with seed {seed}: leave that out") from error
@@ -156,7 +154,7 @@ def draw_passes(draw: Draw, examples: int, batches: int, most: int) -> Iterator[
 def _read_batches(given: Any, most: int) -> DrawnPass:
     """Returns the batches that the caller's function gave: an iterable of batches, or the indices of one.
 
-    A single batch is read to its end. Raises InputError unless batches hold whole numbers.
+    A single batch is read to its end. Raises InputError unless batches are integers.
     """
     if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
         given = given[:, 0]
@@ -168,22 +166,22 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
         if len(batches) >= most and batches[0].ndim:
             is_whole = False
             break
-        message = f"`draw` gave a batch of more than {_MOST_INDICES:,} indices: let every batch end"
-        require(len(batches) < _MOST_INDICES, message)
+        message = f"`draw` gave a batch of more than {_MAX_INDICES:,} indices: let every batch end"
+        require(len(batches) < _MAX_INDICES, message)
         batches.append(_to_array(batch))
-    is_single = not any(batch.ndim for batch in batches)  # all are indices, or there is none
+    is_single = not any(batch.ndim for batch in batches)  # all of them are indices
     if is_single and (batches or hasattr(given, "dtype")):  # an empty array is a batch, too
         batches = [np.array(batches)]
 
     for batch in batches:
-        # An empty list becomes an array of floats, which is a batch without examples all the same.
+        # An empty list becomes an array of floats, which is a batch without examples.
         is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
         require(is_index, f"`draw` gave no batches of indices: {_ADVICE}")
     return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 
 
 def _to_array(batch: Any) -> NDArray[Any]:
-    """Returns a batch of indices, as any library gives it, as an array; a single column becomes a vector.
+    """Returns a batch of indices of any library as an array; a single column becomes a vector.
 
     Raises InputError for a dictionary, for several columns, and for rows of unequal length.
     """
@@ -203,5 +201,6 @@ def _to_array(batch: Any) -> NDArray[Any]:
     except ValueError as error:  # rows of unequal length
         raise InputError(f"`draw` gave ragged batches: {_ADVICE}") from error
     # argwhere and TensorFlow's `where` return indices as a single column.
-    is_column = indices.ndim == 2 and indices.shape[1] == 1
-    return indices[:, 0] if is_column else indices
+    if indices.ndim == 2 and indices.shape[1] == 1:
+        return indices[:, 0]
+    return indices

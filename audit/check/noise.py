@@ -1,7 +1,7 @@
-"""A step's noise over seeds, measured once, and the statistical tests of it.
+"""A step's noise over seeds, and the statistical tests of it.
 
-The noise is drawn with many seeds at the batch as given and at others. It is in stated deviations
-eta sigma C / B. Its mean over n seeds is removed, which leaves n - 1 degrees of freedom a number.
+The noise is drawn with many seeds, at the batch as given and at others. It is in units of the stated
+deviation eta sigma C / B. Its mean over n seeds is removed, which leaves n - 1 degrees of freedom a number.
 """
 
 import itertools
@@ -26,23 +26,23 @@ CONSECUTIVE = "consecutive seeds"
 SUM_OF = "the sum of"  # and the name of a layer: a test
 LENGTH_OF = "the length of"
 
-_SIGN_SPREAD = 1.15  # largest over smallest movement of a number by Adam's first step, at most
-_REACH = 6  # deviations from the mean, within which practically all draws lie
-_EXACT = 32  # a deviation so many times as large as the rounding, or more, hides it in the shape
+_MAX_SIGN_SPREAD = 1.15  # largest over smallest movement of a number by Adam's first step
+_REACH = 6  # deviations from the mean, beyond which draws are practically impossible
+_EXACT = 32  # rounding does not show in the shape of noise this many times as large
 _TAILS = (3.0, 3.5, 4.0)  # deviations beyond which draws are counted
-_LEAST_FREEDOM = 1000  # degrees of the deviation over all layers, from which its shape is tested
-_LEAST_IN_TAIL = 16.0  # draws that must be expected there for a test
-_NUM_PROJECTIONS = 3  # random ones, of each layer's noise
+_MIN_SHAPE_FREEDOM = 1000  # degrees of freedom over all layers, for a test of the shape
+_MIN_IN_TAIL = 16.0  # expected draws in a tail, for a test
+_NUM_PROJECTIONS = 3  # random projections of each layer's noise
 _SIGNS_SEED = 7
 _MIN_NUMBERS = 8  # of a layer, for the test of its noise's length
 _MIN_PAIRS = 6  # of seeds, for the same
 
-_FREEDOM = 320  # degrees of freedom to reach in the smallest layer, in at most _MOST_SECONDS
+_FREEDOM = 320  # degrees of freedom to reach in the smallest layer, in at most _MAX_SECONDS
 _NUMBERS = 20_000  # to draw over all layers and seeds, in at most _FEW_SECONDS
-_MOST_NUMBERS = 60_000  # that are kept of a draw, about
+_MAX_NUMBERS = 60_000  # stored of a draw, about
 _FEW_SECONDS = 3.0
-_MOST_SECONDS = 20.0
-_SLOW_SECONDS = 40.0  # a batch as given that takes longer leaves four draws for other batches
+_MAX_SECONDS = 20.0
+_SLOW_SECONDS = 40.0  # if the batch as given takes longer, other batches get only four draws
 
 
 class StepNoise(NamedTuple):
@@ -51,18 +51,18 @@ class StepNoise(NamedTuple):
     Attributes:
       draws: (n, k) the parameters after the step, less those before it.
       rounding: (k,) the largest spacing of floating-point numbers at any of the n draws.
-      values: (n, k) the noise, less its mean over seeds; 0 where rounding hides it.
+      values: (n, k) the noise, less its mean over seeds; 0 if rounding hides it.
       layer: (k,) the index of each parameter's layer.
       exact: (k,) whether rounding is too fine to show in the shape of the noise.
       deviations: (layers,) the noise's standard deviation in each layer, without what rounding adds.
       freedom: (layers,) the degrees of freedom of these deviations.
-      tolerance: (layers,) by how much deviations may be wrong, relative.
+      tolerance: (layers,) the relative error that rounding may cause in deviations.
       silent: (layers,) how many of all the layer's parameters are the same for every seed.
       counts: (layers,) how many of them are not; 0 in layers whose rounding shows.
       not_finite: how many of the draws have NaN or infinity in any of all the parameters.
       lengths: (pairs, layers) the squared norm of the difference of two consecutive seeds over sqrt(2), which
-        has no mean, over the whole layer, in squared parameters.
-      sums: (1 + _NUM_PROJECTIONS, pairs, layers) the sum of such a difference, and sums with random signs.
+        has mean 0, over the whole layer, in squared parameters.
+      sums: (1 + _NUM_PROJECTIONS, pairs, layers) the sum of this difference, and sums with random signs.
     """
 
     draws: Vector
@@ -84,9 +84,9 @@ class DrawnNoise(NamedTuple):
     """The noise at the batch as given and at others.
 
     Attributes:
-      layer_names: (layers,) the layers' names, as in the probe.
-      layer_sizes: (layers,) how many parameters each layer has.
-      hidden: the indices of the trained layers whose noise lies below their rounding.
+      layer_names: (layers,) the layers' names.
+      layer_sizes: (layers,) the number of parameters of each layer.
+      hidden: the indices of the trained layers whose noise is smaller than their rounding.
       given: the noise at the batch as given; layers that are not trained have 0 degrees of freedom.
       others: the noise at each other batch, by its name.
       refused: by the name of another batch, the error of the step that refused it.
@@ -102,25 +102,27 @@ class DrawnNoise(NamedTuple):
     def compute_deviation(self, batch: str = "") -> Any:
         """Returns the noise's standard deviation over all trained layers, in units of the stated deviation.
 
-        It is the root of the layers' mean variance, weighted by their degrees of freedom; NaN if no noise can
-        be seen at the batch.
+        It is the root of the layers' mean variance, weighted by their degrees of freedom; NaN if the batch
+        shows no noise.
 
         Args:
           batch: a name in `others`; empty for the batch as given.
         """
-        noise = self.others[batch] if batch else self.given
+        noise = self.others.get(batch, self.given)
         # Layers without freedom at the batch as given are not trained, or have no visible noise.
         freedom = np.where(self.given.freedom > 0, noise.freedom, 0)
         return np.sqrt(np.sum(freedom * noise.deviations**2) / np.sum(freedom))
 
     @property
-    def has_noise(self) -> NDArray[np.bool_]:
-        """(k,) Whether a parameter's noise is more than 1% of the measured or the stated deviation.
+    def least_deviation(self) -> float:
+        """The deviation above which noise counts: 1% of the measured or the stated one; may be NaN."""
+        # `min` returns the first argument if it is NaN.
+        return 0.01 * float(min(self.compute_deviation(), 1))
 
-        It is False for all if no noise can be seen.
-        """
-        # The first argument may be NaN, which `min` returns.
-        return np.asarray(self.given.values.std(axis=0) > 0.01 * min(self.compute_deviation(), 1))
+    @property
+    def has_noise(self) -> NDArray[np.bool_]:
+        """(k,) Whether a parameter has noise; False for all if no noise is visible."""
+        return np.asarray(self.given.values.std(axis=0) > self.least_deviation)
 
     def is_sign_step(self) -> bool:
         """Returns whether a step moves all parameters equally far on any batch, as Adam's first does."""
@@ -135,7 +137,7 @@ class DrawnNoise(NamedTuple):
         if len(edges) < 2:
             return False
         low, high = np.transpose(edges)
-        return bool(np.max(high) < _SIGN_SPREAD * np.min(low))
+        return bool(np.max(high) < _MAX_SIGN_SPREAD * np.min(low))
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
@@ -143,19 +145,18 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 
     Args:
       probe: the step.
-      seeds: the number of draws at the batch as given; None for as many as layers need and time allows.
-      seconds: how long a draw takes.
+      seeds: the number of draws at the batch as given; by default up to what layers need and time allows.
+      seconds: the time of a draw.
 
     Raises:
       RefusedError: the step fails at the batch as given.
     """
     began = time.perf_counter()
-    probe.run(probe.rows, 1)  # next to the first step it shows which parameters are trained
+    probe.run(probe.rows, 1)  # together with the first step it shows which parameters are trained
     count = seeds or _choose_count(probe, seconds)
     given = _draw_at(probe, probe.rows, stream=0, count=count)
 
-    # Other batches get a quarter of the draws, at least 12 and at most _FREEDOM / 4, to save time: noise at
-    # them is only compared with that at the batch as given. If that took long, they get only four.
+    # Noise at other batches is only compared with that at the batch as given, so fewer draws are enough.
     fewer = max(12, min(count, _FREEDOM) // 4)
     if time.perf_counter() - began >= _SLOW_SECONDS:
         fewer = 4
@@ -174,8 +175,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
         except RefusedError as error:
             refused[name] = str(error)
 
-    # By now `probe.is_trained` marks each parameter that some step changed differently from the first step. A
-    # layer is trained if any of its parameters is. The others get no degrees of freedom, which no test sees.
+    # Now `probe.is_trained` marks each parameter that some step changed differently from the first step. A
+    # layer is trained if any of its parameters is. Other layers get no degrees of freedom: tests skip them.
     is_trained = probe.sum_layers(probe.is_trained) > 0
     hidden = np.flatnonzero(is_trained & (given.freedom == 0))
     given = given._replace(freedom=given.freedom * is_trained)
@@ -184,24 +185,24 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 
 
 def _choose_count(probe: StepProbe, seconds: float) -> int:
-    """Returns how many seeds to draw: as many as the trained layers need and time allows, at least 12."""
-    # A layer of p parameters gets about p degrees of freedom from each seed. `needed` seeds, 64 or more, give
-    # the smallest layer _FREEDOM of them, and may take up to _MOST_SECONDS. `better`, from `needed` to 2,000,
-    # draw _NUMBERS over all layers, but may take only _FEW_SECONDS.
+    """Returns the number of seeds to draw: what the trained layers need and time allows, at least 12."""
+    # A layer of p parameters gets about p degrees of freedom from each seed. `needed` seeds, at least 64,
+    # give the smallest layer _FREEDOM of them, and may take up to _MAX_SECONDS. `better`, from `needed` to
+    # 2,000, draw _NUMBERS over all layers, but may take only _FEW_SECONDS.
     is_trained = probe.sum_layers(probe.is_trained) > 0
     sizes = np.bincount(probe.layer)[is_trained].tolist() or [_FREEDOM]
     needed = int(np.clip(_FREEDOM / min(sizes), 64, _FREEDOM))
     better = int(np.clip(_NUMBERS / sum(sizes), needed, 2000))
     in_few_seconds = min(better, int(_FEW_SECONDS / seconds))
-    return max(in_few_seconds, min(needed, int(_MOST_SECONDS / seconds)), 12)
+    return max(in_few_seconds, min(needed, int(_MAX_SECONDS / seconds)), 12)
 
 
 def _draw_at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNoise:
     """Takes `count` steps at a batch with different seeds, and measures the noise by which they differ.
 
     Only the first parameters of each layer are stored for every seed, which bounds the memory: an equal share
-    of _MOST_NUMBERS, or 256 if that is more. Parameters whose rounding is coarser than their noise are left
-    out of the deviations; the variance that rounding adds to the others is subtracted.
+    of _MAX_NUMBERS, at least 256. Parameters whose rounding is coarser than their noise are left out of the
+    deviations; the variance that rounding adds to the others is subtracted.
 
     Args:
       probe: the step.
@@ -218,10 +219,10 @@ def _draw_at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNo
     step_seed = zlib.crc32(text.encode() + probe.start.tobytes())
     rng = np.random.default_rng([step_seed, stream])
     firsts = 2 * rng.integers(1, 2**30, (count + 1) // 2)
-    seeds = np.column_stack([firsts, firsts + 1]).ravel()[:count]
+    seeds = np.column_stack([firsts, firsts + 1]).ravel()[:count].tolist()
 
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
-    is_kept = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
+    is_kept = place_in_layer < max(_MAX_NUMBERS // len(probe.layer_names), 256)
     rng = np.random.default_rng(_SIGNS_SEED)
     shape = (1 + _NUM_PROJECTIONS, probe.start.size)
     signs = rng.choice(np.array([-1, 1], np.int8), shape)
@@ -233,7 +234,7 @@ def _draw_at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNo
     not_finite = 0
     first = even = np.zeros(0)  # all parameters after the first step, and after the last even seed
     for i, seed in enumerate(seeds):
-        after = probe.run(rows, int(seed))
+        after = probe.run(rows, seed)
         if i == 0:
             first = after
         differs |= after != first
@@ -250,13 +251,12 @@ def _draw_at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNo
     spacings = probe.spacings[is_kept]
     layer = probe.layer[is_kept]
     draws = np.array(kept)
-    # The first draw is subtracted, so that a parameter that never changes is exactly 0 below.
+    # The first draw is subtracted, so a parameter that never changes is exactly 0 below.
     noise = (draws - draws[0]) / deviation
     noise = noise - noise.mean(axis=0)
     rounding = trees.compute_ulp(draws, spacings) / deviation
-    # Parameters are kept or left out by the rounding at the farthest value that they can draw, not at the
-    # values that they drew: else those that drew far values would be left out, and the noise's tails with
-    # them.
+    # Parameters are selected by the rounding at the farthest value that they can draw, not at the values that
+    # they drew: otherwise those that drew far values would be left out, and the noise's tails with them.
     farthest = np.abs(draws.mean(axis=0)) + _REACH * deviation
     farthest_rounding = trees.compute_ulp(farthest, spacings) / deviation
     is_visible = farthest_rounding <= max(1.0, float(np.median(noise.std(axis=0))))
@@ -266,8 +266,8 @@ def _draw_at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNo
     squares = np.sum(noise**2, axis=0) - freedom / 12 * np.mean(rounding**2, axis=0)
     layer_freedom = freedom * np.bincount(layer, is_visible)
     layer_squares = np.bincount(layer, np.where(is_visible, squares, 0))
-    # Where rounding is coarser than a quarter of the deviation, a parameter may be the same for every seed in
-    # spite of noise, and does not count as silent.
+    # If rounding is coarser than a quarter of the deviation, a noisy parameter may be the same for every
+    # seed, and does not count as silent.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     return StepNoise(
         draws=(draws - probe.start[is_kept]) / deviation,
@@ -293,7 +293,7 @@ def row_of(batch: str) -> str:
 
 
 def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
-    """Returns the p-values of all tests of the noise, by row of the report and by what is tested.
+    """Returns the p-values of all tests of the noise, by row of the report and by test.
 
     If there is no noise, only its deviations are tested.
     """
@@ -308,14 +308,13 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     }
     if not np.any(is_noisy):
         return p_values
-    # Correlations are of numbers with variance 1, so that each parameter is divided by its own deviation.
+    # Correlations are of numbers with variance 1: each parameter is divided by its own deviation.
     noisy = given.values[:, is_noisy]
-    p_values["independence"] |= _test_independence(noisy / noisy.std(axis=0), given.layer[is_noisy])
-    p_values["independence"] |= _test_sums(drawn)
-    p_values["shape"] |= _test_shape(standardise(drawn))
-    p_values["shape"] |= _test_lengths(drawn)
+    correlations = _test_independence(noisy / noisy.std(axis=0), given.layer[is_noisy])
+    p_values["independence"] = correlations | _test_sums(drawn)
+    p_values["shape"] = _test_shape(standardise(drawn)) | _test_lengths(drawn)
     for batch, noise in drawn.others.items():
-        if not noise.not_finite:  # else that is a finding, which needs no test
+        if not noise.not_finite:  # otherwise that is a finding, which needs no test
             p_values[row_of(batch)] |= _test_batch(drawn, batch)
     return p_values
 
@@ -324,7 +323,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that the noise is as large as stated, in each trained layer and in all together."""
     given = drawn.given
     trained = np.flatnonzero(given.freedom)
-    names = [drawn.layer_names[i] for i in trained]
+    names = np.array(drawn.layer_names)[trained].tolist()
     freedom = given.freedom[trained]
     squares = given.deviations[trained] ** 2 * freedom
     tolerance = given.tolerance[trained]
@@ -343,11 +342,11 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> dict[str, float]:
     """Tests that the noise is as large at another batch: by an F-test in each layer (Bonferroni)."""
     given = drawn.given
     other = drawn.others[batch]
-    is_noisy = given.deviations > 0.01 * min(drawn.compute_deviation(), 1)
     quotient = (given.deviations / other.deviations) ** 2
     slack = (1 + given.tolerance + other.tolerance) ** 2  # how far rounding may change the quotient
     law = stats.f(given.freedom, other.freedom)
     p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
+    is_noisy = given.deviations > drawn.least_deviation
     compared = p_values[(given.freedom > 0) & (other.freedom > 0) & is_noisy]
     if not compared.size:
         return {}
@@ -355,9 +354,9 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> dict[str, float]:
 
 
 def compute_shares(drawn: DrawnNoise) -> dict[str, Vector]:
-    """Returns by layer, and for all together, the noise's square along its sum and along random signs.
+    """Returns, by layer and for all layers, the noise's square along its sum and along random signs.
 
-    Each is over the square along a mean direction, so that it is 1 for independent numbers of one variance.
+    Each is over the square along a mean direction: it is 1 for independent numbers of one variance.
     """
     given = drawn.given
     tested = np.flatnonzero((given.freedom > 0) & (given.counts > 1)).tolist()
@@ -378,11 +377,11 @@ def _test_sums(drawn: DrawnNoise) -> dict[str, float]:
     """
     p_values = {}
     counts = dict(zip(drawn.layer_names, drawn.given.counts, strict=True))
+    counts[ALL_LAYERS] = np.sum(drawn.given.counts * (drawn.given.freedom > 0))
     pairs = len(drawn.given.lengths)
     for name, shares in compute_shares(drawn).items():
-        count = counts.get(name, np.sum(drawn.given.counts * (drawn.given.freedom > 0)))
-        law = stats.beta(pairs / 2, pairs * (count - 1) / 2)
-        p_sum, *others = compute_two_sided_p_value(law, shares / count)
+        law = stats.beta(pairs / 2, pairs * (counts[name] - 1) / 2)
+        p_sum, *others = compute_two_sided_p_value(law, shares / counts[name])
         p_values[f"{SUM_OF} {name}"] = float(p_sum)
         p_values[f"random projections of {name}"] = min(1.0, len(others) * float(min(others)))
     return p_values
@@ -406,7 +405,7 @@ def _test_lengths(drawn: DrawnNoise) -> dict[str, float]:
 
 
 def standardise(drawn: DrawnNoise) -> Vector:
-    """Returns the noise that rounding does not distort as one vector, over its deviation in all layers.
+    """Returns the noise that rounding does not distort as a vector, over its deviation in all layers.
 
     Right noise becomes standard normal, whatever its deviation. Noise that differs by layer does not, which
     is another bug.
@@ -414,12 +413,11 @@ def standardise(drawn: DrawnNoise) -> Vector:
     given = drawn.given
     is_usable = drawn.has_noise & given.exact
     freedom = len(given.values) - 1
-    if freedom * np.count_nonzero(is_usable) < _LEAST_FREEDOM:
+    if freedom * np.count_nonzero(is_usable) < _MIN_SHAPE_FREEDOM:
         return np.zeros(0)
     values = given.values[:, is_usable]
     # The root of the mean variance; subtracting the mean over seeds has shrunk the values.
-    scale = np.sqrt(np.mean(values**2))
-    return np.asarray(values / scale).ravel()
+    return np.asarray(values / np.sqrt(np.mean(values**2))).ravel()
 
 
 def _test_shape(values: Vector) -> dict[str, float]:
@@ -429,7 +427,7 @@ def _test_shape(values: Vector) -> dict[str, float]:
     p_values = {"distribution": compute_fit_p_value(values, stats.norm())}
     for cut in _TAILS:
         law = stats.binom(values.size, 2 * stats.norm.sf(cut))
-        if law.mean() >= _LEAST_IN_TAIL:
+        if law.mean() >= _MIN_IN_TAIL:
             beyond = np.count_nonzero(np.abs(values) > cut)
             p_value = compute_two_sided_p_value(law, beyond - 1, beyond)
             p_values[f"beyond {cut:g} deviations"] = float(p_value)
@@ -454,8 +452,8 @@ def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
     """Returns the p-value of a chi-square test that values come from a distribution.
 
     Values are counted in intervals that are as likely as those of a normal law between multiples of half a
-    deviation, from -3 to 3; edges beyond which 10 values or fewer are expected are left out. The test is
-    conservative where few values are expected in an interval: fewer than 5 count as 5 in the divisor.
+    deviation, from -3 to 3; edges beyond which 10 values or fewer are expected are left out. Fewer than 5
+    expected values in an interval count as 5 in the divisor, which makes the test conservative.
 
     Args:
       values: (n,) the values, independent of each other; more than 20, or no edge remains.
@@ -480,18 +478,19 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> dict[str, flo
       layer: (k,) the index of each parameter's layer.
     """
     seeds, numbers = noise.shape
-    # Seeds of rows 0 and 1, 2 and 3, ... The mean over seeds was subtracted, which alone correlates two
-    # seeds by -1 / (seeds - 1). Counting a pair of seeds too few makes p-values larger.
+    # Seeds of rows 0 and 1, 2 and 3, ... The mean over seeds was subtracted, which correlates two seeds by
+    # -1 / (seeds - 1). Counting a pair of seeds too few makes p-values larger.
     correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2]) + 1 / (seeds - 1)
     terms = (seeds // 2 - 1) * numbers
     p_values = {CONSECUTIVE: _compute_correlation_p_value(correlation, terms)}
 
     # Of more than 40 layers the first 40, since every pair of layers is compared.
     layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
-    # In a layer that has an eighth of all parameters or less, repetitions may be too few to show among all.
-    small = [part for part in layers if part.shape[1] <= numbers / 8]
-    for part in (noise, *small):
-        p_values |= _test_distances(part)
+    p_values |= _test_distances(noise)
+    for part in layers:
+        # In a layer with at most an eighth of all parameters, repetitions may be too few to show among all.
+        if part.shape[1] <= numbers / 8:
+            p_values |= _test_distances(part)
     pairs = []
     for first, second in itertools.combinations(layers, 2):
         size = min(first.shape[1], second.shape[1])
@@ -505,18 +504,16 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> dict[str, flo
 def _test_distances(noise: Vector) -> dict[str, float]:
     """Tests that parameters' noise is uncorrelated at every distance in the flat vector.
 
-    The correlation at a distance is the mean product of two numbers so far from each other in the vector,
-    over
-    all seeds. Rows of a matrix that share a draw, or workers that share a generator, repeat numbers at some
+    The correlation at a distance is the mean product of two numbers at this distance in the vector, over all
+    seeds. Rows of a matrix that share a draw, or workers that share a generator, repeat numbers at some
     distance. The largest correlation over all distances is tested, with Bonferroni's correction.
     """
     seeds, numbers = noise.shape
     if numbers < 2:
         return {}
     # The sums of products at all distances are the inverse Fourier transform of the power spectrum, which
-    # closes the vector to a circle. Its size is odd: on a circle of even size, pairs half of it from each
-    # other
-    # would count twice.
+    # closes the vector to a circle. Its size is odd: on a circle of even size, opposite pairs would count
+    # twice.
     size = numbers | 1
     spectrum = np.zeros(size // 2 + 1)
     for draw in noise:
@@ -530,10 +527,10 @@ def _test_distances(noise: Vector) -> dict[str, float]:
 def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
     """Returns the two-sided p-value of the null hypothesis of no correlation, by Student's t.
 
-    The statistic is r sqrt(n / (1 - r^2)), as usual for a correlation r of n pairs. But the t has n / 2
-    degrees of freedom in place of n. At a distance in the vector, each number is in two products, which are
-    then dependent. If numbers are few, t with n degrees would therefore reject correct noise too often. Where
-    each number is in a single product, n / 2 is cautious: correct noise is rejected more rarely.
+    The statistic is r sqrt(n / (1 - r^2)) for a correlation r of n pairs, as usual. But the t has n / 2
+    degrees of freedom instead of n. At a distance in the vector, each number is in two products, which are
+    dependent. For few numbers, t with n degrees would reject correct noise too often. If each number is in a
+    single product, n / 2 is conservative.
     """
     # The floor is for a correlation of 1 or more, whose root would not be real.
     student = np.abs(correlation) * np.sqrt(terms / max(1 - correlation**2, 1e-12))

@@ -1,4 +1,4 @@
-"""Is the order of examples uniform and drawn anew in every pass?
+"""Tests whether the order of examples is uniform, and drawn anew in every pass.
 
 The null hypothesis: every pass is a uniform random permutation of the data, independent of other passes, and
 cut into batches of the sizes that are seen. Only the batch of an example counts, not its place within it.
@@ -19,29 +19,29 @@ from audit.check.noise import compute_two_sided_p_value
 
 Array = NDArray[np.float64]
 
-_MOST_PASSES = 64
-_LEAST_PASSES = 8
-_MOST_PLACES = 4_000_000  # of examples in all passes, unless the fewest passes have more
-_MOST_BATCHES = 20_000  # in all passes, unless the fewest have more
-_RARE = 1e-6  # the p-value that the fewest passes give a single example that is always in one batch
-_BLOCKS = 10  # into which the data are cut
-_MOST_RATE = 0.6  # at which two examples come together, up to which this is looked at
-_OBSERVED = 800  # examples, at most, all of whose pairs are looked at
-_LEAST_TOGETHER = 1000  # expected pairs that come together twice, from which on their sum is tested
+_MAX_PASSES = 64
+_MIN_PASSES = 8
+_MAX_PLACES = 4_000_000  # of examples in all passes, unless the fewest passes have more
+_MAX_BATCHES = 20_000  # in all passes, unless the fewest have more
+_RARE = 1e-6  # the p-value of a single example that is always in one batch, with the fewest passes
+_BLOCKS = 10  # of the data
+_MAX_RATE = 0.6  # the largest rate of pairs in one batch, for a test of pairs
+_OBSERVED = 800  # the largest number of examples for a test of pairs
+_MIN_TOGETHER = 1000  # expected pairs that come together twice, for a test of pairs
 
 
 class OrderTest(NamedTuple):
-    """What passes of a loader show of the order of examples.
+    """The order of examples in passes of a loader.
 
     Attributes:
       passes: the number of passes that were drawn.
       batches: the least number of batches of a pass.
-      is_once: whether no pass holds an example twice.
-      is_whole: whether every pass ended by itself, after at most as many batches as a pass should have.
+      is_once: whether examples come at most once in a pass.
+      is_whole: whether every pass ended after at most the number of batches that a pass should have.
       repeats: whether all passes are the same.
-      is_even: whether no batch holds more than its equal share of the examples.
+      is_even: whether batches have at most their equal share of the examples.
       p_values: by row of the report of batches, "order" and "together", the p-value of a uniform order.
-      seen: by row, the sentence that describes what the row's most telling test saw.
+      seen: by row, the sentence of the test with the smallest p-value.
     """
 
     passes: int
@@ -79,7 +79,7 @@ class _Passes(NamedTuple):
 
 
 class _Sight(NamedTuple):
-    """A test's p-value, which may exceed 1 by a union bound, and the sentence on what it saw."""
+    """A test's p-value, which may exceed 1 by a union bound, and a sentence on its observation."""
 
     p_value: float
     sentence: str
@@ -92,8 +92,8 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
       draw: the function from a seed to the batches of a pass, or to a single batch. Then `batches` calls in a
         row make a pass.
       examples: the number of examples of the data set.
-      batches: the number of batches of a pass, at least 2; what a loader yields beyond them is not read.
-      sizes_vary: whether every example should draw its batch by itself, so that sizes vary (balls in bins).
+      batches: the number of batches of a pass, at least 2; additional batches are not read.
+      sizes_vary: whether every example should draw its batch independently (balls in bins).
 
     Raises:
       InputError: `draw` fails, or gives something else than indices of the data set.
@@ -127,11 +127,11 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
 def _draw_passes(draw: Draw, examples: int, batches: int) -> _Passes:
     """Draws passes with seeds 0, 1, ...; returns the batch of each example in each pass.
 
-    Passes are many where that is cheap, and enough to see a single example that is always in one batch.
+    There are enough passes to show a single example that is always in one batch, and more if that is cheap.
     """
-    affordable = min(_MOST_PLACES // examples, _MOST_BATCHES // batches, _MOST_PASSES)
+    affordable = min(_MAX_PLACES // examples, _MAX_BATCHES // batches, _MAX_PASSES)
     least = 1 + math.ceil(math.log(examples / _RARE) / math.log(batches))
-    passes = max(affordable, least, _LEAST_PASSES)
+    passes = max(affordable, least, _MIN_PASSES)
     steps = np.full((passes, examples), batches, np.int32)
     sizes = np.empty((passes, batches + 1), np.int64)
     is_once = True
@@ -148,7 +148,7 @@ def _draw_passes(draw: Draw, examples: int, batches: int) -> _Passes:
 
 
 def _test_single_batch(drawn: _Passes) -> _Sight:
-    """Tests how often an example is in one and the same batch. An example left out is in none."""
+    """Tests how often an example is in the same batch, not counting passes that leave it out."""
     passes, examples = drawn.steps.shape
     left_out = drawn.sizes.shape[1] - 1
     never_equal = -1 - np.arange(passes, dtype=np.int32)[:, None]
@@ -177,7 +177,7 @@ def _test_places(drawn: _Passes) -> _Sight:
 
 
 def _test_sizes(drawn: _Passes) -> _Sight:
-    """Tests whether sizes vary as they do where every example draws its batch by itself."""
+    """Tests whether sizes vary like those of examples that draw their batches independently."""
     sizes = drawn.sizes[:, :-1]
     expected = drawn.steps.shape[1] / sizes.shape[1]
     law = scipy.stats.chi2(sizes.size - len(sizes))
@@ -222,7 +222,7 @@ def _test_pairs(drawn: _Passes) -> _Sight:
 
     rate = float(_compute_rates_together(drawn).mean())
     pairs_of_passes = math.comb(passes, 2)
-    if rate >= _MOST_RATE or len(together) * pairs_of_passes * rate**2 < _LEAST_TOGETHER:
+    if rate >= _MAX_RATE or len(together) * pairs_of_passes * rate**2 < _MIN_TOGETHER:
         return _Sight(1.0, "")
     squares = (together - passes * rate) ** 2
     of_single_passes = together * (1 - 2 * rate) + passes * rate**2

@@ -1,6 +1,6 @@
-"""A caller's step as a function from a batch and a seed to numbers, and how exactly it can be measured.
+"""A step as a function from a batch and a seed to numbers, and the precision of its measurement.
 
-Movements are in units of eta C / B, as far as a single example may move the parameters.
+Movements are in units of eta C / B, the farthest that a single example may move the parameters.
 """
 
 import copy
@@ -23,7 +23,7 @@ _RETURN = "return the parameters' own tree"
 
 
 class StepSettings(NamedTuple):
-    """What the caller states of the step: C, sigma, eta and B."""
+    """The stated numbers of the step: C, sigma, eta and B."""
 
     clipping_norm: float
     noise_multiplier: float
@@ -32,7 +32,7 @@ class StepSettings(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """eta C / B, the farthest that one example may move the parameters."""
+        """eta C / B."""
         return self.learning_rate * self.clipping_norm / self.batch_size
 
 
@@ -58,26 +58,26 @@ class Movement(NamedTuple):
 
 
 class RefusedError(Exception):
-    """Raised where the step fails on a batch."""
+    """Raised if the step fails on a batch."""
 
 
 class StepProbe:
-    """The caller's step as a function from a batch's columns and a seed to the parameters after the step.
+    """A step as a function from a batch's columns and a seed to the parameters after the step.
 
-    The parameters are a float64 vector (p,): those of all layers, end to end. A layer is a floating-point
-    array among the parameters that holds at least one number.
+    The parameters are a float64 vector (p,) of all layers, one after another. A layer is a non-empty
+    floating-point array among the parameters.
 
     Attributes:
-      step: the caller's.
-      settings: what the caller states of the step.
+      step: the caller's function.
+      settings: the stated numbers.
       rows: the columns of the batch as given.
       layer_names, dimensions: (layers,) the layers' paths in the parameters' tree, and their numbers of axes.
       is_torch: whether some layers are tensors of torch.
-      layer: (p,) the index of the layer that each parameter belongs to.
+      layer: (p,) the index of each parameter's layer.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
-      spacings: (p,) the distance from 1 to the next larger number, in the floating-point type in which the
-        step returns each parameter: how coarsely it rounds.
+      spacings: (p,) the distance from 1 to the next larger number in the floating-point type of each returned
+        parameter.
       is_trained: (p,) whether a parameter has differed from `base` after any step so far.
     """
 
@@ -85,28 +85,29 @@ class StepProbe:
         """Runs the step once, on the batch as given with seed 0.
 
         Raises:
-          InputError: a number in `stated` is out of range; parameters, batch or step are of the wrong type;
-            or the step returns something else than the parameters.
+          InputError: a number in `stated` is out of range; parameters, batch or step have the wrong type;
+            or the step does not return the parameters.
           RefusedError: the step fails on the batch as given.
         """
         self.settings = StepSettings(**{name: _read(name, stated[name]) for name in stated})
         advice = "give (params, batch, seed) -> params"
-        require(callable(step), f"`step={shown(step)}` is no function: {advice}")
+        require(callable(step), f"`step={shown(step)}` is not a function: {advice}")
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
         advice = "give the parameters"
-        require(layers, f"`params={shown(params)}` holds no floating-point array: {advice}")
+        require(layers, f"`params={shown(params)}` has no floating-point array: {advice}")
         parts = {name: trees.to_numpy(leaf).ravel() for name, leaf in layers.items()}
         self.step: Callable[..., Any] = step
         self._params = params
-        self._ends = np.cumsum([part.size for part in parts.values()])[:-1]
+        sizes = list(map(np.size, parts.values()))
+        self._ends = np.cumsum(sizes)[:-1]
         self._given_spacing = max(map(trees.get_spacing, layers.values()))
         self.is_torch = any(hasattr(leaf, "detach") for leaf in layers.values())
         self.layer_names = list(layers)
         self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
-        self.layer = np.repeat(np.arange(len(parts)), [part.size for part in parts.values()])
+        self.layer = np.repeat(np.arange(len(parts)), sizes)
         self.start = np.concatenate(list(parts.values()))
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
         self._batch = batch
@@ -122,7 +123,7 @@ class StepProbe:
         """Returns the parameters (p,) after a step on a batch; updates `is_trained`.
 
         Raises:
-          InputError: the step returns something else than the parameters.
+          InputError: the step does not return the parameters.
           RefusedError: the step fails on this batch, or ends the program.
         """
         after = self._read_numbers(self._call(rows, seed))
@@ -152,7 +153,7 @@ class StepProbe:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the caller's code, which is called many times
                 result = self.step(params, batch, seed)
-        except InputError:  # its message says already what to do
+        except InputError:  # its message is for the user already
             raise
         except SystemExit as error:
             raise RefusedError("the step ends the program by sys.exit") from error
@@ -208,19 +209,19 @@ class StepProbe:
         return moved
 
     def measure(self, difference: Vector, after: Vector, rows: Columns, steps: int = 2) -> Movement:
-        """Measures the length of a difference of steps, in eta C / B, without what rounding adds to it.
+        """Measures the length of a difference of steps, in eta C / B, without the effect of rounding.
 
         Args:
           difference: (p,) the difference of the parameters after two steps, or their signed sum after four.
-          after: (p,) the parameters after such a step, from which its rounding is computed.
-          rows: the batch of such a step.
+          after: (p,) the parameters after one of these steps, to compute its rounding.
+          rows: the batch of this step.
           steps: the number of steps in the difference, 2 or 4.
 
         Returns:
           The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
-          error of its square, plus a margin. The error depends on the norm. For two steps it is taken at the
-          measured norm, but at 1 at least. For four steps it is taken at 0, their signed sum in a correct
-          step. Where the difference is not finite, the norm is infinite and the tolerance 0.
+          error of its square, plus a margin. The error depends on the norm. For two steps this is the
+          measured norm, at least 1. For four steps it is 0, their signed sum in a correct step. If the
+          difference is not finite, the norm is infinite and the tolerance 0.
         """
         vector = difference / self.settings.unit
         squares = vector**2
@@ -232,33 +233,32 @@ class StepProbe:
         # variance h^2 / 12.
         variance = steps * self.compute_rounding(after, rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
-        around = 0.0  # the norm at which the error is taken
+        around = 0.0  # the norm for the error
         if steps == 2:
             around = max(norm, 1.0)
         # The variance of |v + e|^2 for |v| = around and an independent normal error e in each parameter, with
         # all of v where the error is largest.
         deviation = np.sqrt(4 * around**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
-        # A margin for what this model of rounding leaves out. The last term is for the norms that the step
-        # itself computes, to clip by.
+        # A margin for other rounding. The last term is for the norms that the step computes to clip.
         tolerance += (steps / 2) ** 2 * _FLOOR
         tolerance += 4 * max(np.max(self.spacings), self._given_spacing)
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
-        """Returns the spacing (p,) to which a step effectively rounds each parameter, in eta C / B.
+        """Returns the effective spacing (p,) of a step's rounding of each parameter, in eta C / B.
 
         A step rounds the update several times, and then the updated parameters. The effective spacing is the
-        root of the sum of the squared spacings of all these roundings, as if they were independent.
-        Parameters of a layer that no step moves are not rounded.
+        root of the sum of the squared spacings of all roundings, as if they were independent. Layers that no
+        step moves are not rounded.
 
         Args:
           after: (p,) the parameters after the step.
-          rows: its batch, each example of which adds a rounding.
+          rows: its batch; each example adds a rounding.
         """
         update = after - self.start
-        # A step may return the private gradient in place of the parameters. A layer that is nearer to 0 than
-        # to where it started holds such a gradient, which itself is the update.
+        # A step may return the private gradient instead of the parameters. A layer that is nearer to 0 than
+        # to its start is such a gradient, which is the update.
         is_gradient = self.sum_layers(after**2) < self.sum_layers(update**2)
         update = np.where(is_gradient[self.layer], after, update)
         # The update is rounded to float32 at best: one rounding for each example that is summed, and four
@@ -274,9 +274,9 @@ class StepProbe:
 
 
 def _read(name: str, value: Any) -> float:
-    """Returns a caller's number, the field `name` of `StepSettings`; raises InputError if out of range."""
+    """Returns the field `name` of `StepSettings`; raises InputError if it is out of range."""
     stated = number(name, value, float)
-    # From 1e-30 to 1e30, so that the square of any product or quotient of all four is within float64's range.
+    # From 1e-30 to 1e30: squares of products and quotients of all four are within float64's range.
     least = 1e-30
     limit = "more than 0"
     if name == "noise_multiplier":

@@ -1,4 +1,4 @@
-"""What a check reports: a table for a terminal, findings with their fixes, JSON, a page."""
+"""The report of a check: a table for a terminal, findings with their fixes, JSON, a page."""
 
 import platform
 import sys
@@ -21,12 +21,12 @@ UNTRIED = "could not be tried"
 NOT_APPLICABLE = "does not apply"
 LEVEL = 0.001  # the level of all statistical tests of a report together, by Holm's method
 _COLUMNS = 80
-_INDENT = 35  # width of the columns before "what was seen"
+_INDENT = 35  # width of the columns before the last
 _LIBRARIES = ("jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_accounting")
 
 
 class Check(NamedTuple):
-    """A row of the report: its name, its result (PASSED, FAILED, ...) and what was seen, in words."""
+    """A row of the report: its name, its result (PASSED, FAILED, ...) and the observation in words."""
 
     name: str
     result: str
@@ -34,16 +34,16 @@ class Check(NamedTuple):
 
 
 class CheckOutcome(NamedTuple):
-    """What a check saw, before all checks are judged together.
+    """The observations of a check, before all checks are judged together.
 
     Attributes:
-      text: what was seen, in words, for a check that passes; or why it could not be tried or does not apply.
+      text: the observation in words, if the check passes; or why it could not be tried or does not apply.
       tried: whether the check could be tried.
-      applies: whether the check concerns what was given at all.
+      applies: whether the check applies.
       findings: the bugs that need no statistical test.
-      p_values: the p-values of its statistical tests, by what was tested.
-      figures: what was measured, for the report's JSON.
-      measured: the row's own numbers in words, shown in the table whenever the check applies.
+      p_values: the p-values of its statistical tests, by test.
+      figures: the measurements for the report's JSON.
+      measured: the measurements in words, shown in the table if the check applies.
     """
 
     text: str
@@ -74,7 +74,7 @@ class CheckReport:
       findings: the bugs.
       needed: the names of the checks that must be tried for the subject to pass.
       p_values: by row and test, the p-value of every statistical test, before Holm's correction.
-      figures: what was measured.
+      figures: the measurements.
       provenance: the date, the code, versions and stated numbers, in words, by name.
     """
 
@@ -88,7 +88,7 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether there is no finding, and every needed check that applies was tried and passed."""
+        """Whether there are no findings, and every needed check that applies was tried and passed."""
         return self.verdict.startswith("PASSED")
 
     @property
@@ -97,23 +97,23 @@ class CheckReport:
         if self.findings:
             bugs = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
             return f"FAILED: {'; '.join(bugs)}"
-        missing = []
-        for check in self.checks:
-            if check.name in self.needed and check.result not in (PASSED, NOT_APPLICABLE):
-                missing.append(check)
+        missing = {}
+        for name, result, seen in self.checks:
+            if name in self.needed and result not in (PASSED, NOT_APPLICABLE):
+                missing[name] = seen
         if missing:
-            names = ", ".join(check.name for check in missing)
-            return f"INCOMPLETE: {names} could not be tried: {missing[0].seen}"
+            reason = next(iter(missing.values()))
+            return f"INCOMPLETE: {', '.join(missing)} could not be tried: {reason}"
         if not self.checks:
-            return "INCOMPLETE: nothing was checked"
+            return "INCOMPLETE: there are no checks"
         return "PASSED: no bug was found"
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
         """Returns the report with its provenance: the date, the code, versions and stated numbers.
 
         Args:
-          code: the caller's step, or what draws the batches; None for a check of numbers alone.
-          stated: the numbers that the caller states, by name.
+          code: the caller's step or loader; None for a check of numbers.
+          stated: the stated numbers, by name.
         """
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
         source = getattr(code, "__code__", None)
@@ -142,8 +142,8 @@ class CheckReport:
             "subject": self.subject,
             "verdict": self.verdict,
             "passed": self.passed,
-            "checks": [check._asdict() for check in self.checks],
-            "findings": [finding._asdict() for finding in self.findings],
+            "checks": list(map(Check._asdict, self.checks)),
+            "findings": list(map(CheckFinding._asdict, self.findings)),
             "level": LEVEL,
             "p_values": dict(self.p_values),
             "figures": dict(self.figures),
@@ -151,11 +151,11 @@ class CheckReport:
         }
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text, in which null stands for infinity and NaN: JSON has neither."""
+        """Returns `to_dict` as JSON text, with null for infinity and NaN."""
         return write_json(self.to_dict(), indent=2)
 
     def page(self, path: str | Path) -> Path:
-        """Writes the report as an HTML page, with pictures of what is violated; returns its path."""
+        """Writes the report as an HTML page, with pictures of violations; returns its path."""
         # Here, not above: the page draws with matplotlib, which a report as text or JSON does not need.
         from audit import errors
         from audit.report import check_page
@@ -169,8 +169,7 @@ class CheckReport:
         rule = "-" * _COLUMNS
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
-            shown = result.upper() if result == FAILED else result
-            row = f"{name:<16}{shown:<19}{seen}"
+            row = f"{name:<16}{result.replace(FAILED, 'FAILED'):<19}{seen}"
             lines += textwrap.wrap(row, _COLUMNS, subsequent_indent=" " * _INDENT)
         lines.append(rule)
         lines += textwrap.wrap(self.verdict, _COLUMNS)
@@ -190,14 +189,14 @@ def make_report(
     needed: tuple[str, ...],
     name_findings: NameFindings = lambda certain, _: certain,
 ) -> CheckReport:
-    """Judges what the checks saw, all statistical tests together; returns the report.
+    """Judges all checks and statistical tests together; returns the report.
 
     Args:
       subject: "step", "batches" or "accounting".
-      outcomes: what each check saw, by its row, in the order of the table.
+      outcomes: the observations of each check, by its row, in the order of the table.
       needed: the rows that must be tried for the subject to pass.
       name_findings: a function that explains rejected tests by bugs. It takes the findings that need no test,
-        and by row the names of the rejected tests; it returns all findings.
+        and the names of the rejected tests by row; it returns all findings.
     """
     p_values = {}
     for row, outcome in outcomes.items():
@@ -220,20 +219,22 @@ def make_report(
     checks = []
     for row, outcome in outcomes.items():
         names = dict.fromkeys(finding.name for finding in findings if finding.check == row)
-        result = PASSED if outcome.tried else UNTRIED
+        result = PASSED
         parts = [outcome.text, outcome.measured]
         if names:
             result = FAILED
             parts = [*names, outcome.measured]
-        elif rejected[row]:  # without a finding of its own
+        elif rejected[row]:  # a finding of another row explains it
             result = FAILED
-            parts = ["not as expected: see what is found below", outcome.measured]
+            parts = ["not as expected: see the findings below", outcome.measured]
         elif np.any(np.isnan(list(outcome.p_values.values()))):
             result = UNTRIED
             parts = ["a test of it gave no p-value", outcome.measured]
         elif not outcome.applies:
             result = NOT_APPLICABLE
             parts = [outcome.text]
+        elif not outcome.tried:
+            result = UNTRIED
         checks.append(Check(row, result, "; ".join(part for part in parts if part)))
     return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures)
 
@@ -241,13 +242,12 @@ def make_report(
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
     """Returns the names of the tests that Holm's method rejects, at LEVEL for all of them together.
 
-    A test whose p-value is NaN decides nothing, but counts among all tests.
+    A test with the p-value NaN is never rejected, but counts among all tests.
     """
     rejected: set[str] = set()
-    decided = [item for item in p_values.items() if not np.isnan(item[1])]
-    for name, p_value in sorted(decided, key=lambda item: item[1]):
-        # The level is shared out among the tests that are not rejected yet.
-        if p_value > LEVEL / (len(p_values) - len(rejected)):
+    for name in sorted(p_values, key=lambda name: np.nan_to_num(p_values[name], nan=np.inf)):
+        # The level is divided among the tests that are not rejected yet.
+        if not p_values[name] <= LEVEL / (len(p_values) - len(rejected)):
             break
         rejected.add(name)
     return rejected

@@ -1,4 +1,4 @@
-"""What may be claimed for the batches that are really drawn: a bracket for every sampler, and advice."""
+"""Bounds on the epsilon of training with the batches of a sampler, and advice."""
 
 import math
 import textwrap
@@ -19,15 +19,15 @@ from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, at_most
 from audit.written import counted, write_json
 
-_MOST_STEPS = 10**6
-_TAILS = (1, 2, 5, 10, 20, 50, 100)  # the numbers of noise-only steps that are tried for the advice
+_MAX_STEPS = 10**6
+_TAILS = (1, 2, 5, 10, 20, 50, 100)  # numbers of noise-only steps for the advice
 _DECIMALS = 2
 _COLUMNS = 80
 
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
-    """The sampler whose Poisson batches are cut, at random, to at most `largest_batch` examples.
+    """The sampler of Poisson batches that are cut, at random, to at most `largest_batch` examples.
 
     Args:
       examples: the number of examples of the data set.
@@ -51,11 +51,11 @@ class TruncatedPoisson:
 
 
 class LastModel(NamedTuple):
-    """Upper bounds on epsilon against an adversary who sees the last model alone.
+    """Upper bounds on epsilon against an adversary who only sees the last model.
 
     Attributes:
-      upper: the bound without noise-only steps at the end; None where there is no bound.
-      tail: the bound with these steps; None where there are none.
+      upper: the bound without noise-only steps at the end; None if there is not any.
+      tail: the bound with these steps; None without them.
       assumes: what both bounds assume, in words.
     """
 
@@ -69,10 +69,10 @@ class SamplerClaim(NamedTuple):
 
     Attributes:
       sampler: the sampler's name.
-      yours: whether it is the caller's sampler; others are there to compare with.
+      yours: whether it is the caller's sampler, not one to compare with.
       every_model: lower and upper bound on epsilon against an adversary who sees every model.
-      last_model: upper bounds on epsilon against an adversary who sees the last model alone.
-      advice: a sentence on what to change, or on what makes the claim hold.
+      last_model: upper bounds on epsilon against an adversary who only sees the last model.
+      advice: a sentence with the changes to make, or with the condition of the claim.
     """
 
     sampler: str
@@ -92,13 +92,13 @@ class SamplerClaim(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplerClaims:
-    """The epsilon that may be claimed for a sampler, beside that of Poisson sampling; it prints as a table.
+    """The epsilon that may be claimed for a sampler, and that of Poisson sampling; it prints as a table.
 
     Attributes:
       rows: the claims, that of the caller's sampler first.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
-      order: the condition on the order of examples, in words; empty where batches have no order.
+      order: the condition on the order of examples, in words; empty if batches do not have an order.
     """
 
     rows: tuple[SamplerClaim, ...]
@@ -118,7 +118,7 @@ class SamplerClaims:
         }
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text, in which null stands for infinity."""
+        """Returns `to_dict` as JSON text, with null for infinity."""
         return write_json(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
@@ -155,9 +155,9 @@ def _show_sampler(row: SamplerClaim) -> str:
 
 
 def _show_bracket(row: SamplerClaim) -> str:
-    """Returns a row's bounds on epsilon for every model as text: "lower to upper", or the upper one alone.
+    """Returns a row's bounds on epsilon for every model as text: "lower to upper", or only the upper bound.
 
-    The upper one stands alone where there is no lower one, or both round to the same text.
+    The lower bound is left out if it is missing, or if both round to the same text.
     """
     lower, upper, _ = row.every_model
     shown_upper = _show_upper(upper)
@@ -170,10 +170,10 @@ class _Sampler(NamedTuple):
     """How a sampler is accounted for.
 
     Attributes:
-      bracket: returns the bounds on epsilon where every model is seen, from steps and delta.
-      bound: returns an upper bound on the epsilon of the last model alone, from steps and delta.
-      advice: what makes the claim hold; empty where changes to the training are advised instead.
-      unseen: what nobody may see if the last model's bound is to hold, in words.
+      bracket: returns the bounds on epsilon if every model is seen, from steps and delta.
+      bound: returns an upper bound on the epsilon of the last model, from steps and delta.
+      advice: the condition of the claim; empty if changes to the training are advised instead.
+      unseen: for the last model's bound, the information that must not be seen, in words.
       order: the condition on the order of examples, in words.
     """
 
@@ -208,13 +208,13 @@ def sampler_claims(
       lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps. By
         default 1 is assumed, and the bounds of the last model say so.
       tail: the number of steps at the end that add noise but no gradient.
-      delta: the delta at which epsilon is bounded.
+      delta: the delta of epsilon.
 
     Returns:
       A row for the caller's sampler and another for Poisson sampling; a single row if these are the same.
 
     Raises:
-      InputError: a number is out of range, or there is no such sampler.
+      InputError: a number is out of range, or the sampler is unknown.
 
     >>> claims = audit.sampler_claims("cyclic", noise_multiplier=1.0, batches=4, epochs=2)
     >>> round(claims.rows[0].every_model.upper, 2), round(claims.rows[0].last_model.upper, 2)
@@ -227,13 +227,13 @@ def sampler_claims(
     if isinstance(sampler, TruncatedPoisson):
         method = method._replace(bracket=partial(_bracket_truncated, sampler))
     sigma = read_noise_multiplier(noise_multiplier)
-    # With a single batch an epoch, every example is in every step, and nothing is sampled.
+    # With a single batch an epoch, every example is in every step, without sampling.
     counts = {"batches": (batches, 2), "epochs": (epochs, 1), "tail": (tail, 0)}
     for count_name, (value, least) in counts.items():
-        in_range = least <= number(count_name, value, int) <= _MOST_STEPS
-        require(in_range, f"`{count_name}={value}`: give {least} to {_MOST_STEPS:,}")
-    few = batches * epochs <= _MOST_STEPS
-    require(few, f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps")
+        in_range = least <= number(count_name, value, int) <= _MAX_STEPS
+        require(in_range, f"`{count_name}={value}`: give {least} to {_MAX_STEPS:,}")
+    few = batches * epochs <= _MAX_STEPS
+    require(few, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps")
     delta = number("delta", delta, float)
     conversions.require_delta(delta)
     least_delta = accounting.LEAST_SAMPLED_DELTA
@@ -246,7 +246,7 @@ def sampler_claims(
     limit = method.bound(schedule, delta)
     upper = min(limit.epsilon, every_model.upper)  # the last model leaks no more than all models
     with_tail = None
-    if tail:  # steps without a gradient leak nothing more
+    if tail:  # steps without a gradient do not leak more
         with_tail = min(method.bound(_add_tail(schedule, tail), delta).epsilon, upper)
     condition = "if every step is Lipschitz with constant 1, which is not checked"
     if lipschitz is not None:
@@ -284,11 +284,11 @@ def _bracket_poisson(schedule: ShuffledSteps, delta: float) -> EveryModel:
 def _bracket_truncated(
     truncation: TruncatedPoisson | None, schedule: ShuffledSteps, delta: float
 ) -> EveryModel:
-    """Returns an upper bound on epsilon where every model is seen, for truncated Poisson batches.
+    """Returns an upper bound on epsilon for truncated Poisson batches, if every model is seen.
 
     It is the smaller of two bounds: dp-accounting's, and the composition of all steps without sampling.
-    Without the numbers of the truncation there is only the latter. A batch is cut to its largest size: an
-    example may push another out of it. It then moves the sum by up to 2 C, for which sigma counts by half.
+    Without the numbers of the truncation there is only the latter. An example may push another out of a batch
+    that is cut. It then moves the sum by up to 2 C, as if sigma were halved.
     """
     sigma, steps, rate = _compose(schedule)
     composed = accounting.epsilon_upper_bound(sigma / 2, steps, delta)
@@ -325,9 +325,9 @@ def _advise_changes(
 ) -> str:
     """Returns the advice on how training may claim the epsilon of Poisson sampling.
 
-    The ways are Poisson batches, more noise, or releasing only the last model, after noise-only steps if need
-    be. The noise makes the claim true in any order of batches: an example takes part once an epoch, and
-    training is mu-GDP with mu = sqrt(epochs) / sigma.
+    The ways are Poisson batches, more noise, or releasing only the last model, after noise-only steps if
+    needed. With more noise the claim is true in any order of batches: an example takes part once an epoch,
+    and training is mu-GDP with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(schedule.epochs) / conversions.mu_from_epsilon(poisson, delta)
     ways = f"draw Poisson batches, or raise the noise multiplier to {_show_upper(sigma)}"
@@ -349,19 +349,19 @@ _SHUFFLED = partial(_bracket_by_epochs, brackets.bracket_shuffled)
 _ALLOCATION = _Sampler(
     partial(_bracket_by_epochs, brackets.bracket_allocation),
     samplers.bound_one_of_each_epoch,
-    "The claim holds if every example draws its step of each epoch by itself.",
+    "The claim is true if every example draws its step of each epoch independently.",
     order=_UNIFORM,
 )
 _SAMPLERS = {
     "poisson": _Sampler(
         _bracket_poisson,
         samplers.bound_poisson,
-        "The claim holds if the loader flips a coin for every example: audit.check_batches looks.",
+        "The claim is true if the loader samples every example independently: audit.check_batches looks.",
     ),
     "truncated_poisson": _Sampler(
         partial(_bracket_truncated, None),
         samplers.bound_poisson,
-        "Let largest_batch lie well above the expected size, where truncation costs little.",
+        "Let largest_batch be well above the expected size: then truncation costs little.",
     ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,

@@ -1,11 +1,12 @@
-"""One step of anyone's DP-SGD, replayed with the same seed on neighbouring batches, and with many seeds.
+"""Checks a step of DP-SGD: it is replayed with the same seed on neighbouring batches, and with many seeds.
 
-Movements are in units of eta C / B, as far as one example may move the step. Related: Re:cord-play (Cebere
-et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
+Movements are in units of eta C / B, the farthest that one example may move the step. Related: Re:cord-play
+(Cebere et al., 2026, arXiv 2602.17454), which records the inputs of the noise primitives.
 """
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from audit.written import counted
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
 _COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, which four steps measure
-_FAINT = 1e-3  # C: a tensor that moves by less is hardly trained
+_MIN_SIGNAL = 1e-3  # C: a tensor that moves by less is hardly trained
 _LARGER = 100.0  # times C, to see unclipped examples
 _PRECISE = (
     "use float64, a larger learning rate, or return the private gradient in float32, at rate 1"
@@ -48,9 +49,9 @@ class StepOptions(NamedTuple):
     """The options of `check_step`.
 
     Attributes:
-      extreme_examples: a batch of further examples to try, beside those that are made of the batch's.
-      seeds: the number of draws of the noise; None for as many as layers need and 20 seconds allow.
-      tell: called with a line on the time that the check takes, and a line for each part that is done.
+      extreme_examples: a batch of additional examples to try.
+      seeds: the number of draws of the noise; by default up to what layers need and 20 seconds allow.
+      tell: a function that is called with a line on the time of the check, and a line after each part.
     """
 
     extreme_examples: Any = None
@@ -75,24 +76,24 @@ def check_step(
 
     Args:
       step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step with
-        momentum. All its randomness follows from the whole number `seed`. For another optimizer let it return
-        the private gradient in place of the parameters, with learning_rate=1.
-      params: the parameters at which the step begins: arrays or tensors in dicts, lists or tuples. The step
-        gets copies.
-      batch: arrays or tensors in dicts, lists or tuples, one row an example; labels last.
-      clipping_norm, noise_multiplier, learning_rate: C, sigma and eta as stated; the noise on the sum of
+        momentum. The integer `seed` determines all its randomness. For another optimizer it returns the
+        private gradient instead of the parameters, with learning_rate=1.
+      params: the parameters before the step: arrays or tensors in dicts, lists or tuples. The step gets
+        copies.
+      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last.
+      clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has deviation sigma C.
-      batch_size: B, the number by which the sum is divided: the expected size of a Poisson batch, a constant.
-      **options: `extreme_examples`, a batch of further examples to try, next to those that are made of the
-        batch's; `seeds`, the number of draws of the noise, by default as many as layers need and 20 seconds
-        allow; `tell`, a function that is called with lines on the progress.
+      batch_size: B, by which the sum is divided: the expected size of a Poisson batch, a constant.
+      **options: the fields of `StepOptions`. `extreme_examples` is a batch of additional examples to try;
+        `seeds` is the number of draws of the noise, by default up to what layers need and 20 seconds allow;
+        `tell` is a function that is called with lines on the progress.
 
     Returns:
       The report: a table of checks, and the bugs by name.
 
     Raises:
-      InputError: `step` is no step, or fails on the batch as given.
-      TypeError: an option has another name.
+      InputError: `step` is not such a function, or fails on the batch as given.
+      TypeError: an option is unknown.
 
     >>> import numpy as np
     >>> def step(w, batch, seed):
@@ -122,17 +123,15 @@ def check_step(
         "batch_size": batch_size,
     }
     try:
-        # Where a step gives NaN or infinity, the checks report it.
-        with np.errstate(all="ignore"):
-            probe = StepProbe(step, params, batch, stated)
-            report = _check_probe(probe, chosen)
+        with np.errstate(all="ignore"):  # the checks report NaN and infinity
+            report = _check_probe(StepProbe(step, params, batch, stated), chosen)
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated)
 
 
 def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
-    """Measures the step, explains what is wrong and returns the report."""
+    """Measures the step, explains the measurements and returns the report."""
     if not np.all(np.isfinite(probe.base)):
         bug = CheckFinding(
             "replay",
@@ -141,35 +140,37 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
             "clip with C / max(C, norm), and never divide by a size",
         )
         return _report_untried(CheckOutcome("", findings=[bug]), "the step is not finite")
-    # The probe has called the step before, so no compilation is timed.
+    # The probe has called the step before, so this time is without compilation.
     began = time.perf_counter()
     replay = probe.measure(probe.run(probe.rows, 0) - probe.base, probe.base, probe.rows)
     seconds = time.perf_counter() - began
     tried_examples = examples.make_extreme_examples(probe.rows)
     if options.extreme_examples is not None:
         tried_examples |= examples.read_extreme_examples(options.extreme_examples, probe.rows)
-    advice = ": compile it, or check a smaller model" if seconds > 0.2 else ""
-    calls = 2 * len(tried_examples) + 300
+    advice = ""
+    if seconds > 0.2:
+        advice = ": compile it, or check a smaller model"
+    total = (2 * len(tried_examples) + 300) * seconds
     options.tell(
-        f"a step takes {1000 * seconds:.0f} ms{advice}; about {calls * seconds:.0f} s for all checks"
+        f"a step takes {1000 * seconds:.0f} ms{advice}; about {total:.0f} s for all checks"
     )
 
     tried = movements.try_examples(probe, tried_examples, seconds)
     options.tell(f"{len(tried.movements)} examples tried, in {counted(len(tried.places), 'row')}")
-    m = Measured(probe, replay, tried, effect=movements.measure_seed_effect(tried))
+    m = Measured(probe, replay, tried, movements.measure_seed_effect(tried))
     if probe.settings.noise_multiplier:  # with a stated 0 there is no noise to compare with
         drawn = noise.draw_noise(probe, options.seeds, seconds)
         options.tell(f"noise drawn with {counted(len(drawn.given.draws), 'seed')}")
         repeats = ties.find_repeats(drawn.given)
         m = m._replace(drawn=drawn, repeats=repeats, ties=ties.find_ties(drawn))
-    if m.replays and m.drawn and m.drawn.is_sign_step():
-        gradient = causes.name_gradient(probe)
-        return _report_untried(_describe_replay(m), f"{_ADAM}: {gradient}")
+        if m.replays and drawn.is_sign_step():
+            gradient = causes.name_gradient(probe)
+            return _report_untried(_describe_replay(m), f"{_ADAM}: {gradient}")
     return _judge(m)
 
 
 def _report_untried(replay: CheckOutcome, reason: str) -> CheckReport:
-    """Returns the report of a step of which only the replay could be tried, for the reason given."""
+    """Returns the report of a step of which only the replay could be tried."""
     outcomes = dict.fromkeys(ROWS, _untried(reason))
     return make_report("step", outcomes | {"replay": replay}, NEEDED)
 
@@ -180,8 +181,7 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
 
 
 def _judge(m: Measured) -> CheckReport:
-    """Returns the report on a step: the outcomes of all rows, and the causes of what is wrong."""
-    tried = m.tried
+    """Returns the report on a step: the outcomes of all rows, and the causes."""
     reason = "noise_multiplier=0: no noise is expected"
     is_whole = m.drawn is None or not m.drawn.given.not_finite
     # A step that keeps state may be an optimizer with running means, which also rescale the noise.
@@ -191,61 +191,76 @@ def _judge(m: Measured) -> CheckReport:
     elif m.is_changed_after_noise and is_whole:
         reason = _CHANGED_AFTER
         m = m._replace(drawn=None)
-
-    outcomes = {"replay": _describe_replay(m)}
-    if m.judges_movements:
-        smallest = np.min(tried.norms, initial=np.inf)
-        is_all_clipped = bool(not tried.refusal and smallest > 1 - COARSE)
-        larger = m.probe.with_clipping_norm(_LARGER) if is_all_clipped else None
-        interaction = movements.measure_interactions(larger or m.probe, tried)
-        m = m._replace(interaction=interaction)
-        outcomes["signal"] = _describe_signal(tried)
-        outcomes["sensitivity"] = _describe_sensitivity(m)
-        outcomes["separation"] = _describe_separation(m, is_all_clipped and larger is None)
-    else:
-        hidden = _untried("other noise at every call hides it")
-        if m.replays:
-            hidden = _untried(_CHANGED_AFTER)
-            if not tried.is_any_moved:
-                hidden = _untried("no example changes anything: does the step use its batch?")
-        outcomes |= dict.fromkeys(("signal", "sensitivity", "separation"), hidden)
-        if m.replays and tried.is_any_moved:
-            outcomes["signal"] = _describe_signal(tried)
-    if not is_whole:
+    elif not is_whole:
         reason = "the step is not finite at some seeds"
-    outcomes |= dict.fromkeys(ROWS[4:], _untried(reason))
+    outcomes = dict.fromkeys(ROWS, _untried(reason))
+    m, tried_outcomes = _describe_movements(m)
+    outcomes |= tried_outcomes
+    outcomes["replay"] = _describe_replay(m)
     if m.drawn and is_whole:
         m = m._replace(p_values=noise.run_tests(m.drawn))
-        outcomes |= _describe_noise(m.noise, m.p_values)
+        outcomes |= _describe_noise(m.drawn, m.p_values)
+    return make_report("step", outcomes, NEEDED, partial(_explain, m))
 
-    def explain(_: Any, rejected: dict[str, list[str]]) -> list[CheckFinding]:
-        """Returns the findings: those of the table, and buffers that the step changed."""
-        released = sorted(getattr(m.probe.step, "changed_buffers", ()))
-        found = causes.explain(m._replace(rejected=rejected))
-        return found + [_RELEASED.fill(name=name) for name in released]
 
-    return make_report("step", outcomes, NEEDED, explain)
+def _explain(m: Measured, _: Any, rejected: dict[str, list[str]]) -> list[CheckFinding]:
+    """Returns the findings: those of the table of causes, and buffers that the step changed."""
+    released = sorted(getattr(m.probe.step, "changed_buffers", ()))
+    found = causes.explain(m._replace(rejected=rejected))
+    for name in released:
+        found.append(_RELEASED.fill(name=name))
+    return found
+
+
+def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]:
+    """Measures interactions, if movements can be judged; returns them, and the outcomes of these rows."""
+    tried = m.tried
+    if m.judges_movements:
+        is_all_clipped = not tried.refusal and np.min(tried.norms, initial=np.inf) > 1 - COARSE
+        probe = m.probe
+        if is_all_clipped:
+            probe = m.probe.with_clipping_norm(_LARGER) or m.probe
+        m = m._replace(interaction=movements.measure_interactions(probe, tried))
+        is_hidden = bool(is_all_clipped and probe is m.probe)
+        outcomes = {
+            "signal": _describe_signal(tried),
+            "sensitivity": _describe_sensitivity(m),
+            "separation": _describe_separation(m, is_hidden),
+        }
+        return m, outcomes
+    hidden = _untried("other noise at every call hides it")
+    if m.replays and tried.is_any_moved:
+        hidden = _untried(_CHANGED_AFTER)
+    elif m.replays:
+        hidden = _untried("no example changes anything: does the step use its batch?")
+    outcomes = dict.fromkeys(("signal", "sensitivity", "separation"), hidden)
+    if m.replays and tried.is_any_moved:
+        outcomes["signal"] = _describe_signal(tried)
+    return m, outcomes
 
 
 def _describe_replay(m: Measured) -> CheckOutcome:
-    """Describes whether two calls of the step with the same batch and seed give the same, up to rounding."""
-    how = "equal to the bit" if not np.any(m.replay.vector) else "equal up to rounding"
-    return CheckOutcome(f"same seed, same step: {how}", figures={"replay": m.replay.norm})
+    """Describes whether two calls with the same batch and seed give the same, up to rounding."""
+    text = "same seed, same step: equal to the bit"
+    if np.any(m.replay.vector):
+        text = "same seed, same step: equal up to rounding"
+    return CheckOutcome(text, figures={"replay": m.replay.norm})
 
 
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
-    """Describes whether some example moves each trained tensor, here called a layer, by 0.001 C at least.
+    """Describes whether some example moves each trained tensor, here called a layer.
 
-    A layer that nothing moves leaves the check undecided: it may be right.
+    A layer that does not move leaves the check undecided: it may be right.
     """
     probe = tried.probe
-    moves = list(tried.described.values())
-    peaks = np.fmax.reduce([movement.layer_norms for movement in moves])  # it passes over NaN
+    names = np.array(probe.layer_names)
+    norms = [movement.layer_norms for movement in tried.described.values()]
+    peaks = np.fmax.reduce(norms)  # it ignores NaN
     is_alive = peaks > 0
     is_trained = probe.sum_layers(probe.is_trained) > 0
     figures = dict(zip(probe.layer_names, peaks.tolist(), strict=True))
-    dead = [probe.layer_names[i] for i in np.flatnonzero(is_trained & ~is_alive)]
-    if dead:
+    dead = names[is_trained & ~is_alive]
+    if len(dead):
         text = (
             f"no example moves {', '.join(dead[:6])}, only noise does: begin at trained parameters (an "
             "adapter's factor next to zeros has no gradient), look for a detached layer, or freeze what "
@@ -254,10 +269,10 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
         return _untried(text, signal=figures)
     alive = np.flatnonzero(is_trained & is_alive)
     quietest = alive[np.argmin(peaks[alive])]
-    measured = f"smallest: {probe.layer_names[quietest]}, {peaks[quietest]:.2g} C"
-    if peaks[quietest] < _FAINT:
+    measured = f"smallest: {names[quietest]}, {peaks[quietest]:.2g} C"
+    if peaks[quietest] < _MIN_SIGNAL:
         measured += ", almost 0: is its gradient scaled down or detached?"
-    frozen = len(probe.layer_names) - len(alive)
+    frozen = len(names) - len(alive)
     if frozen:
         measured += f"; {counted(frozen, 'is not trained', 'are not trained')}"
     text = "every trainable tensor responds to an example"
@@ -265,7 +280,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_sensitivity(m: Measured) -> CheckOutcome:
-    """Describes how far examples move the step, and whether clipping is seen to stop them."""
+    """Describes how far examples move the step, and whether clipping stops them."""
     tried = m.tried
     candidates = tried.violations or tried.movements
     largest = max(candidates.values(), key=lambda movement: movement.norm)
@@ -275,39 +290,37 @@ def _describe_sensitivity(m: Measured) -> CheckOutcome:
     if tried.places:
         measured += f", also when replacing each of {counted(len(tried.places), 'row')}"
     measured += f" (tolerance {largest.tolerance:.2g})"
-    if tried.violations:
-        return CheckOutcome("", figures=figures, measured=measured)
-    if tried.tolerance > COARSE:
-        return _hide(tried.tolerance)
-    if not tried.is_clipping_seen:
-        text = (
-            f"the largest movement was {largest.norm:.2g} C, so that clipping was not seen: state a "
-            "smaller clipping norm, or give trained parameters or extreme_examples"
-        )
-        return _untried(text, **figures)
+    if not tried.violations:
+        if tried.tolerance > COARSE:
+            return _hide(tried.tolerance)
+        if not tried.is_clipping_seen:
+            text = (
+                f"the largest movement was {largest.norm:.2g} C, so clipping was not seen: state a "
+                "smaller clipping norm, or give trained parameters or extreme_examples"
+            )
+            return _untried(text, **figures)
     return CheckOutcome("", figures=figures, measured=measured)
 
 
 def _hide(tolerance: float) -> CheckOutcome:
-    """Returns the outcome of a check that could not be tried, since rounding hides the movements."""
+    """Returns the outcome of a check whose movements are smaller than rounding."""
     return _untried(f"rounding hides it (tolerance {tolerance:.2g} C): {_PRECISE}")
 
 
 def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
-    """Describes whether two parts of a batch together move the step by the sum of what each does.
+    """Describes whether two parts of a batch together move the step by the sum of their movements.
 
     Args:
-      m: what was measured.
+      m: the measurements.
       is_hidden: whether clipping hides it.
     """
     measured = m.interaction
     rows = m.probe.rows
-    if isinstance(measured, str):  # why the step refused every pair of parts
+    if isinstance(measured, str):  # the reason why the step refused every pair of parts
         if len(rows[0]) == 1 and m.tried.refusal:
             return CheckOutcome("the step takes batches of one row only", applies=False)
         return _untried(measured)
     figures = {"separation": measured.norm, "separation tolerance": measured.tolerance}
-    numbers = f"apart by {measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite", **figures)
     if measured.tolerance > _COARSE_SUM and not m.interacts:
@@ -318,6 +331,7 @@ def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
             "again with a larger clipping norm, or let the step take clipping_norm="
         )
         return _untried(text, **figures)
+    numbers = f"apart by {measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     if m.tried.refusal:
         numbers += f"; rows were replaced, since {m.tried.refusal}"
     if examples.are_tokens(rows[-1]) and examples.find_padding(rows[-1]) is None:
@@ -332,43 +346,41 @@ def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
 def _describe_noise(
     drawn: DrawnNoise, p_values: dict[str, dict[str, float]]
 ) -> dict[str, CheckOutcome]:
-    """Describes the tests of the noise, which are judged together with all others, by row."""
+    """Describes the tests of the noise, by row."""
     reasons = dict.fromkeys(p_values, "there is no noise to look at")
     for batch, error in drawn.refused.items():
         reasons[noise.row_of(batch)] = f"the step refused {batch}: {error}"
-    texts = {"noise": "", "independence": "nothing against it", "shape": "normal"}
+    texts = {"independence": "nothing against it", "shape": "normal"}
     deviation = drawn.compute_deviation()
     outcomes = {}
     for row, tested in p_values.items():
+        if not tested:
+            outcomes[row] = _untried(reasons[row])
+            continue
         ratios = []
         for batch in drawn.others:
             if batch in tested:
                 ratio = drawn.compute_deviation(batch) / deviation
                 ratios.append(f"{ratio:.3g} times at {batch}")
-        least = min(tested.values(), default=1.0)
-        seen = f"{counted(len(tested), 'test')}, smallest p-value {least:.2g}"
-        text = texts.get(row, "as usual")
-        outcomes[row] = _untried(reasons[row])
-        if tested:
-            measured = ", ".join(ratios) or seen
-            outcomes[row] = CheckOutcome(text, p_values=tested, measured=measured)
+        seen = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
+        measured = ", ".join(ratios) or seen
+        outcomes[row] = CheckOutcome(texts.get(row, "as usual"), p_values=tested, measured=measured)
 
-    # What passes: noise of which the test of all layers has a p-value above the level.
+    # The deviations that pass the test of all layers together, at Bonferroni's level for all tests.
     freedom = np.sum(drawn.given.freedom)
-    level = LEVEL / max(
-        sum(map(len, p_values.values())), 1
-    )  # Bonferroni's, for all tests of the noise
+    level = LEVEL / max(sum(map(len, p_values.values())), 1)
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     layers = counted(int(np.count_nonzero(drawn.given.freedom)), "layer")
+    seeds = len(drawn.given.draws)
     measured = (
-        f"deviation {deviation:.4g} times eta sigma C / B, {layers}, "
-        f"{counted(len(drawn.given.draws), 'seed')}; from {low:.3g} to {high:.3g} passes"
+        f"deviation {deviation:.4g} times eta sigma C / B, {layers}, {counted(seeds, 'seed')}; from "
+        f"{low:.3g} to {high:.3g} passes"
     )
     deviations = zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True)
     figures = {name: value for name, value in deviations if name in p_values["noise"]}
     text = ""
     if not freedom or len(drawn.hidden):  # other layers do not speak for these
-        where = ", ".join(drawn.layer_names[i] for i in drawn.hidden[:4]) or "the parameters"
+        where = ", ".join(np.array(drawn.layer_names)[drawn.hidden[:4]]) or "the parameters"
         text = (
             f"the noise lies below the rounding of {where}: use float64 or a larger learning rate"
         )
@@ -376,7 +388,7 @@ def _describe_noise(
         text,
         tried=not text,
         p_values=p_values["noise"],
-        figures={"seeds": len(drawn.given.draws), "noise": figures},
+        figures={"seeds": seeds, "noise": figures},
         measured=measured,
     )
     return outcomes

@@ -1,4 +1,4 @@
-"""A step for `check_step`, made of what a training run with torch does with a batch."""
+"""A step for `check_step` from a training run with torch."""
 
 import copy
 import sys
@@ -13,9 +13,9 @@ class TorchStep:
     """A step for `check_step` that returns the private gradient of a torch training run, for any optimizer.
 
     Check it with learning_rate=1. Every call begins with the parameters that it gets, and with the buffers
-    and the optimizer's state of construction. Dropout is switched off during the step, since it makes what an
-    example does depend on the seed. The check reports buffers that the data change, such as the
-    running means of batch norm: they are released with the model.
+    and the optimizer's state of construction. Dropout is off during the step, since its effect on an example
+    depends on the seed. The check reports buffers that the data change, such as the running means of batch
+    norm: they are released with the model.
 
     Args:
       model, optimizer: the module that is trained and its optimizer; with Opacus, those that `make_private`
@@ -24,11 +24,11 @@ class TorchStep:
         `backward` and the optimizer's `step`, which leaves the clipped and noisy gradient in `p.grad`.
 
     Attributes:
-      params: copies of the trained parameters at construction, by name; the check begins there.
+      params: copies of the trained parameters at construction, by name, where the check begins.
       changed_buffers: the names of floating-point buffers that differed between calls so far.
 
     Raises:
-      InputError: the model is no module of torch, or no parameter requires a gradient.
+      InputError: the model is not a module of torch, or no parameter requires a gradient.
 
     >>> import torch
     >>> network = torch.nn.Linear(3, 1)
@@ -45,7 +45,7 @@ class TorchStep:
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
         is_module = hasattr(type(model), "named_parameters")
         advice = "give the one that is trained"
-        require(is_module, f"`model={shown(model)}` is no module of torch: {advice}")
+        require(is_module, f"`model={shown(model)}` is not a module of torch: {advice}")
         self._model = model
         self.params = {name: one.detach().clone() for name, one in self._list_trained().items()}
         advice = "give a trained one"
@@ -55,7 +55,7 @@ class TorchStep:
         self._optimizer_state = copy.deepcopy(optimizer.state_dict())
         self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         self._steps: list[Any] = []
-        # Opacus wraps the optimizer, whose steps it may skip.
+        # Opacus wraps the optimizer and may skip its steps.
         wrapped = vars(optimizer).get("original_optimizer", optimizer)
         wrapped.register_step_post_hook(lambda *step: self._steps.append(step))
         self.changed_buffers: set[str] = set()
@@ -69,10 +69,10 @@ class TorchStep:
         The caller's training step leaves it in `grad` of each parameter.
 
         Args:
-          params: the parameters at which the step begins, by name.
-          batch: the batch's arrays, in the order in which `train_batch` takes them.
+          params: the parameters before the step, by name.
+          batch: the batch's arrays, in the order of `train_batch`'s arguments.
           seed: the seed of all randomness of the step.
-          clipping_norm: the clipping norm of an optimizer of Opacus, if another than it has.
+          clipping_norm: another clipping norm for an optimizer of Opacus.
 
         Raises:
           InputError: `train_batch` takes several private steps.
@@ -115,11 +115,11 @@ class TorchStep:
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
-    """Removes what a failed call may have left in a module and an optimizer of Opacus.
+    """Removes the remains of a failed call from a module and an optimizer of Opacus.
 
-    With activations, counters of uses, per-example gradients, or the parts of an unfinished batch left, the
-    next call would fail too, or take a different step. A module's own dict is read, since modules that wrap
-    others, as those of PEFT, pass every other access on.
+    Activations, counters of uses, per-example gradients and parts of an unfinished batch would make the next
+    call fail, or take a different step. The module's `vars` are read, since modules that wrap others, like
+    those of PEFT, forward every other access.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):
@@ -139,8 +139,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
     """Yields the modules with a dropout probability, and its name in each.
 
-    It is `p` in dropout modules, and `dropout` in recurrent layers and attention. eval() would do less: it
-    stops
+    It is `p` in dropout modules, and `dropout` in recurrent layers and attention. eval() would also stop
     Opacus's hooks.
     """
     for module in model.modules():

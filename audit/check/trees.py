@@ -1,4 +1,4 @@
-"""Anyone's arrays as NumPy's and back. JAX and torch are not imported: the caller's arrays bring them."""
+"""Arrays of any library as NumPy's, and back. JAX and torch are not imported here."""
 
 import copy
 import sys
@@ -18,20 +18,20 @@ SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # bet
 def map_tree(
     tree: Any, function: Callable[[str, Any], Any], name: str = "tree", path: str = ""
 ) -> Any:
-    """Returns a tree with function(path, array) in place of each array.
+    """Returns a tree with each array replaced by function(path, array).
 
     Args:
-      tree: an array, None, or a tree of dicts, lists, tuples and, where JAX is loaded, its other trees.
+      tree: an array, None, or a tree of dicts, lists, tuples and, if JAX is loaded, its other trees.
       function: the function of an array's path and the array.
       name: the tree's name in error messages.
       path: the path of this tree within the whole.
 
     Raises:
-      InputError: the tree holds anything else.
+      InputError: the tree has other leaves.
     """
 
     def map_child(key: Any, child: Any) -> Any:
-        """Returns the mapped tree of a child, whose path ends in `key`."""
+        """Returns the mapped child at `key`."""
         return map_tree(child, function, name, f"{path}.{key}" if path else str(key))
 
     if tree is None:
@@ -53,13 +53,13 @@ def map_tree(
         values = [map_child(key, child) for key, child in zip(keys, tree, strict=True)]
         return kind(*values) if hasattr(tree, "_fields") else kind(values)
 
-    advice = f"`{name}` holds {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
+    advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
     require("jax" in sys.modules, advice)
     tree_util = sys.modules["jax"].tree_util
     require(not tree_util.all_leaves([tree]), advice)
 
     def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
-        """Returns the mapped leaf of a tree that only JAX reads: "w" where JAX writes ".w" or "['w']"."""
+        """Returns the mapped leaf; JAX writes its key "w" as ".w" or "['w']"."""
         return map_child(tree_util.keystr(jax_path).strip(".[]'"), leaf)
 
     return tree_util.tree_map_with_path(map_jax_leaf, tree)
@@ -74,7 +74,7 @@ def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
 
 
 def to_numpy(leaf: Any) -> NDArray[Any]:
-    """Returns a copy of an array or tensor as an array of NumPy: float64 for floats, else of its own type."""
+    """Returns a copy of an array or tensor as an array of NumPy: floats as float64, others of their type."""
     is_float = "float" in str(leaf.dtype)  # "float32", "torch.float32" and "bfloat16" alike
     if hasattr(leaf, "detach"):  # a tensor of torch
         if is_float:
@@ -84,30 +84,30 @@ def to_numpy(leaf: Any) -> NDArray[Any]:
 
 
 def restore(values: NDArray[Any], leaf: Any) -> Any:
-    """Returns values as an array or tensor like the caller's: of its library, type and device."""
+    """Returns values as an array or tensor of the library, type and device of another."""
     if hasattr(leaf, "new_tensor"):  # a tensor of torch
         return leaf.new_tensor(values).requires_grad_(leaf.requires_grad)
     if isinstance(leaf, np.ndarray | np.generic):
         return np.array(values, dtype=leaf.dtype)
-    # What remains is an array of JAX, which is then loaded.
+    # Otherwise it is an array of JAX, which is loaded.
     return sys.modules["jax"].numpy.array(values, dtype=leaf.dtype)
 
 
 def get_spacing(leaf: Any) -> float:
-    """Returns the distance from 1 to the next larger number that an array's type can hold."""
+    """Returns the distance from 1 to the next larger number of an array's type."""
     return SPACING.get(str(leaf.dtype).split(".")[-1], 2.0**-52)  # "float32" of torch.float32
 
 
 def compute_ulp(values: Vector, spacings: Vector | float) -> Vector:
-    """Returns the distance from each number to the next that its floating-point type can hold.
+    """Returns the distance from each number to the next of its floating-point type.
 
-    0, next to which numbers are much closer, is given half of `spacings`, as if it were just below 1.
+    0 gets half of `spacings`, as if it were just below 1; numbers near it are much closer.
 
     Args:
       values: the numbers.
       spacings: the distance between neighbouring numbers from 1 to 2 in each number's type.
     """
-    # A number is m 2^e with m from 0.5 to below 1: it lies in [2^(e-1), 2^e), where numbers are 2^(e-1)
-    # times as far from each other as from 1 to 2.
+    # A number is m 2^e with m from 0.5 to below 1: it is in [2^(e-1), 2^e). Numbers there are 2^(e-1) times
+    # farther from each other than from 1 to 2.
     exponents = np.frexp(values)[1]
     return np.asarray(np.ldexp(spacings, exponents - 1))

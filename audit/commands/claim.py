@@ -20,7 +20,7 @@ from absl import flags
 
 from audit.check.batches import check_batches, read_sampling_rate
 from audit.check.findings import ANOTHER_RATE
-from audit.check.loaders import MOST_BATCHES, Draw, count_examples, draw_pass, make_draw
+from audit.check.loaders import MAX_BATCHES, Draw, count_examples, draw_pass, make_draw
 from audit.check.report import LEVEL
 from audit.check.sampler_claims import (
     SAMPLERS,
@@ -161,10 +161,10 @@ def _count_batches(draw: Draw, examples: int) -> int:
 
     Raises InputError if the loader fails, never ends, or returns a single batch instead of a pass.
     """
-    drawn = draw_pass(draw, 0, examples, MOST_BATCHES)
+    drawn = draw_pass(draw, 0, examples, MAX_BATCHES)
     require(
         drawn.is_whole,
-        f"it gives more than {MOST_BATCHES:,} batches with seed 0: let a pass over the data end, or name the "
+        f"it gives more than {MAX_BATCHES:,} batches with seed 0: let a pass over the data end, or name the "
         "sampler (--sampler) and the number of batches (--batches)",
     )
     count = len(drawn.batches)

@@ -270,7 +270,9 @@ class Sets(NamedTuple):
         return self._replace(inserted=self.inserted[kept_in], fresh=self.fresh[kept_out])
 
     def __str__(self) -> str:
-        return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} not inserted"
+        return (
+            f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} not inserted"
+        )
 
     def split(self) -> tuple["Sets", "Sets"]:
         """Returns (pilot, rest): runs of each world drawn at random, seeded by a hash of the ranks, and the

@@ -1,4 +1,4 @@
-"""The page of a check: its table and findings, and a picture of what is violated."""
+"""The page of a check: its table and findings, and a picture of each violation."""
 
 import textwrap
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from audit.report import page, style
 
 _MAX_BARS = 24  # in a figure; the largest are drawn
 _WIDTH = 40  # characters of a line of a bar's name
-# By the row that is violated: what is drawn, the text below the figure, the axis, and the largest right
-# number. Movements may exceed 1 by 2%, for rounding.
+# By the violated row: the figures that are drawn, the caption, the axis, and the largest right number.
+# Movements may exceed 1 by 2%, for rounding.
 _FIGURES = {
     "sensitivity": (
         "movements",
-        "How far an example moves the step, added or in place of a row, in units of eta C / B; at most 1 is "
+        "How far an example moves the step, added or replacing a row, in units of eta C / B; at most 1 is "
         "allowed.",
         "eta C / B",
         1.02,
@@ -60,17 +60,20 @@ def draw_bars(axes: Axes, values: Mapping[str, float], most: float) -> None:
 
     Values that are not finite come first, as wide as the largest other; they and those above `most` are red.
     """
-    sizes = {
-        name: np.nan_to_num(value, nan=np.inf, posinf=np.inf) for name, value in values.items()
-    }
-    widest = max([size for size in sizes.values() if np.isfinite(size)], default=1.0)
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_BARS]
+    names = np.array(list(values))
+    sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)
+    is_finite = np.isfinite(sizes)
+    widest = np.max(sizes[is_finite], initial=0.0) or 1.0
     labels = []
-    for place, name in enumerate(largest):
-        color = style.OUT if sizes[name] <= most else style.VERMILION
-        axes.barh(place, min(sizes[name], widest), color=color)
-        shown = name if np.isfinite(sizes[name]) else f"{name} (not finite)"
-        labels.append(textwrap.fill(shown, _WIDTH, break_long_words=False))
+    for place, i in enumerate(np.argsort(-sizes, kind="stable")[:_MAX_BARS]):
+        color = style.OUT
+        if sizes[i] > most:
+            color = style.VERMILION
+        axes.barh(place, min(sizes[i], widest), color=color)
+        name = names[i]
+        if not is_finite[i]:
+            name = f"{name} (not finite)"
+        labels.append(textwrap.fill(name, _WIDTH, break_long_words=False))
     axes.set_yticks(range(len(labels)), labels, fontsize=6.5)
     axes.invert_yaxis()
     axes.axvline(1, color=style.BLACK, lw=1)

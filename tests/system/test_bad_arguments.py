@@ -286,7 +286,10 @@ CASES = (  # (a call, part of the line that refuses it)
     (at(of_model, criterion=lambda logits, label: logits), "has shape (3,), not ()"),
     (inserting(canaries=4), "(canaries, parameters) = (4, 5), got shape (1, 5)"),
     (inserting(craft=lambda s, i, t: t @ jnp.ones(9)), "fails on a model of 5 parameters"),
-    (inserting(score=lambda s, seen, t, t0: t[0]), "a score per canary, (canaries,) = (1,), got shape ()"),
+    (
+        inserting(score=lambda s, seen, t, t0: t[0]),
+        "a score per canary, (canaries,) = (1,), got shape ()",
+    ),
 )
 
 

@@ -90,7 +90,7 @@ def test_a_right_claim_is_not_accused_by_a_grid_that_is_coarse_beside_losses(cla
 
 
 def test_a_claim_that_no_grid_decides_is_not_accused(monkeypatch):
-    monkeypatch.setattr(accounting, "_MOST_LOSSES", 1)  # so that every grid is too large
+    monkeypatch.setattr(accounting, "_MAX_LOSSES", 1)  # every grid is too large
     training = {"noise_multiplier": 5, "steps": 100_000, "sampling_rate": 0.001}
     report = audit.check_accounting(0.20942, DELTA, **training)
     assert report.verdict.startswith("INCOMPLETE") and "cannot be told" in explain(report)

@@ -209,5 +209,9 @@ def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     assert b"</svg>" in (folder / "figure_1c.svg").read_bytes()
     said = process.stderr.splitlines()
     train = f"to train them: ./run.sh sweep --name=figure_1c --scale=smoke --out={tmp_path}"
-    assert said == ["figure_1c: 1 cell is missing", "not drawn because cells are missing: figure_8", train]
+    assert said == [
+        "figure_1c: 1 cell is missing",
+        "not drawn because cells are missing: figure_8",
+        train,
+    ]
     assert "prove nothing" in process.stdout
