@@ -81,8 +81,8 @@ UNIFORM = Assumption(
 FAIR_COINS = Assumption(
     "fair coins",
     "fair coins",
-    "each canary was inserted by its own fair coin, unknown to training; canaries of a run may depend on each "
-    "other",
+    "each canary was inserted by its own fair coin, unknown to training; canaries of a run may depend on "
+    "each other",
     "each canary inserted by its own coin; canaries may depend on each other",
     proviso="if coins are fair",
 )

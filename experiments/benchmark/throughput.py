@@ -531,7 +531,7 @@ def measure(
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_process()))
                 _ask(name, team, _describe, file)  # prepares all processes before timing
-            record = {"model": model, "engine": name, "rates": [], "processes": len(team)}
+            record: Record = {"model": model, "engine": name, "rates": [], "processes": len(team)}
             records.append(record | described)
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):

@@ -57,7 +57,7 @@ def main() -> None:
     mechanisms = choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(chosen, mechanisms, scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
-    uninstalled = {}  # a dict keeps the order
+    uninstalled: dict[str, None] = {}  # a dict keeps the order
     for estimator in map(ESTIMATORS.__getitem__, chosen):
         if not estimator.is_installed():
             uninstalled[estimator.package] = None
