@@ -218,7 +218,8 @@ def describe_draws(design: Fresh) -> str:
     number_out = int(design.is_out().sum())
     tested = "not tested for the law of fresh draws, since all were inserted"
     if number_out:
-        tested = f"tested for the law of fresh draws by {number_out:,} ranks of canaries that were not inserted"
+        ranks = f"{number_out:,} ranks of canaries that were not inserted"
+        tested = f"tested for the law of fresh draws by {ranks}"
     return f"the highest rank has a probability of 1 / {design.draws + 1:,}; canaries were {tested}"
 
 

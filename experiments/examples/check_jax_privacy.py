@@ -28,7 +28,7 @@ stated: dict[str, Any] = {
 
 
 def loss(params: Any, x: Any, y: Any) -> Any:
-    """Returns the mean loss of a batch. jax_privacy calls it with batches of one example."""
+    """Returns the mean loss of a batch; jax_privacy calls it with batches of a single example."""
     logits = x @ params["kernel"] + params["bias"]
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
@@ -43,24 +43,23 @@ clipped = jax_privacy.clipped_grad(
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Takes a DP-SGD step with noise multiplier 1.1 and learning rate 0.5.
+    """Returns the parameters after a step, with noise for the sensitivity that jax_privacy states.
+
+    The noise multiplier is 1.1, the learning rate 0.5.
 
     Args:
-      params: The parameters by name.
+      params: The layers' parameters, by name.
       batch: Features (n, 8) and labels (n,).
       seed: The seed of the noise.
-
-    Returns:
-      The parameters after the step.
     """
-    gradients = clipped(params, *batch)  # the sum of clipped gradients over the batch size
-    stddev = 1.1 * clipped.sensitivity()
-    keys = jax.random.split(jax.random.key(seed), len(params))
-    updated = {}
+    gradients = clipped(params, *batch)  # the sum of clipped gradients, divided by the batch size
+    deviation = 1.1 * clipped.sensitivity()
+    keys = jax.random.split(jax.random.key(seed), len(params))  # a key for each layer's noise
+    after = {}
     for key, (name, value) in zip(keys, params.items(), strict=True):
-        noise = stddev * jax.random.normal(key, value.shape)
-        updated[name] = value - 0.5 * (gradients[name] + noise)
-    return updated
+        noise = deviation * jax.random.normal(key, value.shape)
+        after[name] = value - 0.5 * (gradients[name] + noise)
+    return after
 
 
 if __name__ == "__main__":

@@ -20,22 +20,20 @@ stated: dict[str, Any] = {
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Takes a DP-SGD step with clipping norm 1.5, noise multiplier 1.1 and learning rate 0.5.
+    """Returns the parameters after a step of DP-SGD for logistic regression.
+
+    The clipping norm is 1.5, the noise multiplier 1.1, the expected batch size 32, the learning rate 0.5.
 
     Args:
       params: The weights "w" (8,) and the bias "b" (1,).
-      batch: Features (n, 8) and labels (n,), 0 or 1; n can differ from the expected batch size of 32.
+      batch: Features (n, 8) and labels (n,), 0 or 1; n may differ from the expected batch size.
       seed: The seed of the noise.
-
-    Returns:
-      The parameters after the step.
     """
     x, y = batch
-    probability = 1 / (1 + np.exp(-x @ params["w"] - params["b"]))
-    residual = probability - y  # the derivative of the loss by the logit
-    gradients = np.column_stack([residual[:, None] * x, residual])  # (n, 9); the bias is last
-    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
-    clipped = gradients / np.maximum(1, norms / 1.5)
+    # The loss's derivative by the logit: the predicted probability less the label.
+    residual = 1 / (1 + np.exp(-x @ params["w"] - params["b"])) - y
+    gradients = np.column_stack([residual[:, None] * x, residual])  # (n, 9), the bias's last
+    clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)
     noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9)
     mean = (clipped.sum(axis=0) + noise) / 32
     return {"w": params["w"] - 0.5 * mean[:8], "b": params["b"] - 0.5 * mean[8:]}

@@ -104,7 +104,7 @@ BAD_ARRAYS = (
         {"scores": COINS, "presence": np.tile(COINS[:1], (60, 1))},
         "60 of 60 runs have the same 8 coins, or their complement; presence has to be",
     ),
-    ({"in": COINS * 1e307, "out": COINS - 1e300}, "divide all by one number"),
+    ({"in": COINS * 1e307, "out": COINS - 1e300}, "divide all scores by one number"),
     ({"in": IN * 0, "out": OUT * 0}, "equal"),
 )
 BAD_COSINES = (

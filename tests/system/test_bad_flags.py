@@ -151,7 +151,7 @@ audit --data_file=no.csv --sampler=poisson:2 | --sampler=poisson:2: give every, 
 audit --data_file=no.csv --sampler=poisson:0.5 --delta=1e-13 | --delta=1e-13: with --sampling_rate
 audit --data_file=no.csv --until=refuted | --until requires --adversary=sphere
 audit --data_file=no.csv --adversary=sphere --until=0,9x | --until=0,9x: give an epsilon above 0
-audit --confidence=95 | `confidence` must be between 0 and 1, got 95.0; did you
+audit --confidence=95 | --confidence must be between 0 and 1, got 95.0; did you
 audit stray | 'stray' is not a flag
 audit --runs | Missing value for flag
 audit --nothing=1 | Unknown command line flag 'nothing'
@@ -184,10 +184,10 @@ check --batches=mine.py:loader | --sampling_rate is missing
 check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poisson, fixed, shuffled
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson
 claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give 2 to 1,000,000
-claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not go with a loader
-list --setting=1f | --setting=1f goes with --report: give both
-list --report=p.html --out=missing | --out=missing holds no audits
-list --report=- | name an HTML file that begins with no dash
+claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not apply to a loader
+list --setting=1f | --setting=1f requires --report: give both
+list --report=p.html --out=missing | --out=missing has no audits
+list --report=- | name an HTML file without a dash
 figures --out=missing --scale=smoke --name=figure_1c | finished cell of figure_1c at scale
 figures --scale=huge | --scale=huge is unknown: choose one of smoke
 figures --name=nobody | --name=nobody is unknown

@@ -208,7 +208,7 @@ BAD = {
     "rank 0": (
         (RANKS - 1, DRAWS),
         {},
-        "no ranks: give whole numbers from 1, the highest score, to",
+        "not ranks: give whole numbers from 1, the highest score, to",
     ),
     "no fresh": ((RANKS, 0), {}, "`fresh=0`: give 1 to 1,000,000,000 fresh draws"),
     "all out": ((SCORES, FRESH), {"presence": np.zeros(SCORES.shape)}, "puts all canaries out"),

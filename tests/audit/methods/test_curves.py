@@ -88,7 +88,7 @@ def test_the_eye_sees_what_is_not_gaussian_and_the_band_is_narrow():
     curve = curves.trade_off_curve(RNG.normal(1, 1, 10**5), RNG.normal(0, 1, 30_000), 0.95)
     assert len(curve.false_positive_rate) <= 201
     assert inside(curve) and not inside(curve, 1.1) and not inside(curve, 0.9)
-    with pytest.raises(InputError, match="confidence is"):
+    with pytest.raises(InputError, match="`confidence` must be"):
         curves.trade_off_curve([1.0], [0.0], np.nan)
 
 

@@ -65,9 +65,7 @@ def test_sets_of_runs_assume_that_runs_out_hold_the_other_canaries():
 
     words = find_words(normal_sets(1.0, 100, 4))
     assert (
-        words["lifted"]
-        == words["lidp_bernstein_4"]
-        == "runs out that hold the K - 1 other canaries"
+        words["lifted"] == words["lidp_bernstein_4"] == "runs out contain the other K - 1 canaries"
     )
     assert find_words(normal_coins(1.0, 100, 4))["lifted"] == "nothing"
     single = Sets(*normal_sets(1.0, 100, 1))

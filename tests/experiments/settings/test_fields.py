@@ -46,7 +46,10 @@ def test_all_that_is_known_of_an_adversarys_field_follows_from_its_row(twisted):
     assert identity(setting)["adversary"] == {"name": "twist", "twist": 0.25}
     assert flat(setting)["twist"] == 0.25 and from_identity(identity(setting)) == setting
     assert identity(setting_of("fcnn", adversary="twist"))["adversary"] == {"name": "twist"}
-    messages = {1.5: "`twist=1.5`: give a number above 0, below 1", "far": "`twist='far'` is no fl"}
+    messages = {
+        1.5: "`twist=1.5`: give a number above 0, below 1",
+        "far": "`twist` must be of type fl",
+    }
     for bad, message in messages.items():
         with pytest.raises(InputError, match="^" + message):
             setting_of("fcnn", adversary="twist", twist=bad)
