@@ -158,7 +158,7 @@ def _strip_directions(line: str) -> str:
 _NAME = re.compile(r" {1,2}(?P<name>[A-Z][A-Za-z'-]*(?: [A-Za-z][A-Za-z'-]*){0,3})\. *")
 _CAPITALS = re.compile(r"(?P<name>(?!ACT\b|SCENE\b)[A-Z][A-Z'-]+(?: [A-Z][A-Z'-]*){0,3})\. +")
 _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
-_NUMBERS = {character: number for number, character in enumerate(CHARACTERS, 1)}
+_NUMBERS = dict(zip(CHARACTERS, range(1, len(CHARACTERS) + 1), strict=True))
 
 
 def _read_text(content: bytes) -> Arrays:
