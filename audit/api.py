@@ -188,13 +188,14 @@ def audit_model(
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
       out: the folder of the results, with figure and report.
-      settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `model` is the model's name
-        in the report. `delta` and `confidence` are those of the bounds, by default 1e-5 and 0.95. `lipschitz`
-        is the Lipschitz constant of a training step without canary and noise, but with learning rate, clipping
-        and weight decay, as a map from a model to the next; or a list with one for each step. If you can
-        guarantee it, the upper bound for the last model is smaller (`audit.hidden_state_epsilon`). "measured"
-        measures the constants along extra runs, whose number is `rehearsals`, and assumes that all runs have
-        them. The measurement is stored in `out` for later calls.
+      settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `model` is the
+        model's name in the report. `delta` and `confidence` are those of the bounds, by default 1e-5
+        and 0.95. `lipschitz` is the Lipschitz constant of a training step without canary and noise, but
+        with learning rate, clipping and weight decay, as a map from a model to the next; or a list with
+        one for each step. If you can guarantee it, the upper bound for the last model is smaller
+        (`audit.hidden_state_epsilon`). "measured" measures the constants along extra runs, whose number
+        is `rehearsals`, and assumes that all runs have them. The measurement is stored in `out` for
+        later calls.
 
     Returns:
       A `Result`, with the folder of scores, figure and report in `folder`.

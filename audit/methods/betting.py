@@ -39,16 +39,10 @@ from audit.methods.exact import Family
 Array = NDArray[np.float64]
 
 
-def _make_grid(reach: float, points: int) -> Array:
-    """Returns 0, the probabilities below evenly spaced normal scores up to `reach`, and 1."""
-    scores = np.linspace(-reach, reach, points)
-    return np.concatenate([[0.0], special.ndtr(scores), [1.0]])
-
-
-# Grids of rates and of means.
-_LEVELS = _make_grid(8.0, 3201)
-_COARSE_LEVELS = _make_grid(6.0, 241)
-_MEANS = _make_grid(6.0, 1601)
+# Grids of rates and of means: 0, the probabilities below evenly spaced normal scores, and 1.
+_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])
+_COARSE_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0]])
+_MEANS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 1601)), [1.0]])
 _COARSE_MEANS = _MEANS[::2]
 # Weights of the false negatives.
 _PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))
