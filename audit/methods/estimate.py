@@ -135,8 +135,10 @@ def findings(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> list[Finding]:
     """Returns the bound or estimate of every method; raises InputError for scores or levels out of range."""
-    levels = (delta, confidence)
-    return [method.compute(scores_in, scores_out, *levels) for method in METHODS.values()]
+    found = []
+    for method in METHODS.values():
+        found.append(method.compute(scores_in, scores_out, delta, confidence))
+    return found
 
 
 def in_sample(

@@ -73,7 +73,10 @@ def load_prices(sources: Sources) -> Dataset:
 
 def _standardise_features(columns: Arrays) -> np.ndarray:
     """Returns the standardised features (N, 8) float32, in the order of FEATURES."""
-    return np.stack([_standardise(columns[name]) for name in FEATURES], axis=1)
+    standardised = []
+    for name in FEATURES:
+        standardised.append(_standardise(columns[name]))
+    return np.stack(standardised, axis=1)
 
 
 def _standardise(column: np.ndarray) -> np.ndarray:
@@ -94,7 +97,10 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
     In float32 all sources agree: the packages' float64 values differ by 3e-14, and TFDS has float32.
     """
     names = (*FEATURES, TARGET)
-    table = np.stack([np.asarray(raw[name]).astype("<f8") for name in names])
+    columns = []
+    for name in names:
+        columns.append(np.asarray(raw[name]).astype("<f8"))
+    table = np.stack(columns)
     # The limit is far above any real value; a comparison with a NaN is false, too.
     for name, column in zip(names, table, strict=True):
         require((abs(column) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
