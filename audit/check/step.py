@@ -331,7 +331,7 @@ def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
             "again with a larger clipping norm, or let the step take clipping_norm="
         )
         return _untried(text, **figures)
-    numbers = f"apart by {measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
+    numbers = f"difference {measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     if m.tried.refusal:
         numbers += f"; rows were replaced, since {m.tried.refusal}"
     if examples.are_tokens(rows[-1]) and examples.find_padding(rows[-1]) is None:
@@ -339,7 +339,7 @@ def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
             "; all labels are equally long, and then a mean over all tokens of the batch looks like a mean "
             "of each example's own mean: pad some labels"
         )
-    text = "two parts of a batch move it by the sum of what each does"
+    text = "two parts of a batch move it by the sum of their effects"
     return CheckOutcome(text, figures=figures, measured=numbers)
 
 
@@ -350,7 +350,7 @@ def _describe_noise(
     reasons = dict.fromkeys(p_values, "there is no noise to look at")
     for batch, error in drawn.refused.items():
         reasons[noise.row_of(batch)] = f"the step refused {batch}: {error}"
-    texts = {"independence": "nothing against it", "shape": "normal"}
+    texts = {"independence": "no evidence of dependence", "shape": "normal"}
     deviation = drawn.compute_deviation()
     outcomes = {}
     for row, tested in p_values.items():
