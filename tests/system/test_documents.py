@@ -178,7 +178,7 @@ _BOUNDS = "lower bounds on epsilon"
 _BRACKET = "audit --model=logistic --adversary=sphere --canaries=auto --runs=200 --k=5"
 SHOWN = {  # (page, how its block begins): the command that prints it
     ("README.md", "Fresh directions in a wider network"): "first",
-    ("README.md", "check  "): "check --example=numpy",
+    ("README.md", "sensitivity"): "check --example=numpy",
     ("README.md", "200 runs x 64 fresh"): _BRACKET,
     ("experiments/hidden_state/README.md", "The hidden-state paper's adversary"): "first",
     ("experiments/README.md", _BOUNDS): "audit --canaries=24 --runs=400",
