@@ -137,7 +137,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
     Args:
       number: the number.
-      noun: the noun, which a verb may follow, as in "batch has".
+      noun: the noun, optionally followed by a verb, as in "batch has".
       plural: the plural form; by default with an s at the end.
     """
     if number == 1:

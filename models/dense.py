@@ -172,7 +172,7 @@ def head(n_features: int) -> Model:
 class SoftmaxHead(nn.Module):
     """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
 
-    Features longer than `SOFTMAX_NORM` are shortened to it.
+    Features with a norm above `SOFTMAX_NORM` are rescaled to that norm.
     """
 
     @nn.compact

@@ -185,9 +185,9 @@ def simulated_biased_dimension(
     """Returns GC-S (hidden-state paper, Algorithm 3): canaries at the coordinates that training moves least.
 
     Each canary is a gradient of norm C along a coordinate. A coordinate's movement is the sum of its
-    movements in several simulated training runs. Scores are those of `random_biased_dimension`. Its `init`
-    raises InputError if the simulated training diverges, since the movements of diverged coordinates have no
-    order.
+    movements in several simulated training runs. It uses the same scores as `random_biased_dimension`. Its
+    `init` raises InputError if the simulated training diverges, since the movements of diverged coordinates
+    have no order.
 
     Args:
       simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.

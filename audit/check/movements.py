@@ -284,7 +284,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
 
     A pair of parts is added to the batch, if the step takes larger batches. Other pairs replace rows. The
     noise cancels. A correct step has interactions of 0 up to rounding; the pair that exceeds its tolerance
-    most counts. Returns the reason if the step refuses every pair.
+    by the largest margin counts. Returns the reason if the step refuses every pair.
     """
     rows = probe.rows
     triples = []  # batches with both parts, with the first and with the second

@@ -240,9 +240,9 @@ def make_report(
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
-    """Returns the names of the tests that Holm's method rejects, at LEVEL for all of them together.
+    """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL.
 
-    A test with the p-value NaN is never rejected, but counts among all tests.
+    A test with the p-value NaN is never rejected, but it counts towards the number of tests.
     """
     rejected: set[str] = set()
     for name in sorted(p_values, key=lambda name: np.nan_to_num(p_values[name], nan=np.inf)):

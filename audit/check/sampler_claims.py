@@ -155,7 +155,7 @@ def _show_sampler(row: SamplerClaim) -> str:
 
 
 def _show_bracket(row: SamplerClaim) -> str:
-    """Returns a row's bounds on epsilon for every model as text: "lower to upper", or only the upper bound.
+    """Formats a row's bounds on epsilon for every model: "lower to upper", or only the upper bound.
 
     The lower bound is left out if it is missing, or if both round to the same text.
     """

@@ -274,7 +274,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 
     Args:
       name: The parameter's name, for messages.
-      given: A number or (steps,) numbers.
+      given: A number, or an array of shape (steps,).
       steps: The number of steps.
 
     Raises:

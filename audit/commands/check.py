@@ -114,7 +114,7 @@ def _check_user_batches() -> None:
 
 
 def _show_progress(line: str) -> None:
-    """Prints a line on stderr, if that is a terminal."""
+    """Prints a line to stderr if it is a terminal."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr)
 

@@ -28,7 +28,7 @@ class UserFile(NamedTuple):
 def run_user_file(flag: str, value: str) -> UserFile:
     """Runs the file in a flag's value, such as mine.py:step.
 
-    The file can import its neighbours. If it mentions JAX, JAX is configured first.
+    The file can import modules from its folder. If it mentions JAX, JAX is configured first.
 
     Args:
       flag: the flag's name, for messages.

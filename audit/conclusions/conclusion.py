@@ -159,8 +159,8 @@ class Conclusion(NamedTuple):
       normality: the test of whether the cosines of a single run are normal; None without cosines.
       is_reversed: whether scores are clearly lower with the canary than without, as with the wrong sign.
       doubt: why the scores cannot be those of independent runs; empty if they can.
-      most_provable: the largest epsilon that so many runs can prove for any curve; None with several canaries
-        per run.
+      most_provable: the largest epsilon that this number of runs can prove for any curve; None with several
+        canaries per run.
       is_beyond_reach: whether no scores of so many runs could refute the tightest claim.
       claim_test: the test of the tightest claim; None without a claim or a test.
       verdict: the verdict.

@@ -1,8 +1,9 @@
 """Computes the fields of a conclusion that follow from its scores, bounds and claims.
 
 If the law of scores without insertion is known, bets test the whole claimed curve (`claimed_curve`), even for
-a single run. Otherwise a bound tests the claim at a single threshold: mu-GDP is refuted if the lower limit on
-mu exceeds it, for any curve, and another claim if the lower bound on epsilon does.
+a single run. Otherwise a bound tests the claim at a single threshold: mu-GDP is refuted, for any curve, if
+the lower limit on mu exceeds mu; another claim is refuted if the lower bound on epsilon exceeds its
+epsilon.
 
 If rows look pasted, there are two readings: all rows, and repeated rows once. The first is valid if the rows
 are independent runs, and the second if some were pasted. The smaller is valid in both cases.

@@ -30,9 +30,9 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 def answer_json(conclusion: Conclusion) -> str:
     """Returns the output of `bound --json`, a JSON object on a single line.
 
-    It has `result_fields` and the verdict. For several runs it also has `auc`, and `attack` with the accuracy
-    and the true-positive rates at 1% and 0.1% false positives with their 95% intervals. A rate is null if
-    there are too few scores out for a false positive.
+    It has `result_fields` and the verdict. For several runs it also includes `auc`, and `attack` with the
+    accuracy and the true-positive rates at 1% and 0.1% false positives with their 95% intervals. A rate is
+    null if left-out canaries have too few scores for a false positive.
     """
     fields = {**result_fields(conclusion), "verdict": conclusion.verdict.word}
     if not conclusion.is_one_run and conclusion.auc is not None and conclusion.attack is not None:
@@ -60,7 +60,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 
     For a single run they are `estimates`, `bounds`, `upper_bound`, `claim_test`* and `notes`*; with cosines
     the numbers `observed` and `unobserved`, `dimension` and the test of `normality`, otherwise the number of
-    `canaries`; and `coins`, whether there were coins.
+    `canaries`; and `coins`, whether coins inserted the canaries.
     """
     if conclusion.is_one_run:
         return _list_one_run_fields(conclusion)

@@ -94,7 +94,7 @@ class RunErrors(NamedTuple):
         return false_positive_rates, false_negative_rates
 
     def guesses(self) -> tuple[int, int]:
-        """Returns the largest possible numbers of (misses, false alarms) over all runs."""
+        """Returns the largest possible counts of (misses, false alarms) over all runs."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
     def smoothed(self) -> list[float]:

@@ -6,7 +6,7 @@ probabilities, a single draw for all runs, and canaries sorted by world look ali
 wrong. So a user's coins must look fair. Each test is exact or conservative for fair coins (R, K), and all
 tests together reject such coins with probability at most ERROR:
 
-    totals       all, each row's and each column's: Binomial(n, 1/2), two-sided
+    totals       overall, per row and per column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places on, for L = 1, 2, ..: for each L the differences
                  form paths without a circle, so they are fair coins themselves
     copies       the most frequent row, up to its complement: of R rows, c are equal with probability
@@ -47,7 +47,7 @@ class _Test(NamedTuple):
     Attributes:
       log_p: natural logarithm of the p-value.
       message: what is wrong if the p-value is small.
-      of_order: whether the test looks at the order of the coins rather than at their numbers.
+      of_order: whether the test depends on the order of the coins, not only on their counts.
     """
 
     log_p: float

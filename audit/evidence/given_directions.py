@@ -62,7 +62,8 @@ class CosineSpread(NamedTuple):
     """The spread of the cosines of inserted canaries.
 
     Attributes:
-      squares: sum of the cosines' squared deviations from means; freedom / d on average in d dimensions.
+      squares: sum of the squared deviations of the cosines from their means; freedom / d on average in d
+        dimensions.
       freedom: number of independent deviations.
       numerator, denominator: degrees of freedom of the F law of squares * d / freedom.
     """

@@ -33,8 +33,8 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) of the cosine T between a fixed and a uniformly random direction in R^d.
 
     T^2 is Beta(1/2, (d - 1) / 2), so by symmetry P(T > |t|) is half of that law's tail above t^2. The
-    probability has a relative error of at most 1e-9, even far below 1e-300. If its log is below -1e6, the log
-    has float64's relative precision instead.
+    probability has a relative error of at most 1e-9, even far below 1e-300. Below a log of -1e6, the log is
+    accurate to float64's relative precision instead.
 
     Args:
       cosine: t in [-1, 1], any shape.

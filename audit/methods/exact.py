@@ -89,8 +89,8 @@ def lower_bound(
     """Returns the largest t at which enough audits reject that the mechanism is f_t-DP.
 
     The audits may depend on each other in any way. Each rejects at the level error * rejecting / len(audits).
-    By Markov's inequality, `rejecting` of them reject a true hypothesis at once with a probability of at most
-    `error`.
+    By Markov's inequality, the probability that `rejecting` of them reject a true hypothesis at once is at
+    most `error`.
 
     Args:
       family: The trade-off functions f_t.

@@ -266,7 +266,7 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
     Args:
       j: The order of the moment.
       canaries: K, at least 2 j.
-      limits: (lower, upper) limits of mu_(j + 1), ..., mu_(2 j), by order.
+      limits: (lower, upper) limits on mu_(j + 1), ..., mu_(2 j), by order.
     """
     shared = np.arange(j + 1)
     subsets = special.comb(j, shared) * special.comb(canaries - j, j - shared)

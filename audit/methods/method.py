@@ -82,7 +82,7 @@ class Method:
       assumes: The assumption of its values.
       label: Its name in figures and on pages.
       legend: Its name together with its assumption.
-      counterpart: The method for a single canary per run that it replaces for several.
+      counterpart: The single-canary method that it replaces if a run has several canaries.
       mark: Its look in sweeps' figures; None to leave it out.
     """
 

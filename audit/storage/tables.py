@@ -116,7 +116,7 @@ def _find_format(path: Path) -> str:
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Adds a file's name to the message of an InputError in the block."""
+    """Adds the file's name to any InputError that the `with` block raises."""
     try:
         yield
     except InputError as error:
@@ -125,7 +125,7 @@ def naming(place: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns an error of reading a file in the block into an InputError with the file's name.
+    """Converts a file-reading error of the `with` block into an InputError that names the file.
 
     Raises InputError before the block if the path is not a regular file.
     """

@@ -179,7 +179,7 @@ class Task(NamedTuple):
       label: the name on figures.
       description: the description in reports.
       data: the data set.
-      make: the shape of a single example's features -> the model.
+      make: maps the shape of one example's features to the model.
       classes: the number of classes; 0 for a regression.
       learning_rate: the default learning rate.
       batch_size: the default batch size.

@@ -207,7 +207,7 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
 
 
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
-    """Returns the measured steps with secants along lines, at most `effort.walked`.
+    """Returns up to `effort.walked` measured steps, with secants along lines.
 
     They are spread evenly over the measured steps before which the two coupled models differ, because only
     these steps stretch a distance. If the models never differ, all measured steps are candidates.

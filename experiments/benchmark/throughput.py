@@ -1,6 +1,6 @@
 """Times DP-SGD engines, in rounds that time each engine once.
 
-Each engine runs in separate processes; only these import JAX or PyTorch. Before timing, its step must agree
+Each engine runs in its own processes; only these import JAX or PyTorch. Before timing, its step must agree
 with ours. To add an engine, write a function that makes its training, and add a row to `ENGINES`.
 """
 

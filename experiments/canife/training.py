@@ -1,8 +1,8 @@
 """Trains a model and measures it at regular rounds.
 
 Each measurement designs a canary for the frozen model, simulates mock rounds, and compares the estimates from
-their scores with exact values. Each measured round is a file. A training run that is killed continues with
-the same bits.
+their scores with exact values. Each measured round is a file. A killed training run continues with
+bit-for-bit the same results.
 """
 
 import zlib

@@ -156,7 +156,7 @@ def _show_each_run(finished: "Finished") -> str:
 
 
 def _summarise(finished: "Finished") -> str:
-    """Returns a line with models, steps and data, and this process's training time and peak memory.
+    """Returns a one-line summary of models, steps, data, training time and peak memory.
 
     If all runs were stored already, the line reports this instead of time and memory.
     """

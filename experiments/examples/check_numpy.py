@@ -27,7 +27,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     Args:
       params: The weights "w" (8,) and the bias "b" (1,).
       batch: Features (n, 8) and labels (n,), 0 or 1; n may differ from the expected batch size.
-      seed: The seed of the noise.
+      seed: The seed for the noise.
     """
     x, y = batch
     # The loss's derivative by the logit: the predicted probability less the label.

@@ -323,7 +323,7 @@ _SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # for Algorithm 6 (Errata 
 
 
 class Study(NamedTuple):
-    """A study of a landscape.
+    """A study of one crafted landscape: its process, and what is computed of it.
 
     Attributes:
       kind: AUDIT for exact laws of all adversaries and a simulated audit, SEARCH for the paper's Algorithm 6.

