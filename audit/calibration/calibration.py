@@ -29,13 +29,18 @@ class KnownMechanism(NamedTuple):
     """A mechanism with an exactly known leak, and its audits.
 
     Attributes:
-      law: the law of the evidence. mu: the mechanism's mu, or the parameter of its law. runs: the number of
-      runs of an audit: per world for a set of runs for each world, otherwise of both worlds. audits: the
-      number of audits of the mechanism. delta, confidence: the delta and the confidence of the bounds. seed:
-      the seed of the evidence. canaries: K, the number of canaries of a run. dimension: d, the dimension of
-      canaries that are directions. stops: the numbers of runs at which to read bounds that are valid at any
-      number of runs; empty: at the end. stream: further numbers of the seed, for different evidence in
-      different settings.
+      law: the law of the evidence.
+      mu: the mechanism's mu, or the parameter of its law.
+      runs: the number of runs of an audit: per world for a set of runs for each world, otherwise of both
+        worlds.
+      audits: the number of audits of the mechanism.
+      delta, confidence: the delta and the confidence of the bounds.
+      seed: the seed of the evidence.
+      canaries: K, the number of canaries of a run.
+      dimension: d, the dimension of canaries that are directions.
+      stops: the numbers of runs at which to read bounds that are valid at any number of runs; empty: at the
+        end.
+      stream: further numbers of the seed, for different evidence in different settings.
     """
 
     law: "Law"
@@ -124,9 +129,10 @@ class Calibration(NamedTuple):
     """The results of one method over all audits of a setting.
 
     Attributes:
-      method: the method's name. setting: the mechanism and its audits. exceeding: the share of audits above
-      the truth, in mu if both the truth and the method have it, otherwise
-        in epsilon.
+      method: the method's name.
+      setting: the mechanism and its audits.
+      exceeding: the share of audits above the truth, in mu if both the truth and the method have it,
+        otherwise in epsilon.
       mean_mu: the mean mu over the audits, or None.
       mean_epsilon: the mean of epsilon over the audits.
       low_epsilon, high_epsilon: the 5% and 95% quantiles of epsilon.

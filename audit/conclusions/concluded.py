@@ -46,9 +46,8 @@ def conclude(
     repeated row once.
 
     Args:
-      evidence: the scores of runs with and without canaries. Its shape gives the number of canaries per run,
-      and
-        whether the law of scores without the canary is known.
+      evidence: the scores of runs with and without canaries. Its shape gives the number of canaries per
+        run, and whether the law of scores without the canary is known.
       claim: the claim on the mechanism; None without a claim.
       level: delta and confidence of the bounds.
 

@@ -139,13 +139,13 @@ class Conclusion(NamedTuple):
     `finish` computes the following.
 
     Attributes:
-      is_one_run: whether all scores are of the canaries of a single run. has_one_canary: whether each run has
-      a single canary: then scores are independent. law_is_known: whether scores of canaries that are out have
-      a known law (fresh directions, or ranks). has_tied_scores: whether scores of one of several runs may
-      depend on each other, without a known law. bets_on_curve: whether the test of the claim bets against its
-      whole trade-off curve, which needs the exact
-        law of scores without the canary. Otherwise it compares a lower bound with the claim, and its e-value
-        has only two values.
+      is_one_run: whether all scores are of the canaries of a single run.
+      has_one_canary: whether each run has a single canary: then scores are independent.
+      law_is_known: whether scores of left-out canaries have a known law (fresh directions, or ranks).
+      has_tied_scores: whether scores of one of several runs may depend on each other, without a known law.
+      bets_on_curve: whether the test of the claim bets against its whole trade-off curve, which needs the
+        exact law of scores without the canary. Otherwise it compares a lower bound with the claim, and its
+        e-value has only two values.
       runs: the number of training runs.
       epsilon: the epsilon that is proven for any curve. For a single run it is the largest bound without the
         assumption of a Gaussian curve, or 0.

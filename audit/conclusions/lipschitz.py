@@ -339,8 +339,7 @@ def count_rehearsals(
 
     Raises:
       InputError: for other words, for too few runs, and for a request to measure if the last model cannot
-      have
-        a bound.
+        have a bound.
     """
     # The type comes first: `in` is ambiguous for an array.
     is_word = requested is None or isinstance(requested, str)

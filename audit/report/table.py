@@ -27,11 +27,11 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-      key: the column's name in CSV and JSON; None for a column only in text. value: function from a row to
-      its value; None is an empty cell in CSV. head: the column's name in text, in one or more lines; None for
-      a column only in CSV and JSON. show: function from a value other than None to the cell's text. CSV
-      rounds in the direction of `at_least`
-        and `at_most`, too.
+      key: the column's name in CSV and JSON; None for a column only in text.
+      value: function from a row to its value; None is an empty cell in CSV.
+      head: the column's name in text, in one or more lines; None for a column only in CSV and JSON.
+      show: function from a value other than None to the cell's text. CSV rounds in the direction of
+        `at_least` and `at_most`, too.
       width: the column's width in characters; 0 for the width of its widest cell.
       left: whether cells are aligned to the left instead of the right.
       none: the cell's text for None.
@@ -60,9 +60,10 @@ class Table(Generic[R]):
     """A table: rows, and the columns that show them.
 
     Attributes:
-      columns: the columns from left to right. rows: the objects with the columns' values. section: function
-      from a row to the heading of its section. Consecutive rows with the same heading form a
-        section, below a rule and a heading that is not empty. None for a table without sections.
+      columns: the columns from left to right.
+      rows: the objects with the columns' values.
+      section: function from a row to the heading of its section. Consecutive rows with the same heading
+        form a section, below a rule and a heading that is not empty. None for a table without sections.
       before: the lines above the header.
       after: the lines below the rows.
       gap: the text between two columns.
