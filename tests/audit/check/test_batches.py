@@ -95,6 +95,7 @@ WRONG = {
     "shuffled once": (lambda seed: draw_shuffled(0), RATE, "the same batches in every pass"),
     "balls in bins": (draw_balls_in_bins, RATE, "balls-in-bins batches, not Poisson"),
     "fixed": (draw_fixed, RATE, "fixed-size batches, not Poisson"),
+    "one by one": (lambda seed: draw_fixed(seed)[0], RATE, "fixed-size batches, not Poisson"),
     "with replacement": (draw_with_replacement, RATE, "an example twice in a batch"),
     "cyclic": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
     "same each call": (
@@ -114,6 +115,11 @@ WRONG = {
         RATE,
         "30.9 examples on average|a rate of 0.051",
     ),
+    "len(loader)": (
+        lambda seed: draw_poisson(seed, 2000, 1 / 16, 16),
+        0.064,
+        "1 / 16 = 0.0625, one over the loader's length",
+    ),
     "of a worker": (
         lambda seed: draw_poisson(seed, rate=RATE / 4),
         RATE,
@@ -122,10 +128,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(WRONG, quick=8))
+@pytest.mark.parametrize("name", mostly_slow(WRONG, quick=10))
 def test_batches_that_the_accountant_does_not_assume_are_named(name):
     draw, rate, expected = WRONG[name]
-    text = explain(audit.check_batches(draw, SIZE, rate))
+    examples = 2000 if name == "len(loader)" else SIZE
+    text = explain(audit.check_batches(draw, examples, rate))
     assert text.count("FAILED") >= 2 and any(part in text for part in expected.split("|")), text
 
 
@@ -173,6 +180,18 @@ def test_poisson_batches_pass(examples, rate, request):
 )
 def test_a_dropped_last_batch_is_told_only_where_it_is_seen(draw, examples, size, is_told):
     assert ("drop_last" in explain(audit.check_batches(draw, examples, size / examples))) == is_told
+
+
+@pytest.mark.slow
+def test_a_kind_that_is_recognised_is_a_bug_even_where_no_test_sees_it():
+    def draw(seed):
+        bins = np.random.default_rng(seed).integers(0, 15_000, 50_000)
+        order = np.argsort(bins, kind="stable")
+        ends = np.cumsum(np.bincount(bins, minlength=15_000))
+        return np.split(order, ends[:-1])
+
+    report = audit.check_batches(draw, 50_000, 1 / 15_000)
+    assert report.verdict == "FAILED: balls-in-bins batches, not Poisson"
 
 
 def throw_into_64_bins(seed):
@@ -267,6 +286,11 @@ class TestLoaders:
     def test_torch_shuffles(self):
         assert "shuffled batches, not Poisson" in self.check(self.make_loader(shuffle=True)).verdict
         assert self.check(self.make_loader(shuffle=True), assumed="shuffled").passed
+        assert "the same batches in every pass" in self.check(self.make_loader()).verdict
+
+    def test_torch_drops_the_last_batch(self):
+        loader = self.make_loader(batch_size=32, shuffle=True, drop_last=True)
+        assert "drop_last" in explain(self.check(loader, 32 / SIZE))
 
     def test_a_worker_of_torch_has_a_part_of_the_rate(self):
         distributed = pytest.importorskip("torch.utils.data.distributed")
@@ -285,6 +309,7 @@ class TestLoaders:
 
         loader = self.make_loader()
         assert self.check(DPDataLoader(loader.dataset, sample_rate=RATE)).passed
+        assert self.check(DPDataLoader.from_data_loader(loader)).passed
         sampler = UniformWithReplacementSampler(num_samples=SIZE, sample_rate=RATE)
         assert self.check(sampler, examples=SIZE).passed
 
@@ -298,6 +323,11 @@ class TestLoaders:
         loader = self.make_loader(batch_size=70)
         text = explain(self.check(DPDataLoader.from_data_loader(loader), 70 / SIZE))
         assert "1 / 9 = 0.1111, one over the loader's length" in text
+
+    def test_indices_in_place_of_the_data_show_any_loaders_batches(self):
+        torch = pytest.importorskip("torch")
+        loader = torch.utils.data.DataLoader(audit.Indices(SIZE), batch_size=30, shuffle=True)
+        assert self.check(lambda seed: iter(loader), examples=SIZE, assumed="shuffled").passed
 
     @pytest.mark.parametrize(
         ("loader", "says"),
@@ -373,3 +403,19 @@ def test_a_loader_of_grain_is_read():
     assert iterators.verdict == "FAILED: shuffled batches, not Poisson"
     unseeded = audit.check_batches(load(0), 600, 0.05)
     assert "the same batches in every pass" in unseeded.verdict
+
+
+@pytest.mark.slow
+def test_a_loader_of_tensorflow_is_read():
+    tensorflow = pytest.importorskip("tensorflow")
+    shuffled = tensorflow.data.Dataset.range(600).shuffle(600).batch(30)
+    assert audit.check_batches(shuffled, 600, 0.05, assumed="shuffled").passed
+    iterators = audit.check_batches(lambda seed: iter(shuffled), 600, 0.05)
+    assert iterators.verdict == "FAILED: shuffled batches, not Poisson"
+
+    def draw_poisson(seed):
+        for i in range(20):
+            numbers = tensorflow.random.stateless_uniform([600], [seed, i])
+            yield tensorflow.where(numbers < 0.05)
+
+    assert audit.check_batches(draw_poisson, 600, 0.05).passed

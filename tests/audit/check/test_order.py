@@ -34,6 +34,10 @@ def fill_buffer(seed, size):
     return cut(order + list(rng.permutation(buffer)))
 
 
+def shuffle_shards(seed):
+    return cut(np.concatenate([100 * i + permute([seed, i], 100) for i in range(10)]))
+
+
 def shuffle_shards_in_random_order(seed):
     return cut(np.concatenate([100 * i + permute([seed, i], 100) for i in permute(seed, 10)]))
 
@@ -89,6 +93,18 @@ def change_halves_by_parity(seed):
     return cut(np.concatenate(halves[:: 1 if seed % 2 else -1]))
 
 
+def swap_neighbours(seed):
+    pairs = permute(0).reshape(-1, 2).copy()
+    swapped = np.random.default_rng(seed).random(len(pairs)) < 0.5
+    pairs[swapped] = pairs[swapped, ::-1]
+    return cut(np.roll(pairs.ravel(), 1))
+
+
+def reverse_every_second(seed):
+    order = permute(seed // 2)
+    return cut(order[::-1] if seed % 2 else order)
+
+
 OTHERS = {
     "fixed end": lambda seed: fix_end(seed, 10),
     "one pinned": pin_one,
@@ -96,16 +112,23 @@ OTHERS = {
     "two together": keep_two_together,
     "buffer": lambda seed: fill_buffer(seed, 100),
     "seed every 7 passes": lambda seed: cut(permute(seed % 7)),
+    "large buffer": lambda seed: fill_buffer(seed, 700),
+    "shards": shuffle_shards,
     "shards in random order": shuffle_shards_in_random_order,
     "last example": lambda seed: fix_end(seed, 1),
     "head": lambda seed: fix_head(seed, 20),
     "shuffled once": lambda seed: cut(permute(0)),
+    "reversed": reverse_every_second,
+    "a seed twice": lambda seed: cut(permute(seed // 2)),
     "few permutations": lambda seed: cut(permute(int(np.random.default_rng(seed).integers(50)))),
     "pairs": keep_pairs,
     "hidden pairs": keep_hidden_pairs,
     "stride": step_by_a_stride,
+    "rotation": lambda seed: cut(np.roll(permute(0), permute(seed)[0])),
+    "blocks": lambda seed: cut((5 * permute(seed, 200)[:, None] + np.arange(5)).ravel()),
     "parity": change_halves_by_parity,
     "sorted every second": lambda seed: cut(permute(seed) if seed % 2 else np.arange(EXAMPLES)),
+    "neighbours swapped": swap_neighbours,
     "batches in random order": lambda seed: [cut(permute(0))[i] for i in permute(seed, BATCHES)],
 }
 
