@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from audit.adversaries import biased
 from audit.errors import InputError
@@ -114,3 +115,12 @@ def test_the_score_is_the_displacement_against_the_update(dimension):
     state = adversary.init(jax.random.key(0), jnp.asarray(theta_0), jnp.float32(1))
     assert state.dimensions == dimension
     assert adversary.score(state, (), theta_t, theta_0) == theta_0[dimension] - theta_t[dimension]
+
+
+def test_gc_r_draws_every_coordinate_alike():
+    init = jax.jit(jax.vmap(biased.random_biased_dimension().init, (0, None, None)))
+    states = init(jax.random.split(jax.random.key(0), 6800), jnp.zeros(68), jnp.float32(2))
+    chosen = states.dimensions[:, 0]
+    counts = np.bincount(chosen, minlength=68)
+    assert len(counts) == 68 and stats.chisquare(counts).pvalue > 1e-4
+    np.testing.assert_array_equal(np.argmax(states.crafted[:, 0], axis=1), chosen)

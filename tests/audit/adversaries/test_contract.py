@@ -7,6 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from audit.adversaries import biased, directions
@@ -229,3 +230,27 @@ def test_two_values_of_a_field_never_share_scores(stranger, audited, reader):
     programs.forget()
     alone = audited("alone", adversary="stranger", reader=reader, factor=0.5)
     np.testing.assert_array_equal(two, alone)
+
+
+def test_directions_are_uniform_on_the_sphere(theta):
+    init = jax.jit(jax.vmap(directions.random_direction().init, (0, None, None)))
+    drawn = (
+        np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0]
+        / NORM
+    )
+    covariance = drawn.T @ drawn / 4000 * theta.size
+    np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
+    assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
+
+
+@pytest.mark.slow
+def test_two_optimizers_of_one_name_never_share_scores(audited, monkeypatch):
+    """What is compiled in decides, not its name."""
+    chosen = {"adversary": "gc_r", "optimizer": "momentum"}
+    usual = audited("usual", **chosen)
+    optimizer = functools.partial(optax.sgd, momentum=0.5)
+    monkeypatch.setitem(build.OPTIMIZERS, "momentum", optimizer)
+    other = audited("other", **chosen)
+    assert np.abs(usual - other).max() > 1e-4
+    programs.forget()
+    np.testing.assert_array_equal(audited("alone", **chosen), other)

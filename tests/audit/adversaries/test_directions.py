@@ -1,6 +1,7 @@
 """The cosines of one-shot canaries with the iterates, against NumPy."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -109,3 +110,16 @@ def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
         and adversary.canaries == 1
         and adversary.reads_theta
     )
+
+
+def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
+    for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
+        state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
+        canaries = base.Canaries(
+            functools.partial(directions.craft_unclipped, state), jnp.ones(CANARIES)
+        )
+        mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
+        found = base.sum_canaries(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
+        np.testing.assert_allclose(
+            found, 0.7 * _directions(state)[[1, 4]].sum(axis=0), rtol=0, atol=1e-6
+        )

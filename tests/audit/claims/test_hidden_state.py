@@ -10,6 +10,7 @@ from audit.claims.hidden_state import (
     Periods,
     bound_periods,
     hidden_state_bound,
+    stretch_more,
 )
 
 PAPER = Composition(4.0, 250)
@@ -177,3 +178,21 @@ def test_steps_without_noise_and_maps_that_forget():
     )
     without = in_periods(1.0, 5, 1, Composition(0.0, 3))
     assert without.mu == without.epsilon == np.inf
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_monotone_in_every_shift_constant_and_noise(seed):
+    given, rng = schedule(seed, 30), np.random.default_rng(seed)
+    for which, sign in ((0, 1), (1, 1), (2, -1)):
+        for step in rng.choice(30, 8, replace=False):
+            more = [values.copy() for values in given]
+            more[which][step] += 0.1
+            assert sign * (mu_of(*more) - mu_of(*given)) >= -1e-12
+
+
+def test_margins_cover_contracting_steps_too():
+    """A measured c is wrong by up to |c - 1|, on either side of 1."""
+    true = np.array([0.9996, 1.02, 0.95])
+    measured = np.array([0.982, 1.011, 0.93])
+    assert (stretch_more(measured, 2) >= true).all()
+    assert stretch_more(np.array([0.9, 1.0, 1.1]), 10) == pytest.approx([1.8, 1.0, 2.0])

@@ -115,3 +115,13 @@ def test_the_limit_of_a_mean_covers_it_and_tightens():
         values = (rng.random(500) < 0.01).astype(float)
         assert samplers.limit_mean(values, 1.0, 3 * log_error) > 0.01
     assert samplers.limit_mean(np.full(10_000, 0.01), 1.0, log_error) < 0.012
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batches", "epochs"), [(4, 2), (6, 3)])
+def test_200_simulated_limits_lie_above_the_mixture(batches, epochs):
+    schedule = samplers.make_schedule(1.0, batches, epochs)
+    exact = samplers.bound_one_of_each_epoch(schedule, DELTA).epsilon
+    for seed in range(200):
+        limit = samplers.bound_one_of_each_epoch(schedule, DELTA, seed, batches, 20_000)
+        assert exact <= limit.epsilon <= 1.03 * exact

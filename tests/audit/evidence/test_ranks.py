@@ -222,3 +222,9 @@ def test_bad_input_is_one_line(case):
     with pytest.raises(InputError, match=message) as raised:
         audit.ranks(*arguments, **keywords)
     assert "\n" not in str(raised.value)
+
+
+def test_no_canary_chooses_a_threshold_for_another_of_its_run():
+    """They share its fresh draws, so that the rank of one says something of the other's law."""
+    assert not audit.ranks(SCORES, FRESH).plain
+    assert not ranks.make_from_counts(DRAWS + 1.0 - RANKS, SCORES > -9, DRAWS).plain

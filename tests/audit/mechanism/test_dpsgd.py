@@ -224,3 +224,16 @@ def test_noiseless_steps_agree(data, model, choices, clipping_norm):
     )
     slow = choices._replace(clipped_sum=per_example(model.loss))
     np.testing.assert_allclose(jax.jit(ours, static_argnums=0)(slow), expected, rtol=0, atol=1e-5)
+
+
+def test_simulate_is_training_without_insertion(data, mechanism, train, theta, schedule):
+    simulate = jax.jit(functools.partial(base.simulate, mechanism))
+    trajectory = simulate(HYPER, theta, data, schedule.batches, KEY)
+    state, squares = mechanism.start(theta), np.zeros(theta.size)
+    for t in range(10):
+        one = base.Schedule(schedule.batches[t : t + 1], schedule.mask[t : t + 1])
+        after = train(HYPER, state, data, one, jnp.ones_like(theta), 0.0, KEY)
+        squares += (np.asarray(after.theta, np.float64) - np.asarray(state.theta)) ** 2
+        state = after
+    np.testing.assert_allclose(trajectory.theta, state.theta, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(trajectory.squared_updates, squares, rtol=1e-4)

@@ -142,3 +142,9 @@ def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choi
         truth = accounting.participant_upper_bound(accounting.Composition(1.0, 10, rate), 1e-2)
         assert 0.2 * truth < found[rate] <= truth
     assert found[0.5] < 0.8 * found[1.0]
+
+
+def test_a_canary_that_is_out_joins_no_step():
+    for make_join in (joining.draw_by_shuffling, joining.draw_by_dice):
+        for step in range(4):
+            assert not make_join(4)(jnp.zeros(3), RUN_KEYS[0], step).any()

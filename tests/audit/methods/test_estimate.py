@@ -218,3 +218,13 @@ def test_no_scores_prove_more_than_the_most(runs):
     overlapping = assumption_free(np.arange(runs) + 0.8 * runs, np.arange(runs), *LEVELS)
     assert overlapping.epsilon <= most == apart.epsilon
     assert runs < 99 or most == pytest.approx(np.log(2 * runs / 3), abs=0.5)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (3, 1), (1, 3), (2, 9)])
+@pytest.mark.filterwarnings("error")
+@EVERY
+def test_a_handful_of_scores_proves_nothing(method, sizes):
+    scores_in, scores_out = np.arange(sizes[0]) + 10.0, np.arange(sizes[1]) * 0.1
+    assert method(scores_in, scores_out, DELTA, CONFIDENCE).epsilon == 0.0
+    if sizes != (2, 9):
+        assert method(scores_out, scores_in, DELTA, CONFIDENCE).epsilon == 0.0

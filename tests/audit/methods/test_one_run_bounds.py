@@ -179,3 +179,21 @@ def test_a_mechanism_that_lays_coins_open_stays_within_delta(delta):
         if delta:
             naive = float(np.exp(log_p_approximate(coins, coins, right, eps, 0.0)))
             assert truth > naive  # the term with delta is needed
+
+
+def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
+    of_run = one_run_bounds.bound_uniform_canaries
+    found = [of_run(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)]
+    assert found[0] >= found[1] > 10 and found[2] == 0
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7, 1.5])
+def test_independent_guesses_of_a_gaussian_mechanism_are_within_what_it_allows(mu):
+    """v right of r guesses that all coins get has a binomial law, whose tails must not be refuted."""
+    coins, error = 60, 0.05
+    share = special.ndtr(mu / 2)
+    tails = stats.binom.sf(np.arange(coins + 1) - 1, coins, share)
+    right = int(np.argmax(tails <= error))  # too many for the truth at this level
+    assert not gaussian_refutes(coins, coins, right - 1, mu, error)
+    reached = largest(lambda m: gaussian_refutes(coins, coins, coins, m, error))
+    assert 1.4 < reached < 1.7  # all right: below the binomial limit, 2 Phi^-1(0.05^(1 / 60)) = 3.3

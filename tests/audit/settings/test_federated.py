@@ -14,6 +14,7 @@ from audit.claims.accounting import (
 )
 from audit.conclusions import concluded
 from audit.errors import InputError
+from audit.mechanism import cohorts
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
 from audit.storage.store import Store
@@ -122,3 +123,9 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
         for key in played.run_keys("own", np.arange(2))
     )
     assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
+
+
+def test_what_is_accounted_is_who_took_part_how_often():
+    leaks = federated.leaks(changed(repetitions=3), 2)
+    assert leaks.client == (0.5, 2, 1.0) and leaks.canary == (0.5, 3, 1.0)
+    assert cohorts.most_rounds(np.array([[0, -1], [0, 2]], np.int32), 4) == 2

@@ -50,3 +50,12 @@ def test_training_stops_at_the_run_that_proves_a_part_of_the_claimed_mu():
     assert shorter.mu >= 0.89 * 3.953
     assert driver.until_multiple(1.1)(concluded) is None
     assert driver.until_multiple(0.9)(conclude_runs(3.953, 20, None)) is None
+
+
+def test_training_stops_at_the_run_that_refutes_the_claim():
+    enough = driver.until_refuted(conclude_runs(4.6, 20, CLAIM))
+    assert 1 < enough < 20
+    assert driver.until_refuted(conclude_runs(4.6, enough, CLAIM)) == enough
+    assert driver.until_refuted(conclude_runs(4.6, enough - 1, CLAIM)) is None
+    assert driver.until_refuted(conclude_runs(3.9, 20, CLAIM)) is None
+    assert driver.until_refuted(conclude_runs(3.9, 20, None)) is None

@@ -13,6 +13,7 @@ from audit.adversaries.base import Adversary, Observer
 from audit.conclusions import concluded
 from audit.errors import InputError
 from audit.laws import densities
+from audit.mechanism import base
 from audit.training import game
 from experiments.canife import cohort_law, round_game
 from tests import programs
@@ -200,3 +201,33 @@ def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, direction, coh
     ):
         error = np.sqrt(rates * (1 - rates) / rounds) + 2e-6
         assert np.all(np.abs(counted - rates) < 4.5 * error)
+
+
+def test_a_wrong_sigma_is_noticed(empty_game, play):
+    table = empty_game(16, hyper=base.Hyperparameters(0.5, 3.0, 2.0 * 1.05))
+    scores = np.concatenate(concluded.split_worlds(play(table, [(0, RUNS)], 10_000)))
+    shifted = scores - np.repeat([0.5 * 3.0 * 16 / 4, 0], RUNS // 2)
+    assert _spread_is(shifted, 1.05 * 0.5 * 2.0 * 3.0 * 4 / 4)
+    assert not _spread_is(shifted, 0.5 * 2.0 * 3.0 * 4 / 4)
+
+
+def test_named_roots_differ():
+    streams = ("theta", "noise", "canary", "batches", "guess", "presence", "own")
+    names = [(seed, name) for seed in (0, 1, 2**32 - 1) for name in streams]
+    assert len({tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}) == len(
+        names
+    )
+    assert "fry" in str(
+        jax.random.key_impl(game.root(0, "noise"))
+    )  # never rbg: vmap would share draws
+
+
+@pytest.mark.slow
+def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play):
+    steps, rate, norm, batch = 5, 0.5, 3.0, 4
+    scores = play(empty_game(steps, sigma=0.0, adversary=_several()), [(0, 40)], 16)
+    assert scores.scores.shape == scores.presence.shape == (40, 3)
+    np.testing.assert_allclose(
+        scores.scores, (rate * norm * steps / batch) * scores.presence, rtol=1e-5
+    )
+    assert len({tuple(row) for row in scores.presence}) == 8

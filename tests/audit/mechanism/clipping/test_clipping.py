@@ -164,3 +164,20 @@ def test_clip(size, length, norm):
     np.testing.assert_allclose(clipped, vector * min(1, norm / max(length, 1e-9)), rtol=1e-5)
     if length < norm:
         np.testing.assert_array_equal(clipped, vector)
+
+
+def test_one_example_is_clipped_to_c_and_no_further(data, model, strategy):
+    theta = _theta(model)
+    for i in range(20):
+        one = (data[0][i : i + 1], data[1][i : i + 1])
+        whole = np.linalg.norm(strategy(theta, one, jnp.inf))
+        for norm in (1e-6, 0.1, 0.5, 3.0):
+            clipped = np.linalg.norm(np.asarray(strategy(theta, one, norm), np.float64))
+            assert clipped <= norm * (1 + 1e-6)
+            np.testing.assert_allclose(clipped, min(norm, whole), rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm", [1e-18, 1e20])
+def test_clip_keeps_vectors_of_norm_c_at_the_ends_of_float32(norm):
+    vector = jnp.zeros(3).at[1].set(norm)
+    np.testing.assert_allclose(base.clip(vector, jnp.float32(norm)), vector, rtol=1e-5)
