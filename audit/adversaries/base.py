@@ -79,11 +79,13 @@ class NullLaw(NamedTuple):
       law_is_known: whether each score is the cosine of a canary's uniform direction, drawn by every run or
         shared by all, and a vector that does not depend on the direction if its canary is out.
       draws: M, if a score is the number of a run's M fresh draws that score below the canary; else 0.
+      dimension: m, the number of parameters that directions are in; None for all.
     """
 
     all_in: bool = False
     law_is_known: bool = False
     draws: int = 0
+    dimension: int | None = None
 
 
 class Adversary(NamedTuple):
