@@ -34,6 +34,7 @@ from audit.version import __version__
 
 if TYPE_CHECKING:
     from audit import directions
+    from audit.adversaries.subspace import choose_tensors
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
     from audit.check.loaders import Indices
@@ -56,6 +57,7 @@ _ROOMS = {
     "ranks": "audit.evidence.given",
     "directions": "audit.directions",
     "check_accounting": "audit.check.accounting",
+    "choose_tensors": "audit.adversaries.subspace",
     "check_batches": "audit.check.batches",
     "check_step": "audit.check.step",
     "sampler_claims": "audit.check.sampler_claims",
@@ -77,6 +79,7 @@ __all__ = [
     "check_accounting",
     "check_batches",
     "check_step",
+    "choose_tensors",
     "coins",
     "cosines",
     "directions",

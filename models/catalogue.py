@@ -168,9 +168,7 @@ _SHIRTS = _FASHION_MNIST._replace(
     load=load_shirts,
     examples=DataShape(12_000, (784,), "f4"),
 )
-_SHAKESPEARE = _describe(
-    SHAKESPEARE, "Shakespeare", load_sequences, DataShape(52_341, (80,), "u1")
-)
+_SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, DataShape(52_341, (80,), "u1"))
 # 50 insertions with this noise multiplier leak as much as 250 with 4, epsilon 24.0.
 _GPT_STEPS = 50
 _GPT_NOISE = 4 * (_GPT_STEPS / 250) ** 0.5

@@ -27,9 +27,9 @@ from audit.adversaries.base import (
     jnp,
     mechanism,
 )
+from audit.adversaries.subspace import ALL, choose_tensors
 from audit.errors import require
 from audit.settings.fields import described
-from audit.subspace import ALL, choose
 
 if TYPE_CHECKING:
     from jax import Array
@@ -112,7 +112,7 @@ def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:
     Raises InputError if there is no such tensor, or if K canaries are more than half of its parameters.
     """
     tensors = model.tensors()
-    names = choose(tensors, canaries, within).names
+    names = choose_tensors(tensors, canaries, within).names
     if within == ALL:
         return None
     ranges = []

@@ -3,11 +3,6 @@
 A direction that is uniform within m fixed parameters has the same exact law and the same power as one within
 all of a model's parameters, but drawing it only costs m numbers. The choice must not depend on the training
 data of the audited runs. With fewer than 100 parameters for each canary, use leave-one-out cosines.
-
->>> import numpy as np
->>> parameters = {"embed": np.zeros((90, 64), "f4"), "dense": np.zeros((64, 256), "f4")}
->>> print(choose(parameters, count=100))
-16,384 of 22,144 parameters: dense
 """
 
 import difflib
@@ -17,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.errors import require
-from audit.one_run import check_whole_number
+from audit.errors import number, require
 
 AUTO = "auto"
 ALL = "all"
-MAX_COUNT = 10**9
+
 _MAX_SHOWN = 5  # names in a message
 
 
@@ -47,7 +41,7 @@ class Subspace(NamedTuple):
         return f"{self.dimension:,} of {self.parameters:,} parameters: {names}"
 
 
-def choose(
+def choose_tensors(
     parameters: Mapping[str, Any], count: int, within: str | Sequence[str] = AUTO
 ) -> Subspace:
     """Chooses tensors of a model for directions, and checks that the law of cosines holds in them.
@@ -62,8 +56,13 @@ def choose(
     Raises:
       InputError: no name fits; a chosen tensor is not float32, is frozen, or is tied to another; or there are
         more canaries than half of the parameters.
+
+    >>> import numpy as np
+    >>> parameters = {"embed": np.zeros((90, 64), "f4"), "dense": np.zeros((64, 256), "f4")}
+    >>> print(audit.choose_tensors(parameters, count=100))
+    16,384 of 22,144 parameters: dense
     """
-    count = check_whole_number("count", count, 1, MAX_COUNT)
+    count = number("count", count, int)
     require(parameters, "`parameters` has no tensor: give those that the optimizer updates")
     reasons = {name: _refuse(parameters, name) for name in parameters}
     usable = [name for name in parameters if not reasons[name]]
@@ -103,13 +102,15 @@ def _find_names(parameters: Mapping[str, Any], patterns: Sequence[str]) -> list[
     for pattern in patterns:
         fitting = fnmatch.filter(parameters, pattern)
         closest = ", ".join(difflib.get_close_matches(pattern, parameters, _MAX_SHOWN, cutoff=0.0))
-        require(fitting, f"`within={pattern}` is not a tensor of the model: choose {closest}, or auto")
+        require(
+            fitting, f"`within={pattern}` is not a tensor of the model: choose {closest}, or auto"
+        )
         chosen.update(fitting)
     return [name for name in parameters if name in chosen]
 
 
 def _address(one: Any) -> int:
-    """Returns a number that tied tensors share: the address of a torch tensor's memory, or the object's id."""
+    """Returns a number that tied tensors share: a torch tensor's memory address, or an id."""
     return one.data_ptr() if hasattr(one, "data_ptr") else id(one)
 
 
