@@ -187,6 +187,7 @@ class Knowledge(NamedTuple):
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
       steps: the number of steps of the training run.
+      batch_size: the number of examples of a mini-batch.
     """
 
     model: Model
@@ -198,6 +199,7 @@ class Knowledge(NamedTuple):
     expect: Expect
     insertions: int = 1
     steps: int = 1
+    batch_size: int = 1
 
     def count_inputs(self) -> int:
         """Returns the number of floats of an example at the model's first layer.

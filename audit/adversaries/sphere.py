@@ -27,6 +27,7 @@ from audit.adversaries.base import (
     jnp,
     mechanism,
 )
+from audit.adversaries.directions import initial_model
 from audit.adversaries.subspace import ALL, choose_tensors
 from audit.errors import require
 from audit.settings.fields import described
@@ -43,6 +44,9 @@ _MIN_EDGE = 0.2  # the minimum of the lower limit of eigenvalues, as a share of 
 # Random directions are only nearly orthogonal. If the other canaries add more than this share to a score's
 # variance, the score leaves them out.
 _MAX_INTERFERENCE = 0.01
+# If genuine gradients add at most this share to the noise's square, cosines are at most 2% smaller without
+# the expected model.
+_MAX_DRIFT = 0.04
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +101,13 @@ class SphereFields(AdversaryFields):
         noise = parameters * knowledge.steps * sigma**2
         added = canaries * knowledge.insertions**2
         interferes = added > _MAX_INTERFERENCE * noise
+        # Genuine gradients move the model by at most the batch size in every step, in the same units. If that
+        # is little next to the noise, the expected model is not worth a training run.
+        drift = (knowledge.steps * knowledge.batch_size) ** 2
+        drifts = drift > _MAX_DRIFT * noise
         return fresh_directions(
             canaries,
-            knowledge.rehearsal(),
+            knowledge.rehearsal() if drifts else initial_model,
             leave_one_out=is_several and interferes,
             all_in=not self.coins,
             within=within,

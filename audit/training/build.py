@@ -150,6 +150,7 @@ def build(
             expect=expect,
             insertions=setting.insertions,
             steps=setting.schedule.steps,
+            batch_size=fields.batch_size,
         )
         adversary = setting.adversary.make(knowledge)
     mismatch = f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has"
