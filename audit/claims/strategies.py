@@ -1,8 +1,8 @@
 """Strategies of matrix mechanisms: how the noise of different steps is correlated.
 
-A strategy is a lower-triangular matrix S (T, T). With raw noise z ~ N(0, (sigma C)^2 I) for T steps, step t adds
-n_t = (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022). Releasing every model releases S G + z
-for the gradients G.
+A strategy is a lower-triangular matrix S (T, T). With raw noise z ~ N(0, (sigma C)^2 I) for T steps, step t
+adds n_t = (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022). Releasing every model releases
+S G + z for the gradients G.
 
     independent   S = I, DP-SGD
     lambda:l      S^-1 = I - l L, with L the shift by a step (lambda-CGD, Koloskova et al., 2023)
