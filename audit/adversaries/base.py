@@ -187,6 +187,8 @@ class Knowledge(NamedTuple):
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
       steps: the number of steps of the training run.
+      noise_steps: the variance of the last model's noise if losses are linear, in units of that of a step's
+        raw noise: `steps` if the noise of different steps is independent.
       batch_size: the number of examples of a mini-batch.
     """
 
@@ -199,6 +201,7 @@ class Knowledge(NamedTuple):
     expect: Expect
     insertions: int = 1
     steps: int = 1
+    noise_steps: float = 1
     batch_size: int = 1
 
     def count_inputs(self) -> int:

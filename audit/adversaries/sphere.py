@@ -94,11 +94,11 @@ class SphereFields(AdversaryFields):
         raise_them = "`coins` are for several canaries: raise `canaries`"
         require(is_several or not self.coins, raise_them)
 
-        # Along a direction, in units of the learning rate times C, the noise has the variance steps *
+        # Along a direction, in units of the learning rate times C, the noise has the variance noise_steps *
         # sigma^2. The other canaries are only nearly orthogonal to it and add the variance canaries *
         # insertions^2 / parameters. Both are multiplied by `parameters` here.
         sigma = float(knowledge.hyper.noise_multiplier)
-        noise = parameters * knowledge.steps * sigma**2
+        noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
         interferes = added > _MAX_INTERFERENCE * noise
         # Genuine gradients move the model by at most the batch size in every step, in the same units. If that

@@ -21,7 +21,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import linalg, signal
 
 from audit.errors import InputError, number, require, shown
 
@@ -41,6 +40,16 @@ class Strategy(Protocol):
     def solve_transposed(self, values: Array) -> Array:
         """Returns S^-T x for x (T,)."""
 
+    def stream(self, steps: int) -> tuple[Array, Array]:
+        """Returns the coefficients of noise as a stream, `Coefficients` of audit/mechanism/noise.py."""
+
+
+def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
+    """Returns B(L) / A(L) applied along the first axis of values (T, ...)."""
+    from scipy import signal  # here, since it takes a quarter of a second to load
+
+    return np.asarray(signal.lfilter(numerator, denominator, values, axis=0))
+
 
 class Toeplitz(NamedTuple):
     """A strategy with constant diagonals: S = B(L) / A(L), for polynomials in the shift L by a step.
@@ -54,13 +63,16 @@ class Toeplitz(NamedTuple):
     denominator: tuple[float, ...] = (1.0,)
 
     def multiply(self, values: Array) -> Array:
-        return np.asarray(signal.lfilter(self.numerator, self.denominator, values, axis=0))
+        return _filter(self.numerator, self.denominator, values)
 
     def solve(self, values: Array) -> Array:
-        return np.asarray(signal.lfilter(self.denominator, self.numerator, values, axis=0))
+        return _filter(self.denominator, self.numerator, values)
 
     def solve_transposed(self, values: Array) -> Array:
         return self.solve(values[::-1])[::-1]
+
+    def stream(self, steps: int) -> tuple[Array, Array]:
+        return np.array(self.numerator), np.array(self.denominator)
 
 
 class Dense(NamedTuple):
@@ -76,10 +88,18 @@ class Dense(NamedTuple):
         return np.asarray(self.matrix @ values)
 
     def solve(self, values: Array) -> Array:
-        return np.asarray(linalg.solve_triangular(self.matrix, values, lower=True))
+        return np.asarray(np.linalg.solve(self.matrix, values))
 
     def solve_transposed(self, values: Array) -> Array:
-        return np.asarray(linalg.solve_triangular(self.matrix, values, lower=True, trans="T"))
+        return np.asarray(np.linalg.solve(self.matrix.T, values))
+
+    def stream(self, steps: int) -> tuple[Array, Array]:
+        """Returns (1,) and (T, T): row t has the coefficients of the raw noise of steps t, t - 1, ..."""
+        inverse = self.solve(np.eye(steps))
+        rows = np.zeros_like(inverse)
+        for step in range(steps):
+            rows[step, : step + 1] = inverse[step, step::-1]
+        return np.ones(1), rows
 
 
 def expand_power(exponent: float, count: int) -> tuple[float, ...]:

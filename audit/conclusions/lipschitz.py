@@ -25,6 +25,7 @@ from audit.claims.hidden_state import (
     spread_over_steps,
 )
 from audit.claims.measured import MEASURED, UNMEASURED
+from audit.claims.strategies import INDEPENDENT
 from audit.errors import InputError, require
 from audit.laws.conversions import epsilon_from_mu
 from audit.settings.setting import Sampling, Setting
@@ -306,6 +307,8 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     adversary = setting.adversary
     if mechanism.optimizer != "sgd":
         return f"a step of {mechanism.optimizer} depends on more than the last model"
+    if mechanism.noise != INDEPENDENT:
+        return "its noise is correlated across steps"
     if adversary.sees_every_model:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary has so many steps, drawn beforehand

@@ -198,12 +198,14 @@ class State(NamedTuple):
       optimizer: the optimizer's state.
       step: the number of steps done, ().
       seen: the memory of an adversary that sees every iterate; () if it sees only the last iterate.
+      noise: the memory of the noise; () if the noise of different steps is independent.
     """
 
     theta: Array
     optimizer: Tree
     step: Array
     seen: Tree = ()
+    noise: Tree = ()
 
 
 class Coordinates(NamedTuple):
