@@ -78,13 +78,13 @@ class Curve(NamedTuple):
     def status(self) -> str:
         """Returns the result in one or two words."""
         if self.is_refuted:
-            return "refuted"
+            return "rejected"
         if self.is_doubted:
             return "not confirmed"
         return "confirmed"
 
     def show(self) -> str:
-        """Returns the result in words: "refuted (p < 1e-06)"."""
+        """Returns the result in words: "rejected (p < 1e-06)"."""
         if self.is_refuted:
             return f"{self.status} ({self.show_p_value()})"
         return f"{self.status} ({self.show_p_value()}, power {self.power:.0%})"
