@@ -192,9 +192,9 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
-    counted = count_exceedances(design)
+    counted = compute_exceedances(design)
     holds = has_law(design)
-    mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
+    mu = claimed_curve.find_least_mu(counted, confidence) * holds
     path = np.zeros(0)  # empty if the order is unknown
     if holds and counted.in_order:
         path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
@@ -268,10 +268,11 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     return gaussians.measure_normality(deviates, values.size)
 
 
-def count_exceedances(design: Fresh) -> Exceedances:
+def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the share of each run's inserted canaries above each threshold of `claimed_curve`.
 
-    Runs without inserted canaries are skipped.
+    The record also has the exact rates at which left-out canaries exceed the thresholds. Runs without
+    inserted canaries are skipped.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])

@@ -52,8 +52,7 @@ NAMES = {
     "legend": "planted for many",
     "counterpart": "planted",
 }
-FAMILY = lifted.METHODS["lifted"].family
-MANY = CanaryMethod(family=FAMILY, prove=of_many, assumes=LUCK, **NAMES)
+MANY = CanaryMethod(prove=of_many, assumes=LUCK, **NAMES)
 
 
 @pytest.fixture(params=[BOUND, ESTIMATE, MANY], ids=lambda record: record.name, scope="module")

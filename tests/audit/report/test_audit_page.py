@@ -14,7 +14,6 @@ from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import single
 from audit.report import audit_page as report
 from audit.report import audit_panels, bounds_table, listing, page, subjects
-from audit.report.subjects import RequestedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import index
@@ -58,7 +57,7 @@ def plain(monkeypatch):
 def test_a_page_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
     outline = Outline(
-        report.report("Audit", [subjects.describe_setting(folder, RequestedLevels())]).decode()
+        report.report("Audit", [subjects.describe_setting(folder)]).decode()
     )
     for words in (
         "delta = 1e-06",
@@ -82,9 +81,7 @@ def test_a_page_asks_for_nothing(tmp_path):
 
 
 def test_names_are_escaped_everywhere(tmp_path, plain):
-    about = subjects.describe_setting(
-        stored(tmp_path, seeded(0, HOSTILE), audited=False), RequestedLevels()
-    )
+    about = subjects.describe_setting(stored(tmp_path, seeded(0, HOSTILE), audited=False))
     content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
     assert (
         "script" not in {tag for tag, _ in Outline(content).tags}
@@ -110,8 +107,7 @@ def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share
 def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
     for seed in range(3):
         stored(tmp_path, seeded(seed), audited=False)
-    levels = RequestedLevels(delta=1e-3)
-    about = [subjects.describe_setting(folder, levels) for folder in index.settings(tmp_path)]
+    about = [subjects.describe_setting(folder, 1e-3) for folder in index.settings(tmp_path)]
     outline = Outline(report.report("All", about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
