@@ -153,9 +153,8 @@ def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     n_in = len(s_in)
     n_out = len(s_out)
-    pairs = n_in * n_out
-    value = thresholds.count_ordered_pairs(s_in, s_out) / pairs
-    standard_error = np.sqrt((n_in + n_out + 1) / (12 * pairs))
+    value = thresholds.count_ordered_pairs(s_in, s_out) / n_in / n_out
+    standard_error = np.sqrt((n_in + n_out + 1) / (12 * n_in * n_out))
     return Auc(value, float(standard_error))
 
 

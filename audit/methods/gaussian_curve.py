@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import conversions, known_laws
+from audit.laws.intervals import bisect_each
 from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
 
@@ -294,15 +295,15 @@ def approximate_fit(table: Array) -> Fit:
 
     pooled = below.sum(-2) / sizes.sum(-2)
     share_in = sizes[..., 1, :] / sizes.sum(-2)
-    low = np.full(pooled.shape, -40.0)  # cuts beyond 40 deviations have no mass in float64
-    high = -low
-    for _ in range(_HALVINGS):
-        cuts = (low + high) / 2
+
+    def is_too_low(cuts: Array) -> NDArray[np.bool_]:
+        """Returns whether the mixture has less than the pooled share of scores below each cut."""
         below_in = special.ndtr(cuts - mu)
         below_out = special.ndtr(cuts)
-        too_low = share_in * below_in + (1 - share_in) * below_out < pooled
-        low = np.where(too_low, cuts, low)
-        high = np.where(too_low, high, cuts)
+        return np.asarray(share_in * below_in + (1 - share_in) * below_out < pooled)
+
+    farthest = np.full(pooled.shape, 40.0)  # cuts beyond 40 deviations have no mass in float64
+    low, high = bisect_each(is_too_low, -farthest, farthest, _HALVINGS)
     return Fit(mu[..., 0], (low + high) / 2)
 
 
