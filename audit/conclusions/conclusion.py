@@ -269,10 +269,7 @@ class Conclusion(NamedTuple):
 
     def bound(self, method: str) -> Bound:
         """Returns a method's bound; raises KeyError for an estimate or an unknown name."""
-        for bound in self.bounds:
-            if bound.method == method:
-                return bound
-        raise KeyError(method)
+        return {bound.method: bound for bound in self.bounds}[method]
 
     def finding(self, method: str) -> Any:
         """Returns a method's bound or estimate; raises KeyError for an unknown name."""

@@ -100,7 +100,7 @@ def test_it_is_in_the_figure(record, concluded):
 
 
 def test_it_is_on_the_page(record, concluded):
-    text = audit_page.report("A page", [subjects.describe_arrays("scores", concluded)]).decode()
+    text = audit_page.make_audits_page([subjects.describe_arrays("scores", concluded)]).decode()
     assert f">{record.label}<" in text and record.assumes.sentence in text
 
 
