@@ -46,8 +46,8 @@ def require_decimals(cosines: Array, dimension: int) -> None:
     if decimals is None:
         return
     raise InputError(
-        f"cosines were rounded to {counted(decimals, 'decimal')}, which is too coarse for `dimension={dimension}` and makes "
-        f"bounds wrong: save at least {needed} decimals"
+        f"cosines were rounded to {counted(decimals, 'decimal')}, which is too coarse for "
+        f"`dimension={dimension}` and makes bounds wrong: save at least {needed} decimals"
     )
 
 

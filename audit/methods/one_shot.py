@@ -173,9 +173,10 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
     Epsilon at a threshold is that of the (epsilon, delta)-DP trade-off curve through upper limits of both
-    error rates (`conversions.epsilon_from_rates`). Without unobserved canaries the false-positive rate is exact: that
-    of the law of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a limit of its
-    own, so even at a fixed threshold both limits are valid only with probability 1 - 2 error (Errata O8).
+    error rates (`conversions.epsilon_from_rates`). Without unobserved canaries the false-positive rate is
+    exact: that of the law of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a
+    limit of its own, so even at a fixed threshold both limits are valid only with probability 1 - 2 error
+    (Errata O8).
 
     Args:
       run: The cosines.

@@ -110,7 +110,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
     assert "delta = 0.001" in outline.text
-    assert "Of 3 audits up to 0.15 by a method may exceed the truth by chance" in outline.text
+    assert "Of 3 audits a method may exceed the truth by chance in up to 0.15" in outline.text
 
 
 def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_command):
