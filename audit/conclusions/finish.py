@@ -206,6 +206,11 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     """
     if evidence.shape in (Shape.FRESH_DIRECTIONS, Shape.ONE_RUN):
         return ""
+    return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
+
+
+def _describe_constant_world(worlds: Worlds) -> str:
+    """Returns that all scores of one world are equal, in words, or an empty string; see `_find_doubt`."""
     scores_in, scores_out = worlds
     for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
         is_constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0
@@ -214,13 +219,20 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
         if is_constant and not is_saturated and len(np.unique(others)) > 1 + len(others) / 2:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
+    return ""
+
+
+def _describe_equal_shifts(worlds: Worlds) -> str:
+    """Returns that both worlds differ by a constant, in words, or an empty string; see `_find_doubt`."""
+    scores_in, scores_out = worlds
+    if not len(scores_in) == len(scores_out) >= _FEWEST_EQUAL:
+        return ""
     # Equal up to a billionth of the largest score. Scores with few different values, such as guesses, may
     # have equal shifts by chance.
-    if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL:
-        shifts = scores_in - scores_out
-        is_shifted = np.ptp(shifts) <= 1e-9 * max(np.abs(worlds[0]).max(), np.abs(worlds[1]).max())
-        if is_shifted and len(np.unique(scores_in)) > len(scores_in) / 2:
-            return f"every score in equals the score out in its row plus {shifts.mean():.6g}"
+    shifts = scores_in - scores_out
+    is_shifted = np.ptp(shifts) <= 1e-9 * np.abs(worlds).max()
+    if is_shifted and len(np.unique(scores_in)) > len(scores_in) / 2:
+        return f"every score in equals the score out in its row plus {shifts.mean():.6g}"
     return ""
 
 

@@ -76,6 +76,7 @@ _SMALL_BETS = np.geomspace(3e-4, 0.9, 12)
 BETS = np.concatenate([_SMALL_BETS, [0.97, 0.995]])
 _SMALL_SHARES = np.full(11, 0.5 / 11)
 _BET_SHARES = np.concatenate([_SMALL_SHARES, [0.1, 0.1, 0.3]])
+_NUM_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
 # nu of the ramps, in standard deviations of a cosine.
 _SHIFTS = np.geomspace(0.5, 12.0, 24)
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
@@ -159,10 +160,8 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         epsilon = max(steps - 1, 0) * _STEP
     threshold = capital.start.level
     if len(runs) > 1 or threshold is None:
-        shape = (STUDENT.size, BETS.size)
-        log_capital = capital.compute_log(len(runs), epsilon)
-        on_thresholds = log_capital[: STUDENT.size * BETS.size].reshape(shape)
-        by_level = special.logsumexp(on_thresholds, axis=1)
+        on_thresholds = capital.compute_log(len(runs), epsilon)[:_NUM_BETS]
+        by_level = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
         threshold = float(cosine_of(STUDENT[by_level.argmax()], design.dimension))
     holds = has_law(design)
     return Bound(
@@ -448,7 +447,7 @@ class Capital:
         observed = 1 + shares @ rises.T
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
         ramps = np.log(observed / expected)
-        return np.hstack([bets.reshape(len(shares), STUDENT.size * BETS.size), ramps])
+        return np.hstack([bets.reshape(len(shares), _NUM_BETS), ramps])
 
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
@@ -473,20 +472,23 @@ class Capital:
     def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
         """Returns the least k >= `steps` for which the first runs do not refute the epsilon k * _STEP.
 
+        A jump by doubling and bisection passes the epsilons that bets on thresholds refute. Further ones are
+        tried one by one.
+
         Args:
           runs: The number of runs.
           steps: The first k to try.
           target: The log capital that refutes.
         """
 
-        def is_refuted(step: int, components: int | None = None) -> bool:
-            """Returns whether the capital on the first components refutes the epsilon step * _STEP."""
-            capital = self.compute_log(runs, step * _STEP)[:components]
-            return bool(special.logsumexp(capital) >= target)
+        def is_refuted(step: int) -> bool:
+            """Returns whether the whole capital refutes the epsilon step * _STEP."""
+            return bool(special.logsumexp(self.compute_log(runs, step * _STEP)) >= target)
 
         def is_left(step: int) -> bool:
             """Returns whether bets on thresholds do not refute the epsilon step * _STEP."""
-            return not is_refuted(step, STUDENT.size * BETS.size)
+            on_thresholds = self.compute_log(runs, step * _STEP)[:_NUM_BETS]
+            return bool(special.logsumexp(on_thresholds) < target)
 
         if not is_refuted(steps):
             return steps
