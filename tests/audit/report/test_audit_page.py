@@ -56,9 +56,7 @@ def plain(monkeypatch):
 @pytest.mark.slow
 def test_a_page_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    outline = Outline(
-        report.make_audits_page([subjects.describe_setting(folder)]).decode()
-    )
+    outline = Outline(report.make_audits_page([subjects.describe_setting(folder)]).decode())
     for words in (
         "delta = 1e-06",
         "90%",
@@ -83,7 +81,9 @@ def test_a_page_asks_for_nothing(tmp_path):
 def test_names_are_escaped_everywhere(tmp_path, plain):
     about = subjects.describe_setting(stored(tmp_path, seeded(0, HOSTILE), audited=False))
     for others in ([], [about._replace(anchor="other")]):
-        outline = Outline(report.make_audits_page([about._replace(title=HOSTILE), *others]).decode())
+        outline = Outline(
+            report.make_audits_page([about._replace(title=HOSTILE), *others]).decode()
+        )
         assert "script" not in {tag for tag, _ in outline.tags} and HOSTILE in outline.text
 
 
