@@ -58,15 +58,10 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    values = arrays.scores("the scores", scores)
-    shape = (
-        f"the scores have shape {values.shape}: give (runs, canaries), or (1, canaries) of one run"
-    )
-    require(values.ndim == 2 and values.size > 0, shape)
     # A user's coins may be slightly unfair. Bounds allow for that.
-    drawn = canaries.make_coins(values, presence)._replace(given=True)
+    drawn = canaries.make_coins(scores, presence)._replace(given=True)
     check_either(_require_fair, drawn)
-    if len(values) > 1:
+    if len(drawn.scores) > 1:
         return drawn
     return OneRun(coins=drawn, cosines=None)
 

@@ -103,11 +103,6 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
       name: the name of the audit.
       conclusion: the conclusion from the scores.
     """
-    libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
-    provenance = {
-        "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
-        "Date of this page": f"{datetime.now(UTC):%Y-%m-%d}",
-    }
     # The conditions on training and adversary for valid bounds.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
@@ -131,7 +126,12 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} {level}"
     scores = b"".join(world.tobytes() for world in conclusion.worlds)
     digest = hashlib.sha256(scores).hexdigest()
-    provenance = {"SHA-256 of the scores, in before out": digest, **provenance}
+    libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
+    provenance = {
+        "SHA-256 of the scores, in before out": digest,
+        "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
+        "Date of this page": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
     return Subject("scores", name, facts, [threat], conclusion, provenance)
 
 

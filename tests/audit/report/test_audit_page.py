@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from tests.audit.report.outline import Outline
 
 pytestmark = pytest.mark.usefixtures("powerful")
 
-ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = "<script>alert('&\"')</script>"
 
 
