@@ -250,11 +250,17 @@ def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
         return np.asarray(np.log1p(staked_gains))
 
 
-# The share of the capital on each of THRESHOLDS (T,): 95% on NEAR and 5% on FAR, evenly.
-_SHARES = np.repeat(
-    [(1 - _FAR_SHARE) / len(NEAR), _FAR_SHARE / len(FAR)],
-    [len(NEAR), len(FAR)],
-)
+def share_capital(near: int, far: int) -> Array:
+    """Returns the shares (near + far,) of the capital on thresholds: 95% on near ones, 5% on far ones.
+
+    Args:
+      near: The number of near thresholds, which come first.
+      far: The number of far thresholds.
+    """
+    return np.repeat([(1 - _FAR_SHARE) / near, _FAR_SHARE / far], [near, far])
+
+
+_SHARES = share_capital(len(NEAR), len(FAR))  # on each of THRESHOLDS
 
 
 class ScoreSummary(NamedTuple):

@@ -67,8 +67,7 @@ LAW_LEVEL = 1e-6  # a smaller p-value of left-out canaries refutes the law
 _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.concatenate([_NEAR_STUDENT, _FAR_STUDENT])
-_FAR = 10.0  # thresholds from there on
-_FAR_SHARE = 0.05  # of the capital, on those
+_FAR = 10.0  # beyond near thresholds
 # c, the share of a component's capital that is staked on each run. The best c depends on the number of runs
 # and on the share of cosines above the threshold, so stakes are geometric. Half of the capital is on the
 # largest three because a few runs decide most audits.
@@ -412,9 +411,7 @@ class Capital:
         # Runs with few canaries have few distinct rows of shares. Each is computed once.
         self._rows, self._places = np.unique(self._shares, axis=0, return_inverse=True)
 
-        is_near = STUDENT < _FAR
-        near_share = (1 - _FAR_SHARE) / is_near.sum()
-        threshold_shares = np.where(is_near, near_share, _FAR_SHARE / (~is_near).sum())
+        threshold_shares = claimed_curve.share_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
         ramps = self.start.ramps
         on_thresholds = (1 - ramps) * threshold_shares[:, None] * _BET_SHARES
         on_ramps = np.full(len(_SHIFTS), ramps / len(_SHIFTS))
