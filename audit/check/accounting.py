@@ -293,7 +293,7 @@ def _bracket_fixed(composition: Composition, delta: float) -> _Bracket:
         most=most,
         text=f"dp-accounting ({accountant}, one example replaced) gives {at_most_digits(most)} at delta "
         f"{delta:g}; at least {at_least_digits(least)} leaks",
-        undecided=f"is neither proven nor refuted: claim {at_most_digits(most)}",
+        undecided=f"is neither proven nor rejected: claim {at_most_digits(most)}",
         finding=findings.FIXED_CLAIM_TOO_LOW,
         mistakes=_account_fixed_mistakes(composition, delta),
     )
@@ -381,7 +381,7 @@ def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:
         most=most,
         text=f"shuffled batches leak at least {at_least_digits(least)}, and at most {at_most_digits(most)} "
         f"by composition of {counted(most_epochs, 'epoch')}, {ZERO_OUT}",
-        undecided=f"is neither proven nor refuted: claim {at_most_digits(most)}; if only the last model "
+        undecided=f"is neither proven nor rejected: claim {at_most_digits(most)}; if only the last model "
         "is released, the command claim (audit.sampler_claims) may prove less",
         finding=findings.SHUFFLED_LEAK,
     )

@@ -86,17 +86,23 @@ def main() -> None:
 
 
 def _read_sampler() -> _Loader:
-    """Returns the sampler of the flags."""
+    """Returns the sampler that --sampler names, with the number of batches that --batches gives.
+
+    --examples and --largest_batch describe a truncated Poisson sampler.
+
+    Raises InputError if the name or the number is missing, or if only one of these two flags is given.
+    """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
     is_whole = FLAGS.batches.isdecimal()
     require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
-    sizes = [FLAGS.examples, FLAGS.largest_batch]
-    if sizes != [None, None]:
-        are_together = None not in sizes and sampler == "truncated_poisson"
+    has_examples = FLAGS.examples is not None
+    has_largest_batch = FLAGS.largest_batch is not None
+    if has_examples or has_largest_batch:
+        are_together = has_examples and has_largest_batch and sampler == "truncated_poisson"
         message = "--sampler=truncated_poisson takes both --examples and --largest_batch"
         require(are_together, message)
-        sampler = TruncatedPoisson(*sizes)
+        sampler = TruncatedPoisson(FLAGS.examples, FLAGS.largest_batch)
     return _Loader(sampler, int(FLAGS.batches))
 
 

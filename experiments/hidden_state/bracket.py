@@ -285,7 +285,7 @@ def draw_proven(
             of_method = select(of_panel, method=name)
             if of_method:
                 first = of_method[0]
-                if first["assumes"] == "REFUTED":
+                if first["assumes"] == "REJECTED":
                     color = FADED
                 plot_lines(axis, of_method, {"epsilon": (first["legend"], color, line)})
         axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
@@ -334,7 +334,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
         if bound.method not in _METHODS:
             continue
         method = method_of(bound)
-        assumes = method.assumes.word if bound.holds else "REFUTED"
+        assumes = method.assumes.word if bound.holds else "REJECTED"
         epsilons = {runs: part.bound(method.name).epsilon for runs, part in by_runs.items()}
         if conclusion.law_is_known:  # fresh directions
             epsilons = dict(enumerate(bound.path, 1))

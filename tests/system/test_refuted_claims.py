@@ -48,7 +48,7 @@ def examine(dataset):
             whole = part._replace(
                 first=0, scores=np.concatenate(scores), presence=np.concatenate(presence)
             )
-            counted = exact_null.count_exceedances(concluded.read_directions(whole))
+            counted = exact_null.compute_exceedances(concluded.read_directions(whole))
             test = claimed_curve.examine_claim(counted, power, CONFIDENCE)
             if test.refuted:
                 break
