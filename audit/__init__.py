@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
     from audit.check.loaders import Indices
-    from audit.check.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.check.step import check_step
     from audit.check.torch_step import TorchStep
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
+    from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
 
 # The modules of public names that are imported at their first use.
@@ -50,7 +50,7 @@ _ROOMS = {
     "Gdp": "audit.claims.claim",
     "Indices": "audit.check.loaders",
     "TorchStep": "audit.check.torch_step",
-    "TruncatedPoisson": "audit.check.sampler_claims",
+    "TruncatedPoisson": "audit.claims.sampler_claims",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
     "ranks": "audit.evidence.given",
@@ -58,7 +58,7 @@ _ROOMS = {
     "check_accounting": "audit.check.accounting",
     "check_batches": "audit.check.batches",
     "check_step": "audit.check.step",
-    "sampler_claims": "audit.check.sampler_claims",
+    "sampler_claims": "audit.claims.sampler_claims",
 }
 __all__ = [
     "DpSgd",

@@ -10,9 +10,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import audit
-from audit.check.accounting import compute_shuffled_epsilon
-from audit.check.sampler_claims import SAMPLERS
 from audit.claims import accounting, samplers
+from audit.claims.brackets import compute_shuffled_epsilon
+from audit.claims.sampler_claims import SAMPLERS
 from tests.cases import mostly_slow
 
 SMALL = {"noise_multiplier": 1.0, "batches": 6, "epochs": 3}
