@@ -100,13 +100,6 @@ CLAIM_TOO_LOW = CheckFinding(
     meaning="{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}",
     fix="claim {epsilon}, or train with more noise or fewer steps",
 )
-FIXED_CLAIM_TOO_LOW = CheckFinding(
-    check="epsilon",
-    name="a claim that is too low",
-    meaning="{claimed:.4g} is claimed; at least {least} leaks if one example is replaced in batches of a "
-    "fixed size, at delta {delta:g}. {why}",
-    fix="claim {epsilon}, or draw Poisson batches, which are cheaper to account for",
-)
 SHUFFLED_LEAK = CheckFinding(
     check="epsilon",
     name="shuffled batches leak more than is claimed",

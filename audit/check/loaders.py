@@ -59,6 +59,11 @@ class DrawnPass(NamedTuple):
     is_whole: bool
     is_joined: bool = False
 
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of examples of each batch, (batches,)."""
+        return np.array(list(map(len, self.batches)))
+
 
 def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of a single pass over a loader.
