@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.brackets import ZERO_OUT, compute_shuffled_epsilon
 from audit.claims.sampler_claims import read_noise_multiplier
-from audit.errors import InputError, number, require, shown
+from audit.errors import number, require, shown
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
@@ -113,7 +113,7 @@ def check_accounting(
     return report.add_provenance(None, stated)  # None: no code of the caller was run
 
 
-def read_sampling_rate(sampling_rate: float) -> float:
+def read_sampling_rate(sampling_rate: Any) -> float:
     """Returns a sampling rate; raises InputError unless it is a number from 1e-9 to 1."""
     rate = number("sampling_rate", sampling_rate, float)
     require(_LEAST_RATE <= rate <= 1, f"`sampling_rate={rate:g}`: give {_LEAST_RATE:g} to 1")
@@ -193,13 +193,11 @@ def _bracket_poisson(claimed: float, composition: Composition, delta: float) -> 
         text=f"dp-accounting ({accountant}) gives {at_most_digits(most)} at delta {delta:g}",
         undecided="cannot be told from it: no finer grid of losses fits",
         finding=findings.CLAIM_TOO_LOW,
-        mistakes=_account_mistakes(composition, claimed, delta),
+        mistakes=_account_mistakes(composition, delta),
     )
 
 
-def _account_mistakes(
-    composition: Composition, claimed: float, delta: float
-) -> Iterator[tuple[str, float]]:
+def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
     """Yields common mistakes in accounting, in words, each with its epsilon."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
@@ -218,29 +216,18 @@ def _account_mistakes(
         ),
     }
     for count in (2, 4, 8):
-        part = f"{rate / count:.4g}"
-        worker = f"the rate is of one of {count} workers, {part}"
-        mistakes[worker] = (sigma, steps, rate / count)
-        pieces = f"each of {count} parts of a batch is counted as a step, at rate {part}"
-        mistakes[pieces] = (sigma, steps * count, rate / count)
+        part = rate / count
+        worker = f"the rate is of one of {count} workers, {part:.4g}"
+        mistakes[worker] = (sigma, steps, part)
+        pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
+        mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():
-        if not np.allclose(numbers, composition, rtol=1e-9, atol=0):
-            yield name, _account_near(Composition(*numbers), claimed, delta)
-
-
-def _account_near(composition: Composition, claimed: float, delta: float) -> float:
-    """Returns an upper bound on epsilon, tight near the claim; infinite if the steps are out of range."""
-    try:
-        accounting.require_sampled(composition, delta)
-        unsampled = accounting.epsilon_upper_bound(*composition[:2], delta)
-    except InputError:
-        return np.inf
-    # The grid is coarse enough for losses of any size to fit into memory.
-    grid = min(max(1e-3 * claimed, 1e-5 * unsampled), accounting.COARSEST_GRID)
-    epsilon = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
-    if claimed * (1 - _FITS) < epsilon < 3 * claimed:
-        return accounting.participant_upper_bound(composition, delta)
-    return min(epsilon, unsampled)
+        mistaken = Composition(*numbers)
+        # Steps that are out of range, or nearly the stated ones, explain nothing.
+        if mistaken.insertions <= accounting.MOST_SAMPLED and not np.allclose(
+            mistaken, composition, rtol=1e-9, atol=0
+        ):
+            yield name, accounting.participant_upper_bound(mistaken, delta)
 
 
 def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:

@@ -1,21 +1,20 @@
 """Checks whether batches are those that the accountant assumes: sizes, and which examples they have."""
 
-import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
+from scipy import stats
 
-from audit.check import accounting, findings, loaders
-from audit.check.accounting import POISSON, SHUFFLED, count_batches
+from audit.check import findings, loaders
+from audit.check.accounting import POISSON, SHUFFLED, count_batches, read_sampling_rate
 from audit.check.findings import CheckFinding
 from audit.check.loaders import Draw, DrawnPass
 from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
-from audit.check.order import OrderTest, examine_order
+from audit.check.order import OrderTest, choose_neighbours, examine_order
 from audit.check.report import (
     LEVEL,
     CheckOutcome,
@@ -43,7 +42,7 @@ _MAX_EXAMPLES = 1500  # examples that are observed: their batches are recorded
 _CERTAIN = 1e-9  # batches with at most this probability under Poisson sampling are of another kind
 _SEEN = 0.9  # the power of the test, for the smallest visible error of the rate
 _TESTS = 6  # statistical tests in a report
-_MAX_FACTOR = 64  # workers or parts of a batch that may explain a wrong rate
+_CLOSE = 0.01  # the largest relative error of a rate if sizes do not vary
 
 
 @dataclass(frozen=True)
@@ -69,42 +68,21 @@ class _Sample:
 
     @cached_property
     def observed(self) -> NDArray[np.int64]:
-        """The indices of the observed examples: pairs of neighbours in the data's order."""
-        pairs = min(self.examples, _MAX_EXAMPLES) // 2
-        first = 2 * np.linspace(0, self.examples // 2 - 1, pairs).astype(int)
-        return np.unique([first, first + 1])
+        """The indices of the observed examples."""
+        return choose_neighbours(self.examples, _MAX_EXAMPLES)
 
     @cached_property
-    def members(self) -> list[NDArray[np.bool_]]:
-        """By pass, (batches, observed) whether a batch has each observed example."""
-        return [
-            np.array([np.isin(self.observed, batch) for batch in drawn.batches])
-            for drawn in self.passes
-        ]
-
-    @cached_property
-    def contents(self) -> list[list[bytes]]:
-        """By pass, the examples of each batch that is not empty."""
-        contents = []
+    def members(self) -> NDArray[np.float32]:
+        """(batches, observed) 1 if a batch has an observed example; products of floats are fast."""
+        rows = []
         for drawn in self.passes:
-            contents.append([np.sort(batch).tobytes() for batch in drawn.batches if len(batch)])
-        return contents
-
-    @property
-    def is_unchanging(self) -> bool:
-        """Whether all passes are cut into the same batches, of more than one example."""
-        first = set(self.contents[0])
-        return self.sizes.max() > 1 and all(set(contents) == first for contents in self.contents)
+            rows += [np.isin(self.observed, batch) for batch in drawn.batches]
+        return np.array(rows, np.float32)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all batches of every pass were drawn."""
-        return all(drawn.is_whole for drawn in self.passes)
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether batches came one by one, and were joined to passes."""
-        return self.passes[-1].is_joined
+        """Whether all batches of every pass were drawn, and in passes, not one by one."""
+        return all(drawn.is_whole and not drawn.is_joined for drawn in self.passes)
 
     @property
     def expected_size(self) -> float:
@@ -123,12 +101,12 @@ class _Row(NamedTuple):
     Attributes:
       p_value: the p-value of the null hypothesis.
       finding: the bug that a small p-value shows.
-      measured: the measurement in words, or empty.
+      measured: the measurement in words.
     """
 
     p_value: float
     finding: CheckFinding
-    measured: str = ""
+    measured: str
 
 
 def check_batches(
@@ -173,27 +151,19 @@ def check_batches(
     draw_pass = loaders.make_draw(draw)
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
+    require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
     sample = _Sample(_draw_passes(draw_pass, examples, rate), examples, rate, assumed)
     kind = _recognise_kind(sample)
     order = None
     if kind in _ONCE_A_PASS:
-        batches = count_batches(rate)
-        if sample.is_whole and not sample.is_joined:
+        batches = max(2, count_batches(rate))
+        if sample.is_whole:
             batches = max(len(drawn.batches) for drawn in sample.passes)
-        order = examine_order(draw_pass, examples, max(2, batches), kind == BALLS_IN_BINS)
-        if not order.is_once:  # an example that was not observed before comes twice in a pass
+        order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
+        if not order.is_once:
             kind = ""
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _check_sample(sample, kind, order).add_provenance(draw, stated)
-
-
-def read_sampling_rate(sampling_rate: Any) -> float:
-    """Returns a sampling rate as a number; raises InputError if it is missing or out of range."""
-    message = "`sampling_rate` is missing: give the rate that the accountant is told"
-    require(sampling_rate is not None, message)
-    rate = accounting.read_sampling_rate(sampling_rate)
-    require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
-    return rate
 
 
 def _draw_passes(draw: Draw, examples: int, rate: float) -> list[DrawnPass]:
@@ -213,28 +183,27 @@ def _draw_passes(draw: Draw, examples: int, rate: float) -> list[DrawnPass]:
 def _recognise_kind(sample: _Sample) -> str:
     """Returns the kind of batches if they clearly are not Poisson; otherwise an empty string.
 
-    If no observed example comes twice in a pass, batches are shuffled, or balls in bins if their sizes vary.
-    If all sizes are equal, batches are fixed. Poisson batches must look like this with a probability below
-    _CERTAIN.
+    If no example comes twice in a pass, batches are shuffled, or balls in bins if their sizes vary. If all
+    sizes are equal, batches are fixed. Poisson batches must look like this with a probability below _CERTAIN.
     """
     sizes = sample.sizes
-    most_often = 0  # how often an example comes in a pass, at most
-    log_at_most_once = 0.0  # log of the probability that no example comes twice in Poisson batches
-    for of_pass in sample.members:
-        members = of_pass[: count_batches(sample.sampling_rate)]  # a pass may have more batches
-        most_often = max(most_often, members.sum(axis=0).max())
-        law = scipy.stats.binom(len(members), sample.rate)
-        log_at_most_once += len(sample.observed) * float(law.logcdf(1))
-    if most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
+    is_once = True
+    log_once = 0.0  # log of the probability that no example comes twice in Poisson batches
+    for drawn in sample.passes:
+        batches = drawn.batches[: count_batches(sample.sampling_rate)]  # a pass may have more
+        indices = np.concatenate(batches)
+        is_once &= len(np.unique(indices)) == len(indices)
+        log_once += sample.examples * stats.binom.logcdf(1, len(batches), sample.rate)
+    if is_once and log_once < math.log(_CERTAIN):
         # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1. Empty
         # batches do not count.
         if np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2:
             return BALLS_IN_BINS
         return SHUFFLED
 
-    # The probability that a Poisson batch has the size of the first.
-    log_same_size = float(scipy.stats.binom.logpmf(sizes[0], sample.examples, sample.rate))
-    if np.ptp(sizes) == 0 and len(sizes) * log_same_size < math.log(_CERTAIN):
+    # The probability that all Poisson batches have the size of the first.
+    log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], sample.examples, sample.rate)
+    if np.ptp(sizes) == 0 and log_same_size < math.log(_CERTAIN):
         return FIXED
     return ""
 
@@ -251,16 +220,14 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
         "batch size": _test_rate(sample),
         "spread of sizes": _test_spread(sample),
         "largest batch": _test_extremes(sample),
-        "empty batches": _test_empty(sample),
         "every example": _test_examples(sample),
         "together": _test_pairs(sample),
     }
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
     if not kind and not find_rejected_tests({row: test.p_value for row, test in rows.items()}):
         kind = POISSON
-    undecided = {}
     if sample.assumed != POISSON:
-        judged, undecided = _judge(sample, kind, rows)
+        judged = _judge(sample, kind, rows)
         rows = {row: rows[row]._replace(p_value=float(p_value)) for row, p_value in judged.items()}
     if order is not None:
         for row, p_value in order.p_values.items():
@@ -269,56 +236,43 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
 
     outcomes = {"indices": _check_indices(sample, kind, order)}
     for row, (p_value, _, measured) in rows.items():
-        text = "" if measured else "as expected"
-        outcomes[row] = CheckOutcome(text, p_values={sample.assumed: p_value}, measured=measured)
-    for row, text in undecided.items():
-        outcomes[row] = CheckOutcome(text, tried=False)
+        outcomes[row] = CheckOutcome("", p_values={sample.assumed: p_value}, measured=measured)
     needed = ("indices", "batch size", "spread of sizes", "every example")
+    text = "batches that come one by one show no whole pass: draw a pass at once"
+    for row in needed:
+        outcomes.setdefault(row, CheckOutcome(text, tried=False))
     return make_report("batches", outcomes, needed, partial(_name_findings, sample, kind, rows))
 
 
-def _judge(
-    sample: _Sample, kind: str, rows: dict[str, _Row]
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Judges batches of which the accountant assumes a kind other than Poisson.
+def _judge(sample: _Sample, kind: str, rows: dict[str, _Row]) -> dict[str, float]:
+    """Returns, by row, the p-value 1 if batches of a kind other than Poisson are as assumed, otherwise 0.
 
-    Only sizes and the kind are judged.
-
-    Returns:
-      By row of the report, the p-value 1 if batches are as assumed, otherwise 0; and by undecided row, why it
-      is undecided.
+    Only sizes and the kind are judged. Batches that come one by one may not show a whole pass. Then only
+    their spread is judged.
     """
     sizes = sample.sizes
-    expected = sample.expected_size
     largest = sizes.max()
     takes_once = sample.assumed in _ONCE_A_PASS
     ends_with_pass = np.ptp(sizes) == 0 and sample.examples % max(largest, 1) == 0
-    if sample.is_joined and takes_once and kind not in _ONCE_A_PASS and not ends_with_pass:
-        text = "batches that come one by one show no whole pass: draw a pass at once"
-        return {"spread of sizes": 1}, {"batch size": text, "every example": text}
+    is_joined = sample.passes[0].is_joined
+    if is_joined and takes_once and kind not in _ONCE_A_PASS and not ends_with_pass:
+        return {"spread of sizes": 1}
     every_example = rows["every example"].p_value
     if takes_once:
         every_example = kind == sample.assumed
-    is_close = abs(sizes.mean() - expected) <= 0.01 * expected
-    if sample.assumed == BALLS_IN_BINS:
-        # Sizes vary, and their mean is random if passes are cut, like that of Poisson batches.
-        size = max(is_close, rows["batch size"].p_value)
-        return {"batch size": size, "spread of sizes": 1, "every example": every_example}, {}
+    if sample.assumed == BALLS_IN_BINS:  # the total size varies like that of Poisson batches
+        total = rows["batch size"].p_value
+        return {"batch size": total, "spread of sizes": 1, "every example": every_example}
 
     # All batches have the largest size. The last of a shuffled pass may be smaller, or all may be as even as
-    # possible.
+    # possible: then the rate belongs to the mean size.
     has_spread = sizes.min() == largest
     if sample.assumed == SHUFFLED:
         usual = np.concatenate([drawn.sizes[:-1] for drawn in sample.passes])
         has_spread = sizes.min() > 0 and usual.min(initial=largest) >= largest - 1
-    is_close |= abs(largest - expected) <= 0.01 * expected
-    judged = {"batch size": is_close, "spread of sizes": has_spread, "every example": every_example}
-    is_whole = abs(round(expected) - expected) <= 0.01 * expected
-    if not (is_close or is_whole) and abs(largest - expected) < 1:
-        del judged["batch size"]
-        text = "no whole size has this rate: state the size over the number of examples"
-        return judged, {"batch size": text}
-    return judged, {}
+    errors = np.abs(np.array([largest, sizes.mean()]) / sample.expected_size - 1)
+    is_close = errors.min() <= _CLOSE
+    return {"batch size": is_close, "spread of sizes": has_spread, "every example": every_example}
 
 
 def _test_rate(sample: _Sample) -> _Row:
@@ -328,110 +282,82 @@ def _test_rate(sample: _Sample) -> _Row:
     shows a difference with probability _SEEN if it is z(level / 2) + z(1 - _SEEN) standard deviations; z(q)
     is the upper q-quantile.
     """
-    rate = sample.sampling_rate
+    stated = sample.sampling_rate
+    rate = sample.rate
     trials = sample.examples * len(sample.sizes)
-    total = scipy.stats.binomtest(int(sample.sizes.sum()), trials, rate)
+    total = stats.binomtest(int(sample.sizes.sum()), trials, stated)
     level = LEVEL / _TESTS  # of a single test of the report, by Bonferroni
-    deviations = scipy.stats.norm.isf(level / 2) + scipy.stats.norm.ppf(_SEEN)
-    visible = 100 * deviations * math.sqrt((1 - rate) / (trials * rate))
-    mean = _describe_mean(sample)
+    deviations = stats.norm.isf(level / 2) + stats.norm.ppf(_SEEN)
+    visible = 100 * deviations * math.sqrt((1 - stated) / (trials * stated))
+    mean = f"{sample.sizes.mean():.4g} examples on average"
     power = f"a rate {visible:.2g}% off would be seen with probability {_SEEN}"
+
+    length = len(sample.passes[0].sizes)
+    parts = round(stated / rate)
+    times = round(rate / stated)
+    mistakes = {
+        f"It is 1 / {length} = {1 / length:.4g}, one over the loader's length.": 1 / length,
+        f"It is the stated rate over {parts}, of one of {parts} workers or parts of a batch.": stated
+        / max(parts, 1),
+        f"It is {times} times the stated rate.": times * stated,
+    }
+    # A mistake's rate fits up to four standard deviations of the measured rate and a thousandth of it.
+    close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
+    why = ""
+    for text, mistaken in mistakes.items():
+        if not why and mistaken != stated and abs(mistaken - rate) < close:
+            why = text
     finding = findings.ANOTHER_RATE.fill(
-        mean=mean,
-        expected=sample.expected_size,
-        rate=sample.rate,
-        stated=rate,
-        why=_explain_rate(sample),
+        mean=mean, expected=sample.expected_size, rate=rate, stated=stated, why=why
     )
     return _Row(total.pvalue, finding, f"{mean}, {sample.expected_size:.4g} expected; {power}")
 
 
-def _describe_mean(sample: _Sample) -> str:
-    """Returns the batches' mean size in words: "31.96 examples on average"."""
-    mean = f"{sample.sizes.mean():.4g}"
-    noun = "example" if mean == "1" else "examples"
-    return f"{mean} {noun} on average"
-
-
-def _explain_rate(sample: _Sample) -> str:
-    """Returns the mistake that explains the measured rate in words; empty if none does.
-
-    The mistakes are one over the loader's length, and the stated rate divided or multiplied by up to 64.
-    """
-    rate = sample.rate
-    length = len(sample.passes[0].sizes)
-    mistakes = {f"It is 1 / {length} = {1 / length:.4g}, one over the loader's length.": 1 / length}
-    for count in range(2, _MAX_FACTOR + 1):
-        text = f"It is the stated rate over {count}, of one of {count} workers or parts of a batch."
-        mistakes[text] = sample.sampling_rate / count
-        mistakes[f"It is {count} times the stated rate."] = count * sample.sampling_rate
-    # A mistake's rate fits up to four standard deviations of the measured rate and a thousandth of it.
-    deviation = math.sqrt(rate * (1 - rate) / (sample.examples * len(sample.sizes)))
-    for text, mistaken in mistakes.items():
-        if abs(mistaken - rate) < 4 * deviation + 1e-3 * rate:
-            return text
-    return ""
-
-
-def _name_odd(sample: _Sample, check: str, name: str) -> CheckFinding:
-    """Returns the finding of batches that are not as assumed, by the row that shows it and a name."""
-    return findings.ODD_BATCHES.fill(check=check, name=name, assumed=_TITLES[sample.assumed])
-
-
 def _test_spread(sample: _Sample) -> _Row:
     """Tests whether sizes are binomial at the measured rate: a wrong rate does not fail the test."""
-    p_value = compute_fit_p_value(sample.sizes, scipy.stats.binom(sample.examples, sample.rate))
-    finding = _name_odd(sample, "spread of sizes", "sizes that vary otherwise")
+    p_value = compute_fit_p_value(sample.sizes, stats.binom(sample.examples, sample.rate))
+    finding = findings.ODD_SIZES.fill(assumed=_TITLES[sample.assumed])
     return _Row(p_value, finding, f"deviation {sample.sizes.std():.3g}")
 
 
 def _test_extremes(sample: _Sample) -> _Row:
     """Tests whether sizes are cut or filled: whether all Poisson batches would be within the extremes."""
     sizes = sample.sizes
-    law = scipy.stats.binom(sample.examples, sample.rate)
-    none_larger = float(np.exp(len(sizes) * law.logcdf(sizes.max())))
-    none_smaller = float(np.exp(len(sizes) * law.logsf(sizes.min() - 1)))
+    law = stats.binom(sample.examples, sample.rate)
+    none_larger = np.exp(len(sizes) * law.logcdf(sizes.max()))
+    none_smaller = np.exp(len(sizes) * law.logsf(sizes.min() - 1))
     side = "fewer"
     edge = sizes.min()
-    if none_larger < LEVEL:
+    if none_larger < none_smaller:
         side = "more"
         edge = sizes.max()
-    count = counted(int(np.sum(sizes == edge)), "has", "have")
+    count = counted(np.sum(sizes == edge), "has", "have")
     finding = findings.CUT_BATCHES.fill(side=side, edge=edge, count=count)
     measured = f"{sizes.min()} to {counted(sizes.max(), 'example')}"
     return _Row(min(2 * none_larger, 2 * none_smaller, 1.0), finding, measured)
 
 
-def _test_empty(sample: _Sample) -> _Row:
-    """Tests whether batches are empty as often as at the stated rate."""
-    no_example = (1 - sample.sampling_rate) ** sample.examples
-    empty = scipy.stats.binomtest(int(np.sum(sample.sizes == 0)), len(sample.sizes), no_example)
-    finding = _name_odd(sample, "empty batches", "no empty batch, or too many")
-    return _Row(empty.pvalue, finding)
-
-
 def _test_examples(sample: _Sample) -> _Row:
     """Tests whether examples come equally often: the sum of squares, scaled to a chi-square variable."""
-    counts = np.concatenate(sample.members).sum(axis=0)
-    mean, variance, excess_kurtosis = scipy.stats.binom.stats(
+    counts = sample.members.sum(axis=0)
+    mean, variance, excess_kurtosis = stats.binom.stats(
         len(sample.sizes), sample.rate, moments="mvk"
     )
-    ratio = np.sum((counts - mean) ** 2) / variance
     freedom = 2 / (2 + excess_kurtosis)
-    law = scipy.stats.chi2(freedom * (len(counts) - 1))
-    finding = _name_odd(sample, "every example", "examples that come unequally often")
-    return _Row(compute_two_sided_p_value(law, ratio * freedom), finding)
+    statistic = freedom * np.sum((counts - mean) ** 2) / variance
+    p_value = compute_two_sided_p_value(stats.chi2(freedom * (len(counts) - 1)), statistic)
+    finding = findings.UNEQUALLY_OFTEN.fill(assumed=_TITLES[sample.assumed])
+    return _Row(p_value, finding, f"in {counts.min():.0f} to {counts.max():.0f} batches")
 
 
 def _test_pairs(sample: _Sample) -> _Row:
     """Tests the pair of examples that comes together most often, by a union bound over all pairs."""
-    members = np.concatenate(sample.members).astype(np.float32)  # products of floats are faster
-    together = np.triu(np.rint(members.T @ members).astype(np.int64), 1)
+    together = np.triu(sample.members.T @ sample.members, 1)
     most = int(together.max())
     places = np.unravel_index(together.argmax(), together.shape)
     first, second = sample.observed[list(places)]
-    law = scipy.stats.binom(len(members), sample.rate**2)
-    observed = len(sample.observed)
+    law = stats.binom(len(sample.sizes), sample.rate**2)
+    observed = len(together)
     p_value = min(1.0, math.comb(observed, 2) * law.sf(most - 1))
     count = counted(most, "batch", "batches")
     finding = findings.TOGETHER.fill(first=first, second=second, count=count, expected=law.mean())
@@ -444,27 +370,32 @@ def _check_indices(sample: _Sample, kind: str, order: OrderTest | None) -> Check
     If the kind takes every example once a pass, passes must not be cut into the same batches. A batch must
     not repeat if Poisson batches would almost never do so.
     """
-    bugs = []
     batches = len(sample.sizes)
     repeating = 0
+    repeated = batches - np.sum(sample.sizes == 0)
+    contents: list[set[bytes]] = []  # by pass, the examples of each batch that is not empty
     for drawn in sample.passes:
         repeating += sum(len(np.unique(batch)) < len(batch) for batch in drawn.batches)
+        contents.append({np.sort(batch).tobytes() for batch in drawn.batches if len(batch)})
+    different = set.union(*contents)
+    repeated -= len(different)
+    bugs = []
     if repeating:
         count = counted(repeating, "batch has", "batches have")
         bugs.append(findings.EXAMPLE_TWICE.fill(count=count))
-    contents = list(itertools.chain(*sample.contents))
-    repeated = len(contents) - len(set(contents))
     # Two batches agree on an example if both take it or neither does; a union bound over pairs of batches.
     log_same_choice = math.log(sample.rate**2 + (1 - sample.rate) ** 2)
     log_repeats = sample.examples * log_same_choice + math.log(batches**2 / 2)
-    if kind in _ONCE_A_PASS and sample.is_unchanging:
+    # Batches of a single example are the same in every pass that takes every example.
+    is_unchanging = sample.sizes.max() > 1 and all(of_pass == different for of_pass in contents)
+    if kind in _ONCE_A_PASS and is_unchanging:
         bugs.append(findings.SAME_BATCHES)
     elif repeated and log_repeats < math.log(_CERTAIN):
         count = counted(repeated, "batch has", "batches have")
         bugs.append(findings.REPEATED_BATCH.fill(count=count))
     passes = counted(len(sample.passes), "pass", "passes")
     text = f"{counted(batches, 'batch', 'batches')} in {passes}; no batch has an example twice"
-    if not sample.is_whole:
+    if not all(drawn.is_whole for drawn in sample.passes):
         text = f"{text}; a pass is read up to {_MAX_BATCHES:,} batches"
     figures: dict[str, Any] = {"kind": kind, "batches": batches}
     if order is not None:
@@ -489,37 +420,32 @@ def _name_findings(
       rejected: by row of the report, the names of its rejected tests.
     """
     odd = {row: test.finding for row, test in rows.items() if rejected[row]}
-    # Batches of another kind are a bug even if no row shows it. Kinds other than Poisson are recognised only
-    # with certainty; batches count as Poisson if no test contradicts that.
-    is_other_kind = kind not in ("", sample.assumed) and (kind != POISSON or bool(odd))
-    explained: set[str] = set()
+    result = list(certain)
+    explained = set()
     if findings.SAME_BATCHES in certain:
         explained |= {"order", "together"}
     if "largest batch" in odd:  # sizes that are cut also spread less
         explained.add("spread of sizes")
-    result = list(certain)
-    if is_other_kind:
-        # The kind explains every row but the rate's, and the tests of the order of a pass.
-        explained |= {"spread of sizes", "largest batch", "empty batches", "every example"}
-        if kind not in _ONCE_A_PASS:
-            explained.add("together")
-        result.append(_name_other_kind(sample, kind))
+    # Batches of another kind are a bug even if no row shows it. Kinds other than Poisson are recognised only
+    # with certainty; batches count as Poisson if no test contradicts that.
+    if kind not in ("", sample.assumed) and (kind != POISSON or odd):
+        explained |= {"spread of sizes", "largest batch", "every example"}
+        finding = findings.ANOTHER_KIND
+        if findings.SAME_BATCHES in certain:
+            finding = findings.UNCHANGING
+        result.append(_fill_kind(finding, sample, kind))
     return result + [finding for row, finding in odd.items() if row not in explained]
 
 
-def _name_other_kind(sample: _Sample, kind: str) -> CheckFinding:
-    """Returns the finding of batches of another kind than assumed, or the same in every pass."""
-    sizes = sample.sizes
+def _fill_kind(finding: CheckFinding, sample: _Sample, kind: str) -> CheckFinding:
+    """Fills in the finding of batches of another kind than assumed."""
+    size = sample.sizes.max()
     dropped = ""
     left_out = sample.examples - sample.passes[0].sizes.sum()
-    is_even = np.ptp(sizes) == 0 and sample.is_whole and not sample.is_joined
-    if kind == SHUFFLED and is_even and 0 < left_out < sizes[0]:
+    if kind == SHUFFLED and sample.is_whole and sample.sizes.min() == size > left_out > 0:
         dropped = "The last, smaller batch of a pass is dropped (drop_last)."
     remedy = ""
     if sample.assumed == POISSON:
         remedy = "sample Poisson batches, every example independently, or "
-    finding = findings.ANOTHER_KIND
-    if kind in _ONCE_A_PASS and sample.is_unchanging:
-        finding = findings.UNCHANGING
     assumed = _TITLES[sample.assumed]
     return finding.fill(kind=_TITLES[kind], assumed=assumed, dropped=dropped, remedy=remedy)

@@ -134,6 +134,12 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     )
 
 
+def choose_neighbours(examples: int, count: int) -> NDArray[np.int64]:
+    """Returns the indices of about `count` examples in pairs of neighbours, or of all examples if fewer."""
+    first = np.linspace(0, examples - 2, count // 2).astype(int)
+    return np.unique([first, first + 1])
+
+
 def _test_single_batch(drawn: _Passes) -> _Sight:
     """Tests how often an example is in the same batch, not counting passes that leave it out."""
     passes, examples = drawn.steps.shape
@@ -199,8 +205,7 @@ def _test_pairs(drawn: _Passes) -> _Sight:
     less its mean).
     """
     passes, examples = drawn.steps.shape
-    first_of_pairs = np.linspace(0, examples - 2, _OBSERVED // 2).astype(int)
-    observed = np.unique([first_of_pairs, first_of_pairs + 1])  # neighbours in the data
+    observed = choose_neighbours(examples, _OBSERVED)
     counts = np.zeros((len(observed), len(observed)), int)
     for steps in drawn.steps[:, observed]:
         counts += np.equal.outer(steps, steps)

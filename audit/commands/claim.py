@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from audit.check.batches import check_batches, read_sampling_rate
+from audit.check.accounting import read_sampling_rate
+from audit.check.batches import check_batches
 from audit.check.findings import ANOTHER_RATE
 from audit.check.loaders import MAX_BATCHES, Draw, count_examples, draw_pass, make_draw
 from audit.check.report import LEVEL
