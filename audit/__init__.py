@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from audit.check.batches import check_batches
     from audit.check.correlated import check_noise
     from audit.check.loaders import Indices
-    from audit.check.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.check.step import check_step
     from audit.check.torch_step import TorchStep
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
     from audit.claims.matrix import MatrixMechanism
+    from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
 
 # The modules of public names that are imported at their first use.
@@ -54,7 +54,7 @@ _ROOMS = {
     "Indices": "audit.check.loaders",
     "MatrixMechanism": "audit.claims.matrix",
     "TorchStep": "audit.check.torch_step",
-    "TruncatedPoisson": "audit.check.sampler_claims",
+    "TruncatedPoisson": "audit.claims.sampler_claims",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
     "ranks": "audit.evidence.given",
@@ -64,7 +64,7 @@ _ROOMS = {
     "check_batches": "audit.check.batches",
     "check_noise": "audit.check.correlated",
     "check_step": "audit.check.step",
-    "sampler_claims": "audit.check.sampler_claims",
+    "sampler_claims": "audit.claims.sampler_claims",
 }
 __all__ = [
     "DpSgd",

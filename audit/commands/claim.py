@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from audit.check.batches import check_batches, read_sampling_rate
+from audit.check.accounting import read_sampling_rate
+from audit.check.batches import check_batches
 from audit.check.findings import ANOTHER_RATE
 from audit.check.loaders import MAX_BATCHES, Draw, count_examples, draw_pass, make_draw
 from audit.check.report import LEVEL
-from audit.check.sampler_claims import (
+from audit.claims.sampler_claims import (
     SAMPLERS,
     TruncatedPoisson,
     sampler_claims,
@@ -30,6 +31,7 @@ from audit.check.sampler_claims import (
 from audit.commands import cli
 from audit.commands.user_file import UserFile, run_user_file
 from audit.errors import InputError, require
+from audit.report.claims_table import show_claims
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")
@@ -82,7 +84,7 @@ def main() -> None:
     )
     if loader.order:
         claims = dataclasses.replace(claims, order=loader.order)
-    print(claims.to_json() if FLAGS.json else claims)
+    print(claims.to_json() if FLAGS.json else show_claims(claims))
 
 
 def _read_sampler() -> _Loader:
