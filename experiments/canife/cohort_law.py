@@ -1,4 +1,6 @@
-r"""The exact law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+r"""The law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+
+`simulate_scores` draws from the law. The other functions compute it exactly.
 
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
 the clipping norm: a mixture of Gaussians over all cohorts. With the moment generating function M, the density
@@ -31,6 +33,7 @@ _PERIOD = 24.0  # the period of a computed tilted law, in deviations
 _CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
 _VALLEY = 1e-15  # the smallest density, relative to the largest possible integral
 _POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
+_BLOCK = 1024  # simulated rounds in memory at once, each with a number for every client
 
 
 class ScoreLaw(NamedTuple):
@@ -60,6 +63,28 @@ class _Tilted(NamedTuple):
     def find_mean(self, sigma: float) -> float:
         """Returns the mean of the tilted score, with its noise."""
         return float(self.joins @ self.dots) + sigma**2 * self.tilt
+
+
+def simulate_scores(
+    rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
+) -> Array:
+    """Draws scores (rounds,) of rounds without the canary.
+
+    Args:
+      rng: The generator of cohorts and noise.
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: The number of clients in a round, drawn without replacement.
+      sigma: The noise multiplier.
+      rounds: The number of rounds.
+    """
+    once = np.ones(len(dots), np.int64)  # a cohort has each client at most once
+    scores = sigma * rng.standard_normal(rounds)
+    for start in range(0, rounds, _BLOCK):
+        part = scores[start : start + _BLOCK]
+        # Memory and time of this method do not depend on the number of possible cohorts.
+        joins = rng.multivariate_hypergeometric(once, cohort, len(part), method="count")
+        part += joins @ dots
+    return scores
 
 
 def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:

@@ -104,31 +104,31 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         counts = rounds.backward(numbers)
 
     def charge(
-        epsilons: pd.Series,
-        least: float,
-        find_noise: Callable[[float, float], float],
-        delta: float,
+        epsilons: pd.Series, find_noise: Callable[[float, float], float], delta: float
     ) -> list[float]:
-        """Returns the composed epsilons from rounds' epsilons at delta, which are raised to `least`."""
+        """Returns the composed epsilons from rounds' epsilons at delta."""
         charges = []
         for epsilon, rate, count in zip(epsilons, frame["rate"], counts, strict=True):
             noise = setting.noise_multiplier
             if np.isfinite(epsilon):
-                noise = find_noise(max(epsilon, least), delta)
+                noise = find_noise(epsilon, delta)
             charges.append(Charge(noise, rate, count))
         return rounds.cumulative(charges, setting.delta)
 
     then = 1 / setting.scores
-    least = rounds.MIN_EPSILON
+    # As in the public code, small estimates are raised.
+    published = frame["published"].clip(rounds.MIN_EPSILON)
+    lower = frame["lower"].clip(rounds.MIN_LOWER)
+    upper = frame["upper"].clip(rounds.MIN_EPSILON)
     infinite = pd.Series(np.inf, frame.index)
     return frame.assign(
         charged_to=np.cumsum(counts),
-        training=charge(frame["published"], least, rounds.renyi_noise, then),
-        training_lower=charge(frame["lower"], rounds.MIN_LOWER, rounds.renyi_noise, then),
-        training_upper=charge(frame["upper"], least, rounds.renyi_noise, then),
-        training_gaussian=charge(frame["published"], least, rounds.gaussian_noise, then),
-        training_law=charge(frame["law"], 0.0, rounds.gaussian_noise, setting.delta),
-        accountant=charge(infinite, 0.0, rounds.gaussian_noise, setting.delta),
+        training=charge(published, rounds.renyi_noise, then),
+        training_lower=charge(lower, rounds.renyi_noise, then),
+        training_upper=charge(upper, rounds.renyi_noise, then),
+        training_gaussian=charge(published, rounds.gaussian_noise, then),
+        training_law=charge(frame["law"], rounds.gaussian_noise, setting.delta),
+        accountant=charge(infinite, rounds.gaussian_noise, setting.delta),
     )
 
 
@@ -219,9 +219,12 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
-    charge = Charge(setting.noise_multiplier, float(last["rate"]), charged)
+    sigma = setting.noise_multiplier
+    charge = Charge(sigma, float(last["rate"]), charged)
     rng = np.random.default_rng(setting.seed)
-    perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
+    estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
+    noise = rounds.renyi_charge(float(np.median(estimates)), 1 / setting.scores, sigma)
+    perfect = rounds.composed([charge._replace(noise_multiplier=noise)], setting.delta)
 
     # Mock rounds draw cohorts from fewer clients, so the sampling rate is higher.
     training = charge._replace(rounds=setting.rounds)

@@ -117,15 +117,8 @@ def draw_bracket(
         field("expansion", "mean c", number(".5f"), width=8),
         field("composition", "composed", at_most, width=8),
     ]
-    table = own_table(
-        columns,
-        rows,
-        section=itemgetter("panel"),
-        before=(sweep.title, f"epsilon at {evidence.levels}"),
-        after=[_NOTES],
-        gap=" ",
-    )
-    return figure, table
+    title = f"{sweep.title}\nepsilon at {evidence.levels}"
+    return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
@@ -304,9 +297,9 @@ def draw_proven(
         field("upper_bound", "upper bound", at_most, width=11),
         field("assumes", "assumes", left=True),
     ]
-    before = [f"{sweep.title}: epsilon at {evidence.levels}"]
+    title = f"{sweep.title}: epsilon at {evidence.levels}"
     shown = select(rows, is_shown=True)
-    return figure, own_table(columns, shown, section=itemgetter("panel"), before=before)
+    return figure, own_table(title, columns, shown, section="panel", gap="  ")
 
 
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:

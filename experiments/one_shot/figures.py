@@ -536,7 +536,7 @@ def make_simulated_table(plan: Simulations, cells: Sequence[Record]) -> OwnTable
         rule=80,
     ).text()
     title = f"Table 1: estimates of {at_delta}"
-    return _make_table(title, columns, records, f"{_SIMULATED_NOTE}\n\n{below}")
+    return own_table(title, columns, records, [_SIMULATED_NOTE, "", below])
 
 
 def make_runs_table(title: str, runs: Sequence[Record], shows_accuracy: bool) -> OwnTable:
@@ -585,7 +585,7 @@ def make_runs_table(title: str, runs: Sequence[Record], shows_accuracy: bool) ->
     floor_of_final = _floor(first["final_floor"], 2)
     below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"
     before = f"{title}\n{canaries}, {clients}\n{heads}"
-    return _make_table(before, [*columns, *last], records, below + printed + _ESTIMATES_NOTE)
+    return own_table(before, [*columns, *last], records, [below + printed + _ESTIMATES_NOTE])
 
 
 def make_densities_table(title: str, runs: Sequence[Record]) -> OwnTable:
@@ -612,7 +612,7 @@ def make_densities_table(title: str, runs: Sequence[Record]) -> OwnTable:
         field("a_squared", "A^2", number(".3f"), 8),
         field("rejected_at", "normal", "rejected at {:g}".format, 18, none="not rejected"),
     ]
-    return _make_table(title, columns, records, f"{_RULE}\n{_DENSITIES_NOTE}")
+    return own_table(title, columns, records, [_RULE, _DENSITIES_NOTE])
 
 
 def make_splits_table(title: str, splits: Sequence[Record]) -> OwnTable:
@@ -632,18 +632,7 @@ def make_splits_table(title: str, splits: Sequence[Record]) -> OwnTable:
         columns.append(field(name, name, number(".4g"), 8))
     columns.append(field("analytical", "analytical", number(".4g"), 11))
     note = "columns: quantiles of the estimate over experiments, not a bound"
-    return _make_table(title, columns, records, f"{_RULE}\n{note}")
-
-
-def _make_table(title: str, columns: Any, records: Sequence[Record], note: str) -> OwnTable:
-    """Makes a table with a title above and a note below."""
-    return own_table(
-        columns,
-        records,
-        before=[title],
-        after=[note],
-        gap="",
-    )
+    return own_table(title, columns, records, [_RULE, note])
 
 
 def _floor(floor: NoiseFloor, decimals: int) -> str:

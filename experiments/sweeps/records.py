@@ -27,9 +27,26 @@ def text_field(name: str, head: str, width: int = 0, left: bool = False) -> Colu
     return field(name, head, width=width, left=left)._replace(key=None)
 
 
-def own_table(columns: Sequence[Column], records: Sequence[Record], **layout: Any) -> OwnTable:
-    """Returns a sweep's custom table, 80 columns wide; `layout` has further fields of `Table`."""
-    table = Table(columns, records, **layout, rule=80)
+def own_table(
+    title: str,
+    columns: Sequence[Column],
+    records: Sequence[Record],
+    after: Sequence[str] = (),
+    section: str | None = None,
+    gap: str = "",
+) -> OwnTable:
+    """Returns a sweep's custom table, with rules of 80 columns.
+
+    Args:
+      title: The lines above the table.
+      columns: The columns.
+      records: The rows.
+      after: The lines below the table.
+      section: The field with the heading of a record's section, if the table has sections.
+      gap: The text between two columns.
+    """
+    heading = itemgetter(section) if section else None
+    table = Table(columns, records, heading, [title], after, gap, rule=80)
     return OwnTable(table.text(), table.csv())
 
 
