@@ -37,9 +37,10 @@ def filled(tmp_path_factory):
 @pytest.mark.parametrize("name", landscape.ADVERSARIES)
 def test_a_solved_law_is_its_adversarys(name):
     process = Process(4.0, 2, 3)
-    adversary = landscape.ADVERSARIES[name](process, 1e-5)
-    exact = landscape.solve(process, adversary.values, 1e-5)
-    assert exact["epsilon"][-1] == pytest.approx(adversary.epsilon, rel=1e-4)
+    thresholds = landscape.ADVERSARIES[name](process, 1e-5)
+    exact = landscape.solve(process, thresholds, 1e-5)
+    epsilon = landscape.compute_epsilon(process, thresholds, 1e-5)
+    assert exact["epsilon"][-1] == pytest.approx(epsilon, rel=1e-4)
     assert exact["epsilon"][0] == exact["claimed"][0] == conversions.epsilon_from_mu(1 / 4, 1e-5)
     assert len(exact["epsilon"]) == len(exact["claimed"]) == 3
 
