@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from scipy import special, stats
 
 from audit.laws.densities import DensityPair
 
@@ -110,9 +110,7 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
     points = np.linspace(low, high, num_steps + 1)
 
     if cohort == clients:  # only the noise is random
-        log_normalizer = np.log(sigma * np.sqrt(2 * np.pi))
-        log_density = -(((points - mean) / sigma) ** 2) / 2 - log_normalizer
-        return ScoreLaw(points, log_density)
+        return ScoreLaw(points, stats.norm.logpdf(points, mean, sigma))
 
     # The tilted laws' means are spread evenly over the grid. The noise moves the mean by sigma^2 per unit of
     # tilt, so tilts up to `most` cover the whole grid.

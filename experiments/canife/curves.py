@@ -23,7 +23,7 @@ from audit.report.table import at_least
 from audit.written import counted
 from experiments.canife import rounds
 from experiments.canife.attacked import Attacked
-from experiments.canife.measured import Floats, Measured
+from experiments.canife.measured import Measured
 from experiments.canife.rounds import Charge
 from experiments.canife.sweep import ROUND, AblationSweep
 
@@ -53,6 +53,8 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
+        # Cohorts are drawn without replacement from a finite population.
+        correction = 1 - setting.cohort / len(row.known)
         record = {
             "round": row.number,
             "test": row.accuracy,
@@ -61,7 +63,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
             "own": row.own,
             "attack": rounds.largest_accuracy(row.scores_in, row.scores_out),
             "deviation": (np.std(row.scores_in) + np.std(row.scores_out)) / 2,
-            "clients": compute_cohort_deviation(row.known, setting.cohort),
+            "clients": np.sqrt(setting.cohort * np.var(row.known, ddof=1) * correction),
             "published": published.epsilon,
             "lower": published.lower,
             "upper": published.upper,
@@ -130,13 +132,6 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         training_law=charge(frame["law"], rounds.gaussian_noise, setting.delta),
         accountant=charge(infinite, rounds.gaussian_noise, setting.delta),
     )
-
-
-def compute_cohort_deviation(dots: Floats, size: int) -> float:
-    """Returns the standard deviation of the sum of `size` numbers, drawn from M without replacement."""
-    correction = 1 - size / len(dots)  # for a finite population
-    variance = size * np.var(dots, ddof=1) * correction
-    return float(np.sqrt(variance))
 
 
 def average_over_seeds(

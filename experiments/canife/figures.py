@@ -67,8 +67,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     assert isinstance(sweep, AblationSweep)  # all sweeps of CANIFE are
     stored = []
     for cell in sweep.cells:
-        setting = cell.request
-        assert isinstance(setting, Attacked)
+        setting: Attacked = cell.request
         # A cell measures all measured rounds of its setting, or only the last.
         numbers = setting.measured()[-cell.runs :]
         rounds = measured.read(evidence.held, setting, numbers)
@@ -76,12 +75,11 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)
     if not stored:
-        return Drawn(figures=[], missing=missing, rows=[])
+        return Drawn(None, missing)
     averages = curves.average_over_seeds(sweep, stored)
     csv = averages.to_csv(index=False)
     table = OwnTable(curves.show_curves(sweep, averages), csv.encode())
-    figures = [(sweep.name, ablation_figure(sweep, averages))]
-    return Drawn(figures, missing, rows=[], table=table)
+    return Drawn(ablation_figure(sweep, averages), missing, table=table)
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:

@@ -41,13 +41,11 @@ class Split(NamedTuple):
       train: The training clients.
       mock: The mock clients, for the design of canaries.
       test: The features and labels of the test examples.
-      checksum: The checksum of the data.
     """
 
     train: Clients
     mock: Clients
     test: tuple[NDArray[Any], NDArray[Any]]
-    checksum: str
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
@@ -57,14 +55,16 @@ def split_clients(setting: Attacked, data: DataSets) -> Split:
       InputError: The data cannot be loaded, or do not fit the setting.
     """
     deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
-    split = deal(setting, data)
-    most = setting.examples or np.iinfo(np.int32).max
-    cut = []
-    for clients in (split.train, split.mock):
-        counts = np.minimum(clients.counts, most)
-        cut.append(clients._replace(counts=counts.astype(np.int32)))
-    train, mock = cut
-    return split._replace(train=train, mock=mock)
+    train, mock, test = deal(setting, data)
+    if setting.examples:
+        train = _limit_examples(train, setting.examples)
+        mock = _limit_examples(mock, setting.examples)
+    return Split(train, mock, test)
+
+
+def _limit_examples(clients: Clients, most: int) -> Clients:
+    """Returns clients with only the first `most` examples of each."""
+    return clients._replace(counts=np.minimum(clients.counts, np.int32(most)))
 
 
 def _deal_images(setting: Attacked, data: DataSets) -> Split:
@@ -82,7 +82,7 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
         mock_clients = max(int(setting.clients * ratio), 1)
         # A different seed, so mock client i does not prefer the classes of client i.
         mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
-    return Split(train, mock, test, train.checksum)
+    return Split(train, mock, test)
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
@@ -102,7 +102,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
     train_clients = setting.clients or limit
     mock = select(roles, order[:mock_clients])
     train = select(roles, order[mock_clients : mock_clients + train_clients])
-    return Split(train, mock, (mock.features, mock.labels), roles.checksum)
+    return Split(train, mock, (mock.features, mock.labels))
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:

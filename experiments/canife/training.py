@@ -53,7 +53,7 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
-    return setting, split, measured.open_store(setting, split.checksum, out)
+    return setting, split, measured.open_store(setting, split.train.checksum, out)
 
 
 def measure_missing(

@@ -44,6 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+from scipy import stats
 
 from audit.errors import require
 from audit.laws import conversions, densities
@@ -130,7 +131,7 @@ class Stepper:
         self._centre = round(1 / self.spacing)
         reach = int(np.ceil(_BAND * deviation / self.spacing))
         offsets = (self._centre + np.arange(-reach, reach + 1)) * self.spacing - 1
-        self._taps = normal_density(offsets, deviation) * self.spacing
+        self._taps = stats.norm.pdf(offsets, scale=deviation) * self.spacing
 
     def make_law(self, pair: Array) -> DensityPair:
         """Returns the densities `pair` (2, n) as a law, with the deviation of their mass from 1."""
@@ -141,7 +142,7 @@ class Stepper:
     def start(self) -> Array:
         """Returns the densities (2, n) of theta_1: N(0, sigma^2) without the canary, then N(1, sigma^2)."""
         sigma = self.process.noise_multiplier
-        return np.stack([normal_density(self.points - mean, sigma) for mean in (0.0, 1.0)])
+        return np.asarray(stats.norm.pdf(self.points, [[0.0], [1.0]], sigma))
 
     def advance(self, pair: Array, threshold: float) -> Array:
         """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
@@ -190,12 +191,6 @@ def last_law(
     """Returns the exact law of theta_T in both worlds; see `laws`."""
     *_, last = laws(process, thresholds, per_deviation)
     return last
-
-
-def normal_density(x: NDArray[Any], deviation: float) -> Array:
-    """Returns the density of N(0, deviation^2) at x, of any shape."""
-    exponential = np.exp(-0.5 * (x / deviation) ** 2)
-    return np.asarray(exponential / (deviation * np.sqrt(2 * np.pi)))
 
 
 def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:

@@ -21,7 +21,7 @@ from audit.evidence.canaries import Design, make_sets
 from audit.laws import conversions
 from audit.methods import lifted
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, UPPER, VERMILION
-from audit.report.table import at_least, number
+from audit.report.table import at_least
 from audit.settings.setting import identity
 from audit.storage.store import Scores
 from audit.written import Level, at_most
@@ -30,13 +30,12 @@ from experiments.lidp import gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit
 from experiments.sweeps.panels import draw_panels, plot_lines
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.records import Record, field, own_table, select, text_field
+from experiments.sweeps.records import Record, Records, field, own_table, select, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 MIN_RUNS = 40  # on a curve, if twice as many are stored
 _MAX_CURVE_POINTS = 7
 _NUM_PARTS = 8  # a bound is averaged over this many random parts of the runs
-Records = Sequence[Record]
 _X_AXES = {  # by panel: the field of an audit, and the axis' label
     "over n": ("runs", r"runs n a world; $K = \sqrt{n}$"),
     "over K": ("canaries", "canaries K"),
@@ -219,12 +218,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
-        return Drawn([], missing)
-    figures = []
-    if draw_figure is not None:
-        figures.append((sweep.name, draw_figure(sweep.title, records)))
-    title = f"{sweep.name}: {sweep.title}"
-    return Drawn(figures, missing, table=make_table(title, records))
+        return Drawn(None, missing)
+    table = make_table(f"{sweep.name}: {sweep.title}", records)
+    return Drawn(draw_figure(sweep.title, records), missing, table=table)
 
 
 def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
@@ -422,10 +418,10 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
     """Makes the table of Figure 4: gains in epsilon at orders 2 and 4, and correlations of detections."""
     columns = [
         *_AUDIT,
-        field("gain_2", "gain, order 2", number(".3f"), 15),
-        field("gain_4", "gain, order 4", number(".3f"), 14),
-        field("second", "|mu_2-mu_1^2|", number(".2e"), 14),
-        field("fourth", "|mu_4-mu_2^2|", number(".2e"), 14),
+        field("gain_2", "gain, order 2", ".3f", 15),
+        field("gain_4", "gain, order 4", ".3f", 14),
+        field("second", "|mu_2-mu_1^2|", ".2e", 14),
+        field("fourth", "|mu_4-mu_2^2|", ".2e", 14),
     ]
     return _make_table(title, columns, records, [_RULE])
 
@@ -437,7 +433,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
         columns.append(field(f"epsilon_{order}", head, _show_bound, 7, none="-"))
     means = f"{'mean':<65}"
     for key in ("gain_2", "gain_4"):
-        columns.append(field(key, key.replace("_", " "), number(".2f"), 7, none="-"))
+        columns.append(field(key, key.replace("_", " "), ".2f", 7, none="-"))
         gains = [record[key] for record in records if record[key] is not None]
         mean = "-"
         if gains:
@@ -460,6 +456,6 @@ _show_bound = partial(at_least, decimals=2)
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),
-    "lidp_table_1": (_read_gains, None, make_gains_table),
+    "lidp_table_1": (_read_gains, lambda title, records: None, make_gains_table),
     "lidp_figure_5": (_read_bounds, draw_bounds, make_bounds_table),
 }

@@ -4,21 +4,27 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from audit.report.table import Column, Show, Table
+from audit.report.table import Column, Show, Table, number
 from experiments.sweeps.sweep import OwnTable
 
 Record = dict[str, Any]
+Records = Sequence[Record]
 
 
 def field(
     name: str,
     head: str | None = None,
-    show: Show = str,
+    show: Show | str = str,
     width: int = 0,
     left: bool = False,
     none: str = "",
 ) -> Column:
-    """Returns the `Column` of a field; a record without the field shows `none`."""
+    """Returns the `Column` of a field; a record without the field shows `none`.
+
+    `show` may be a format specification, as in ".2f".
+    """
+    if isinstance(show, str):
+        show = number(show)
     return Column(name, lambda record: record.get(name), head, show, width, left, none)
 
 

@@ -43,9 +43,9 @@ def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path, 
     drawn = figures.draw(chosen, evidence(tmp_path))
     assert drawn.missing == len(chosen.cells) - 1
     assert max(map(len, drawn.table.text.splitlines())) <= 80
-    style.png(drawn.figures[0][1])
+    style.png(drawn.figure)
     others = figures.draw(chosen, evidence(tmp_path, Level(1e-6, 0.95)))
-    assert (others.missing, others.figures, others.table) == (len(chosen.cells), [], None)
+    assert (others.missing, others.figure, others.table) == (len(chosen.cells), None, None)
 
 
 def test_the_window_caps_epsilon_at_half_the_truth():

@@ -56,7 +56,7 @@ def fitted_as_equal_variance(cell):
 def test_equal_variance_is_the_papers_table_and_algorithm_1_as_printed_is_not(small):
     """Errata O1."""
     for cell in small:
-        mean, deviation = figures.TABLE_1[cell["sigma"], cell["dimension"]]
+        mean, deviation = figures.TABLE_1.loc[cell["sigma"], cell["dimension"]]
         assert figures.agrees(cell, 50)
         assert cell[ONE_SHOT_FITTED] > mean + 6 * deviation / np.sqrt(50)
         assert not figures.agrees(fitted_as_equal_variance(cell), 50)
@@ -208,10 +208,9 @@ DRAWN = {  # the sweeps that can be drawn from made-up cosines: (missing cells, 
 @pytest.mark.parametrize("name", DRAWN)
 def test_what_is_stored_is_drawn(made_up, name):
     drawn = figures.draw(sweep.sweeps("smoke")[name], made_up)
-    ((_, figure),) = drawn.figures
-    assert (drawn.missing, len(figure.axes)) == DRAWN[name]
+    assert (drawn.missing, len(drawn.figure.axes)) == DRAWN[name]
     assert max(map(len, drawn.table.text.splitlines())) <= 80
-    plt.close(figure)
+    plt.close(drawn.figure)
 
 
 @pytest.mark.slow
@@ -222,4 +221,4 @@ def test_smoke_sweeps_are_trained_and_drawn(tmp_path, image_file):
         assert not do_all(list(smoke_sweep.cells), place).failed
         drawn = figures.draw(smoke_sweep, points.Evidence(make.holdings(tmp_path), {}, LEVELS))
         assert drawn.missing == 0
-        plt.close(drawn.figures[0][1])
+        plt.close(drawn.figure)

@@ -98,7 +98,7 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
             assert len(seedless) == 1 and len(seeds) == len(point.cells)
         if not cells:  # norms
             missing = figures.draw(sweep, nothing())
-            assert missing.missing == len(sweep.cells) and not missing.figures
+            assert missing.missing == len(sweep.cells) and not missing.figure
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     fill(tmp_path, cells)
     audits = points.evidence(make.holdings(tmp_path), cells, LEVELS)
     drawn = figures.draw(Sweep("made_up", "Made up", tuple(map(audit_cell, cells))), audits)
-    (axis,) = drawn.figures[0][1].axes
+    (axis,) = drawn.figure.axes
     for method, record in estimate.METHODS.items():
         marks = bars(axis, method)
         assert sorted(marks) == [0, 1]
@@ -123,7 +123,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
             assert marks[place] == pytest.approx((np.mean(epsilons), min(epsilons), max(epsilons)))
     upper = [line.get_ydata()[0] for line in axis.lines if line.get_color() == UPPER]
     assert upper == pytest.approx([23.995] * 2, abs=1e-3)
-    plt.close(drawn.figures[0][1])
+    plt.close(drawn.figure)
 
 
 K_5 = {"periodicity": 5, "steps": 1250}
