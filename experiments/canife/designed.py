@@ -14,6 +14,7 @@ Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algo
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -148,10 +149,6 @@ def designer(
         require(jnp.isfinite(result.losses).all(), message)
         return result
 
-    @jax.jit
-    def compute_gradient(theta: Array, sample: Tree) -> Array:
-        """Returns the gradient of a settled sample, which does not depend on the key."""
-        gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
-        return gradient
-
-    return Designer(run, compute_gradient, jax.jit(penalty))
+    # The gradient of a settled sample does not depend on the key.
+    gradient = partial(jax.grad(loss), key=jax.random.key(0))
+    return Designer(run, jax.jit(gradient), jax.jit(penalty))

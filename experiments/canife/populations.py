@@ -30,8 +30,8 @@ from models.data.clients import dirichlet, one_each, select
 
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
 Indices = NDArray[np.int64]
-# (theta (p,), clients, members (n,)) -> the members' clipped updates (n, p)
-UpdatesOf = Callable[[Array, Clients, Indices], Array]
+# (theta (p,), the clients' arrays, members (n,)) -> the members' clipped updates (n, p)
+UpdatesOf = Callable[[Array, base.Data, Any], Array]
 
 
 class Split(NamedTuple):
@@ -126,7 +126,7 @@ class Population(NamedTuple):
       split: The clients, and the test set.
       samples: The kind of canary.
       rate: The learning rate of the clients' SGD.
-      updates: (theta, clients, members (n,)) -> the members' clipped updates (n, p).
+      updates: (theta, the clients' arrays, members (n,)) -> the members' clipped updates (n, p).
       start: The state before the first round.
       train: (state, first, rounds) -> the state after `rounds` rounds that begin with number `first`, without
         canaries. A round's cohort depends only on the seed and the round's number.
@@ -216,18 +216,13 @@ def _compile_updates(
     key = root(setting.seed, "guess")
 
     @jax.jit
-    def compute(theta: Array, members: Array, data: base.Data) -> Array:
+    def updates(theta: Array, data: base.Data, members: Array) -> Array:
         def compute_update(member: Array) -> Array:
             """Returns a client's clipped update (p,): the sum over a cohort of one."""
             cohort = member[None]
             return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
 
         sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
-        return sent
-
-    def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        indices = jnp.asarray(members, jnp.int32)
-        sent: Array = compute(theta, indices, clients.arrays)
         return sent
 
     return updates

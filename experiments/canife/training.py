@@ -198,7 +198,7 @@ def _in_blocks(
     """Yields the clipped updates (n, p) of clients, block by block."""
     for start in range(0, len(members), _BLOCK):
         block = members[start : start + _BLOCK]
-        yield population.updates(theta, clients, block)
+        yield population.updates(theta, clients.arrays, block)
 
 
 def _design_canary(

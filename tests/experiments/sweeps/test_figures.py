@@ -49,27 +49,9 @@ def conclusion():
 
 @pytest.fixture(scope="module")
 def found():
-    """audits(cells): one and the same conclusion for every cell, with its setting's reason."""
+    """found(cells): one and the same conclusion for every cell."""
     one = conclusion()
-    reasons = {True: "", False: "it has a reason"}
-
-    def find(cells):
-        found = {}
-        for cell in cells:
-            reason = reasons[concluded.predicted_mu(cell.setting) is None]
-            found[cell.setting, cell.runs] = one._replace(reason=reason)
-        return found
-
-    return find
-
-
-@pytest.fixture
-def run(run_command):
-    return lambda *flags: run_command("figures", *flags)
-
-
-def nothing():
-    return points.Evidence(NOWHERE, {}, LEVELS)
+    return lambda cells: {(cell.setting, cell.runs): one for cell in cells}
 
 
 def bars(axis, method):
@@ -97,7 +79,7 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
             seeds = {cell.setting.seed for cell in point.cells}
             assert len(seedless) == 1 and len(seeds) == len(point.cells)
         if not cells:  # norms
-            missing = figures.draw(sweep, nothing())
+            missing = figures.draw(sweep, points.Evidence(NOWHERE, {}, LEVELS))
             assert missing.missing == len(sweep.cells) and not missing.figure
 
 
@@ -183,10 +165,10 @@ def test_the_table_holds_the_bounds_and_80_columns(scale, found):
     assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
 
 
-def test_a_range_of_bounds_claims_no_more_than_they_do():
+def test_a_range_of_bounds_claims_no_more_than_they_do(found):
     sweep = sweeps.sweeps("smoke")["figure_1c"]
     cells = sweep.audits()[:1]
-    every = points.points(cells, {(cell.setting, cell.runs): conclusion() for cell in cells})
+    every = points.points(cells, found(cells))
     (row,) = points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
     names = ("if_gaussian", "if_gaussian_min", "if_gaussian_max", "epsilon_low", "epsilon_high")
     made = points.make_table([row | dict.fromkeys(names, 7.089)], LEVELS)
@@ -196,11 +178,12 @@ def test_a_range_of_bounds_claims_no_more_than_they_do():
 
 
 @pytest.mark.slow
-def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
+def test_figures_are_written_and_what_is_missing_is_said(run_command, tmp_path):
     every = sweeps.sweeps("smoke")
     fill(tmp_path, every["figure_1c"].audits()[1:])
     fill(tmp_path, every["figure_11"].audits())
-    process = run(f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
+    flags = (f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
+    process = run_command("figures", *flags)
     assert process.returncode == 0, process.stderr
     folder = tmp_path / "figures" / "smoke"
     names = {f"figure_{n}.{suffix}" for n in ("1c", "11") for suffix in ("png", "svg", "pdf")}
