@@ -31,7 +31,7 @@ from models.data.clients import dirichlet, one_each, select
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
 Indices = NDArray[np.int64]
 # (theta (p,), the clients' arrays, members (n,)) -> the members' clipped updates (n, p)
-UpdatesOf = Callable[[Array, base.Data, Any], Array]
+UpdatesOf = Callable[[Array, Any, Any], Array]
 
 
 class Split(NamedTuple):

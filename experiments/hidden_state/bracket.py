@@ -216,8 +216,8 @@ def _draw_rows(axis: Axes, rows: Records, look: dict[str, Any]) -> None:
     )
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
-        look_of_constant = {"color": PREDICTED, "lw": 5, "alpha": 0.4}
-        axis.plot(xs, constant, label="predicted for a constant direction", **look_of_constant)
+        label = "predicted for a constant direction"
+        axis.plot(xs, constant, color=PREDICTED, lw=5, alpha=0.4, label=label)
     axis.vlines(
         xs,
         take(rows, "interval_low"),
@@ -252,8 +252,7 @@ def draw_proven(
         last = of_panel[-1]  # GC-R's, which may have a prediction
         if last["predicted"] is not None:
             label = "predicted if gradients do not interfere"
-            look = {"color": PREDICTED, "lw": 6, "alpha": 0.55}
-            axis.axhline(last["predicted"], label=label, **look)
+            axis.axhline(last["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
         axis.axhline(last["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
         for name, (color, line) in _METHODS.items():
             of_method = select(of_panel, method=name)

@@ -136,7 +136,7 @@ class Stepper:
     def make_law(self, pair: Array) -> DensityPair:
         """Returns the densities `pair` (2, n) as a law, with the deviation of their mass from 1."""
         mass = pair.sum(axis=1) * self.spacing
-        error = float(np.max(np.abs(mass - 1)))
+        error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, pair[0], pair[1], error)
 
     def start(self) -> Array:
@@ -223,7 +223,7 @@ def compute_epsilon(
 
 def constant(process: Process, threshold: float) -> Array:
     """Returns the adversary (T - 1,) with the same threshold, in units of C, at every step."""
-    return np.full(process.steps - 1, float(threshold))
+    return np.full(process.steps - 1, threshold)
 
 
 def best_constant(process: Process, delta: float) -> Array:
@@ -269,7 +269,7 @@ def optimal(process: Process, delta: float) -> Array:
     if compute_excess(0.0) > 0:
         limit = upper_bound(process, delta)
         beyond = 1.01 * limit + 0.01  # above the root, including the grid's error
-        epsilon = float(scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * limit))
+        epsilon = scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * limit)
     return _follow_crossings(stepper, epsilon)[1]
 
 
@@ -297,7 +297,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
     for _ in range(stepper.process.steps - 1):
         visible = np.min(pair, axis=0) > _MIN_DENSITY
         log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
-        thresholds.append(float(np.interp(epsilon, log_ratio, stepper.points[visible])))
+        thresholds.append(np.interp(epsilon, log_ratio, stepper.points[visible]))
         pair = stepper.advance(pair, thresholds[-1])
     return pair, np.array(thresholds)
 

@@ -52,7 +52,7 @@ class MechanismAudit(NamedTuple):
         """Returns the Gaussian mechanism to simulate."""
         from experiments.lidp.gaussian_mechanism import GaussianMechanism  # loads SciPy
 
-        sigma = float(np.sqrt(SIGMA_SQUARED[self.epsilon]))
+        sigma = np.sqrt(SIGMA_SQUARED[self.epsilon])
         return GaussianMechanism(self.runs, self.canaries, self.dimension, sigma)
 
 

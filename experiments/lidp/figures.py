@@ -134,7 +134,8 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     over_runs = bound(nearest, runs).assign(panel="over n", x=runs)
     if 1 in by_canaries:
         over_runs["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
-    return records + over_runs.to_dict("records")
+    records += over_runs.to_dict("records")
+    return records
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:

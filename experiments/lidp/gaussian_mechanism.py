@@ -186,4 +186,4 @@ def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: i
     """Draws an array of cosines of the angles between a fixed and a uniform direction in R^dimension."""
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
-    return np.asarray(along / np.sqrt(along**2 + across_squared))
+    return along / np.sqrt(along**2 + across_squared)

@@ -262,7 +262,7 @@ def _compute_quantiles(
         presence = scores.presence[first : first + runs]
         null = known_null or one_shot.fit(values[~presence], dimension)
         observed = one_shot.fit(values[presence], dimension)
-        epsilons.append(float(one_shot.fitted(null, observed, delta)))
+        epsilons.append(one_shot.fitted(null, observed, delta))
     return np.quantile(epsilons, QUANTILES)
 
 
