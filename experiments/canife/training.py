@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -151,29 +152,6 @@ def _measure(
         dots.append(np.asarray(updates @ direction, np.float64))
     known = np.concatenate(dots) / setting.clipping_norm
 
-    sigma = setting.noise_multiplier
-    rng = populations.make_generator(setting, f"mock {number}")
-
-    def play(cohort: int, rounds: int) -> Floats:
-        """Returns the scores of mock rounds with cohorts of this size."""
-        return cohort_law.simulate_scores(rng, known, cohort, sigma, rounds)
-
-    # The canary is added to the cohort or, as published, replaces a client of it (Errata C1).
-    others = setting.cohort - setting.as_published
-    rounds_out = setting.scores // 2
-    scores_in = play(others, setting.scores - rounds_out) + own
-    scores_out = play(setting.cohort, rounds_out)
-    # The bound uses the accountant's neighbors: the canary is always added.
-    many_in = play(setting.cohort, setting.mock_rounds) + own
-    many_out = play(setting.cohort, setting.mock_rounds)
-    proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
-
-    exact = np.inf  # a score without noise identifies its world
-    exact_then = np.inf
-    if sigma:
-        pair = cohort_law.score_densities(known, setting.cohort, sigma, own, setting.as_published)
-        exact = densities.epsilon_at(pair, setting.delta)
-        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
     return Measured(
         number=number,
         clients=train.number,
@@ -182,14 +160,50 @@ def _measure(
         norm=length,
         own=own,
         known=known,
-        scores_in=scores_in,
-        scores_out=scores_out,
-        exact=exact,
-        exact_then=exact_then,
-        proven=proven.epsilon,
         canary=population.samples.show(canary),
         label=np.asarray(jax.nn.softmax(canary.label)),
+        **_attack(setting, known, own, number),
     )
+
+
+def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[str, Any]:
+    """Returns the scores of a round's mock rounds, their lower bound and their exact epsilons.
+
+    Args:
+      setting: The setting.
+      known: (M,) the clients' dot products with the canary's direction, over C.
+      own: The dot product of the canary's own update.
+      number: The round, which decides the random draws.
+
+    Returns:
+      The attributes of `Measured` of these names.
+    """
+    sigma = setting.noise_multiplier
+    rng = populations.make_generator(setting, f"mock {number}")
+    play = partial(cohort_law.simulate_scores, rng, known, sigma=sigma)
+    # The canary is added to the cohort or, as published, replaces a client of it (Errata C1).
+    others = setting.cohort - setting.as_published
+    rounds_out = setting.scores // 2
+    scores_in = play(cohort=others, rounds=setting.scores - rounds_out) + own
+    scores_out = play(cohort=setting.cohort, rounds=rounds_out)
+    # The bound uses the accountant's neighbors: the canary is always added.
+    many_in = play(cohort=setting.cohort, rounds=setting.mock_rounds) + own
+    many_out = play(cohort=setting.cohort, rounds=setting.mock_rounds)
+    proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
+
+    exact = np.inf  # a score without noise identifies its world
+    exact_then = np.inf
+    if sigma:
+        pair = cohort_law.score_densities(known, setting.cohort, sigma, own, setting.as_published)
+        exact = densities.epsilon_at(pair, setting.delta)
+        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
+    return {
+        "scores_in": scores_in,
+        "scores_out": scores_out,
+        "proven": proven.epsilon,
+        "exact": exact,
+        "exact_then": exact_then,
+    }
 
 
 def _in_blocks(

@@ -66,8 +66,9 @@ def bars(axis, method):
     return drawn
 
 
-@pytest.mark.parametrize("scale", sweeps.SCALES)
-def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
+@pytest.mark.parametrize("scale", mostly_slow(sorted(sweeps.SCALES, key=len)))
+def test_every_cell_is_on_one_figure_and_in_a_table_of_80_columns(scale, found):
+    rows = []
     for sweep in sweeps.sweeps(scale).values():
         cells = sweep.audits()
         every = points.points(cells, found(cells))
@@ -81,6 +82,13 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
         if not cells:  # norms
             missing = figures.draw(sweep, points.Evidence(NOWHERE, {}, LEVELS))
             assert missing.missing == len(sweep.cells) and not missing.figure
+        rows += points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
+    shown = points.make_table(rows, LEVELS)
+    assert max(map(len, shown.text().splitlines())) <= 80
+    entries = list(csv.DictReader(shown.csv().decode().splitlines()))
+    assert len(entries) == len(rows) and shown.text().count("\n") > len(rows)
+    epsilon = conclusion().bound("if_gaussian").epsilon
+    assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
 
 
 @pytest.mark.slow
@@ -148,21 +156,6 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     assert len(list(path.parent.glob(f"{path.name}*"))) == 1  # nothing is thrown away
     (point,) = points.points(cells, audits)
     assert len(point.cells) == 3 and len(point.conclusions) == 2
-
-
-@pytest.mark.parametrize("scale", mostly_slow(sorted(sweeps.SCALES, key=len)))
-def test_the_table_holds_the_bounds_and_80_columns(scale, found):
-    rows = []
-    for sweep in sweeps.sweeps(scale).values():
-        cells = sweep.audits()
-        every = points.points(cells, found(cells))
-        rows += points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
-    shown = points.make_table(rows, LEVELS)
-    assert max(map(len, shown.text().splitlines())) <= 80
-    entries = list(csv.DictReader(shown.csv().decode().splitlines()))
-    assert len(entries) == len(rows) and shown.text().count("\n") > len(rows)
-    epsilon = conclusion().bound("if_gaussian").epsilon
-    assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
 
 
 def test_a_range_of_bounds_claims_no_more_than_they_do(found):
