@@ -462,8 +462,8 @@ def _find_cancelling(m: Measured) -> Words | None:
     """Finds layers with noise that nearly cancels in the sum, if no other test shows it more clearly."""
     related = _list_related(m)
     cancelled = []
-    for name, shares in noise.compute_shares(m.drawn).items():
-        if f"{noise.SUM_OF} {name}" in related and shares[0] < 0.2:
+    for name, share in noise.compute_shares(m.drawn).items():
+        if f"{noise.SUM_OF} {name}" in related and share < 0.2:
             cancelled.append(name)
     if not cancelled or not related[0].startswith(noise.SUM_OF):
         return None
@@ -616,10 +616,8 @@ def _find_odd_lengths(m: Measured) -> Words | None:
     if not rejected or not all(name.startswith(prefix) for name in rejected):
         return None
     names = [name.removeprefix(prefix) for name in rejected]
-    layer = m.probe.layer_names.index(names[0])
-    lengths = m.drawn.given.lengths[:, layer]
     name = "noise whose size changes from step to step"
-    if np.var(np.cbrt(lengths / np.mean(lengths))) < 2 / (9 * m.drawn.given.counts[layer]):
+    if noise.compute_length_spreads(m.drawn)[names[0]] < 1:
         name = "noise of one length"
     return {"name": name, "where": ", ".join(names[:4])}
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.check import examples, trees
 from audit.check.report import describe_error
@@ -129,6 +130,11 @@ class StepProbe:
         after = self._read_numbers(self._call(rows, seed))
         self.is_trained |= after != self.base
         return after
+
+    @property
+    def is_layer_trained(self) -> NDArray[np.bool_]:
+        """(layers,) Whether any of a layer's parameters is trained."""
+        return np.asarray(self.sum_layers(self.is_trained) > 0)
 
     def sum_layers(self, values: Any) -> Any:
         """Returns the sums (layers,) of one value for each parameter."""

@@ -161,7 +161,7 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
     if probe.settings.noise_multiplier:  # with a stated 0 there is no noise to compare with
         drawn = noise.draw_noise(probe, options.seeds, seconds)
         options.tell(f"noise drawn with {counted(len(drawn.given.draws), 'seed')}")
-        repeats = ties.find_repeats(drawn.given)
+        repeats = ties.find_repeats(drawn)
         m = m._replace(drawn=drawn, repeats=repeats, ties=ties.find_ties(drawn))
         if m.replays and drawn.is_sign_step():
             gradient = causes.name_gradient(probe)

@@ -8,10 +8,9 @@ batch give that number too, and the noise may be right.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.check import noise
-from audit.check.noise import DrawnNoise, StepNoise
+from audit.check.noise import DrawnNoise
 from audit.check.trees import Vector
 
 _DENSITY = 0.2821  # 1 / sqrt(4 pi), the density at 0 of the difference of two standard normal draws
@@ -19,6 +18,7 @@ _FLOAT32 = 2.0**-22  # how often two draws of a float32 generator agree
 _MIN_TIES = 30  # on a grid, beyond three times the expected number
 _MIN_AT_ENDS = 4  # the same for a clamp
 _MIN_SHARED = 0.15  # the share of another batch's ties that are with draws at the batch as given
+_MIN_REPEATED = 8  # numbers: not all of them repeat by chance, even in a type of 16 bits
 
 
 class Ties(NamedTuple):
@@ -39,44 +39,55 @@ class Ties(NamedTuple):
 
 def find_ties(drawn: DrawnNoise) -> Ties:
     """Returns the ties of the noise's numbers, with `agreeing` 0 if they may be due to chance."""
-    given = drawn.given
-    columns = (given.freedom[given.layer] > 0) & given.exact & (given.values.std(axis=0) > 0)
-    if not np.any(columns):
+    columns = drawn.has_noise
+    draws = np.sort(drawn.given.draws[:, columns], axis=0)
+    seeds, numbers = draws.shape
+    if not numbers:
         return Ties()
-    draws = np.sort(given.draws[:, columns], axis=0)
-    seeds = len(draws)
     # Two draws agree if they are equal or neighbours in the parameter's floating-point type. The second term
     # is for the errors of float64 arithmetic.
-    tolerances = 1.5 * given.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
+    tolerances = 1.5 * drawn.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
     is_tie = np.diff(draws, axis=0) <= tolerances
     count = int(np.sum(is_tie))
-    runs = count - np.sum(is_tie[1:] & is_tie[:-1])  # groups of draws that agree
-    at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, columns)
-    num_at_ends = np.sum(at_ends) - at_ends[:, 0].size
+    at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, numbers)
+    num_at_ends = np.sum(at_ends) - 2 * numbers
     # Two draws agree by chance if their normal difference is within the tolerance, or if a float32 generator
     # repeats a number.
-    rates = 2 * tolerances * _DENSITY / given.deviations[given.layer[columns]] + _FLOAT32
-    expected = float(np.sum(np.minimum(rates, 1))) * seeds * (seeds - 1) / 2
+    rates = 2 * tolerances * _DENSITY / np.std(draws, axis=0) + _FLOAT32
+    expected = np.sum(np.minimum(rates, 1)) * seeds * (seeds - 1) / 2
     # Noise with two values has most draws at an end, and clamped noise has few.
     is_clamped = 0.5 * count < num_at_ends < 0.5 * draws.size
     is_at_ends = bool(is_clamped and num_at_ends > 3 * expected + _MIN_AT_ENDS)
     if not is_at_ends and count < 3 * expected + _MIN_TIES:
         return Ties()
-    is_shared = False
+    num_values = count - np.sum(is_tie[1:] & is_tie[:-1])  # at which draws agree, over all parameters
+    return Ties(
+        agreeing=count,
+        is_at_ends=is_at_ends,
+        is_at_one=not is_at_ends and bool(num_values < 1.5 * numbers),
+        is_shared=_are_shared(drawn, tolerances),
+    )
+
+
+def _are_shared(drawn: DrawnNoise, tolerances: Vector) -> bool:
+    """Returns whether draws at another batch agree with draws at the batch as given.
+
+    They do if they agree with them in more than a small share of all their agreements.
+    """
     other = drawn.others.get(noise.QUARTER, drawn.others.get(noise.FEATURES))
-    if other is not None:
-        others = np.sort(other.draws[:, columns], axis=0)
-        own = _count_ties(others, tolerances)
-        joined = np.sort(np.concatenate([draws, others]), axis=0)
-        shared = _count_ties(joined, tolerances) - count - own
-        is_shared = bool(shared > _MIN_SHARED * (own + shared))
-    is_at_one = not is_at_ends and bool(runs < 1.5 * draws.shape[1])
-    return Ties(count, is_at_ends, is_at_one, is_shared)
+    if other is None:
+        return False
+    given_draws = drawn.given.draws[:, drawn.has_noise]
+    other_draws = other.draws[:, drawn.has_noise]
+    both = _count_ties(np.concatenate([given_draws, other_draws]), tolerances)
+    without_given = both - _count_ties(given_draws, tolerances)
+    shared = without_given - _count_ties(other_draws, tolerances)
+    return bool(shared > _MIN_SHARED * without_given)
 
 
 def _count_ties(draws: Vector, tolerances: Vector) -> int:
-    """Returns how many values of sorted columns agree with the value before."""
-    return int(np.sum(np.diff(draws, axis=0) <= tolerances))
+    """Returns how many draws (n, numbers) agree with the next smaller draw of the same number."""
+    return int(np.sum(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances))
 
 
 class Repeats(NamedTuple):
@@ -91,21 +102,15 @@ class Repeats(NamedTuple):
     is_missing: bool = False
 
 
-def find_repeats(given: StepNoise) -> Repeats:
-    """Returns the repeated draws of a batch's noise, in noisy parameters without visible rounding."""
-    varies = given.values.std(axis=0) > 0
-    is_telling: NDArray[np.bool_] = given.exact & (varies | ~np.any(varies))
-    # This many parameters do not all repeat by chance. A type of 16 bits has few values and needs more of
-    # them. Its tolerance, four spacings, is at least 0.0039; that of float32 is 5e-7.
-    least = 4
-    if np.max(given.tolerance) > 1e-6:
-        least = 16
-    if np.sum(is_telling) < least:
+def find_repeats(drawn: DrawnNoise) -> Repeats:
+    """Returns the repeated draws of the noise at the batch as given."""
+    values = drawn.given.values
+    varies = np.any(values, axis=0)
+    if np.any(varies):
+        values = values[:, varies]
+    if values.shape[1] < _MIN_REPEATED:
         return Repeats()
-    draws, counts = np.unique(given.values[:, is_telling], axis=0, return_counts=True)
-    # Draws without noise are near the mean of all seeds.
-    lengths = np.linalg.norm(draws, axis=1)
-    is_repeated = counts > 1
-    is_near = lengths[is_repeated] < 0.5 * np.median(lengths)
-    is_missing = len(draws) > 1 and np.sum(is_repeated) == 1 and np.all(is_near)
-    return Repeats(len(given.values) - len(draws), bool(is_missing))
+    draws, counts = np.unique(values, axis=0, return_counts=True)
+    # Three seeds agree if they have no noise. If a generator repeats, there are other seeds that agree.
+    is_missing = len(draws) > 1 and np.sum(counts > 1) == 1 and np.max(counts) > 2
+    return Repeats(len(values) - len(draws), bool(is_missing))
