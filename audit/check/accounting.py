@@ -31,7 +31,7 @@ class _Bracket(NamedTuple):
     """Bounds on the epsilon of steps, to judge a claim.
 
     Attributes:
-      least: the lower bound: a smaller claim is refuted.
+      least: the lower bound: a smaller claim is rejected.
       most: the upper bound: a larger claim is true.
       text: both in words.
       undecided: why a claim between them cannot be judged, in words.
@@ -126,7 +126,7 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _judge_claim(claimed: float, delta: float, bracket: _Bracket) -> CheckOutcome:
-    """Returns the outcome of a claimed epsilon: true, refuted (with a finding) or undecided."""
+    """Returns the outcome of a claimed epsilon: true, rejected (with a finding) or undecided."""
     most = bracket.most
     text = f"{bracket.text} (tolerance {100 * _CLOSE:g}%)"
     figures = {"claimed": claimed, "accounted": most, "at least": bracket.least}

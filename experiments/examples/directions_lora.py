@@ -85,7 +85,9 @@ def main(*page: str) -> None:
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
         name="GPT-2 with LoRA, one training run with Opacus",
     )
-    print(f"one run of {minutes:.1f} minutes, {CANARIES} canaries, {optimizer.dimension:,} parameters")
+    print(
+        f"one run of {minutes:.1f} minutes, {CANARIES} canaries, {optimizer.dimension:,} parameters"
+    )
     print(result)
     for path in page:
         print(f"report: {result.report(path)}")
