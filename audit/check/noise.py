@@ -63,7 +63,7 @@ class StepNoise(NamedTuple):
     def values(self) -> Vector:
         """(n, k) The draws less their mean over seeds, exactly 0 where all draws are equal."""
         noise = self.draws - self.draws[0]
-        return noise - noise.mean(axis=0)
+        return np.asarray(noise - noise.mean(axis=0))
 
 
 class DrawnNoise(NamedTuple):
@@ -154,9 +154,9 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     probe.run(probe.rows, 1)  # together with the first step it shows which parameters are trained
     count = seeds or _choose_count(probe, seconds)
 
-    # Coarse rounding would show in tests of the noise. Parameters are selected by the rounding at the farthest
-    # value that they can draw, not at the values that they drew: otherwise those that drew far values would
-    # be left out, and the noise's tails with them.
+    # Coarse rounding would show in tests of the noise. Parameters are selected by the rounding at the
+    # farthest value that they can draw, not at the values that they drew: otherwise those that drew far
+    # values would be left out, and the noise's tails with them.
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     farthest = np.abs(probe.base) + _REACH * deviation
     rounding = trees.compute_ulp(farthest, probe.spacings) / deviation

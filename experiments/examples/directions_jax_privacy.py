@@ -2,8 +2,8 @@
 
 ./run.sh python experiments/examples/directions_jax_privacy.py
 
-This example requires jax_privacy: `.venv/bin/pip install jax-privacy`. Replace the model, the data and the loop
-by yours. The comment DIRECTIONS marks lines for the audit.
+This example requires jax_privacy: `.venv/bin/pip install jax-privacy`. Replace the model, the data and the
+loop by yours. The comment DIRECTIONS marks lines for the audit.
 """
 
 import sys

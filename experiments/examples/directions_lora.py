@@ -7,8 +7,8 @@ transformers`. The model has the size of GPT-2 and random weights, so nothing is
 replace the two lines with REAL WEIGHTS.
 
 Every step adds 500 random directions, each of norm C, to the sum of clipped gradients of the adapters. The
-cosine of a direction with the adapters' movement has a known law without insertion, so one run is enough. With
-several data-parallel workers, use DirectionsOptimizer in exactly one of them, the worker of rank 0.
+cosine of a direction with the adapters' movement has a known law without insertion, so one run is enough.
+With several data-parallel workers, use DirectionsOptimizer in exactly one of them, the worker of rank 0.
 """
 
 import sys

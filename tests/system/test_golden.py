@@ -48,7 +48,7 @@ def scored_again(fields, runs):
 
     given = dict(fields)
     model = given.pop("model")
-    usual = Usual(*(given[name] for name in Usual._fields))  # which the fields replace
+    usual = Usual(given["learning_rate"], given["batch_size"])  # which the fields replace
     played = build.build(make_setting(model, usual, given), make_up_recorded(model))
     (chunk,) = game.play(played, [(0, runs)], chunk=runs)
     return chunk.scores[:, 0]
