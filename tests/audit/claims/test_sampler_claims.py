@@ -181,7 +181,7 @@ def test_a_loader_with_a_fixed_end_has_no_bound_of_a_uniform_order(claim):
     # The last step moves the model by C, and 1 or 11 steps of noise hide it: mu is 1 or 1 / sqrt(11).
     for name, noises in (("upper", 1), ("tail", 11)):
         truth = epsilon_from_mu(1 / math.sqrt(noises), 1e-5)
-        assert truth <= last_model[name] < truth + 0.01
+        assert -1e-9 <= last_model[name] - truth < 0.01  # dp-accounting searches to within 1e-10
     assert claims["rows"][0]["sampler"] == "any_order"
     assert claims["order"].startswith("not uniform (tested over 64 passes, p ")
 
