@@ -33,6 +33,7 @@ _TITLES = {
     SHUFFLED: "shuffled",
     BALLS_IN_BINS: "balls-in-bins",
 }
+UNRECOGNISED = ""  # batches of no kind above
 _ONCE_A_PASS = (SHUFFLED, BALLS_IN_BINS)  # the kinds that take every example once a pass
 _MIN_PASSES = 8
 _MIN_BATCHES = 320
@@ -41,7 +42,7 @@ _MAX_BATCHES = 2000
 _MAX_EXAMPLES = 1500  # examples that are observed: their batches are recorded
 _CERTAIN = 1e-9  # batches with at most this probability under Poisson sampling are of another kind
 _SEEN = 0.9  # the power of the test, for the smallest visible error of the rate
-_TESTS = 6  # statistical tests in a report
+_TESTS = 5  # statistical tests in a report
 _CLOSE = 0.01  # the largest relative error of a rate if sizes do not vary
 
 
@@ -161,7 +162,7 @@ def check_batches(
             batches = max(len(drawn.batches) for drawn in sample.passes)
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
         if not order.is_once:
-            kind = ""
+            kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _check_sample(sample, kind, order).add_provenance(draw, stated)
 
@@ -181,7 +182,7 @@ def _draw_passes(draw: Draw, examples: int, rate: float) -> list[DrawnPass]:
 
 
 def _recognise_kind(sample: _Sample) -> str:
-    """Returns the kind of batches if they clearly are not Poisson; otherwise an empty string.
+    """Returns the kind of batches if they clearly are not Poisson, otherwise UNRECOGNISED.
 
     If no example comes twice in a pass, batches are shuffled, or balls in bins if their sizes vary. If all
     sizes are equal, batches are fixed. Poisson batches must look like this with a probability below _CERTAIN.
@@ -205,7 +206,7 @@ def _recognise_kind(sample: _Sample) -> str:
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], sample.examples, sample.rate)
     if np.ptp(sizes) == 0 and log_same_size < math.log(_CERTAIN):
         return FIXED
-    return ""
+    return UNRECOGNISED
 
 
 def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckReport:
@@ -213,7 +214,7 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
 
     Args:
       sample: the batches.
-      kind: the kind of batches that was recognised, or empty.
+      kind: the kind of batches that was recognised.
       order: the tests of a uniform order, for batches that take every example once a pass; otherwise None.
     """
     rows = {
@@ -224,7 +225,9 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
         "together": _test_pairs(sample),
     }
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
-    if not kind and not find_rejected_tests({row: test.p_value for row, test in rows.items()}):
+    if kind == UNRECOGNISED and not find_rejected_tests(
+        {row: test.p_value for row, test in rows.items()}
+    ):
         kind = POISSON
     if sample.assumed != POISSON:
         judged = _judge(sample, kind, rows)
@@ -414,7 +417,7 @@ def _name_findings(
 
     Args:
       sample: the batches.
-      kind: the kind of batches that was recognised, or empty.
+      kind: the kind of batches that was recognised.
       rows: the tests, by row of the report.
       certain: the findings that need no test.
       rejected: by row of the report, the names of its rejected tests.
@@ -428,7 +431,7 @@ def _name_findings(
         explained.add("spread of sizes")
     # Batches of another kind are a bug even if no row shows it. Kinds other than Poisson are recognised only
     # with certainty; batches count as Poisson if no test contradicts that.
-    if kind not in ("", sample.assumed) and (kind != POISSON or odd):
+    if kind not in (UNRECOGNISED, sample.assumed) and (kind != POISSON or odd):
         explained |= {"spread of sizes", "largest batch", "every example"}
         finding = findings.ANOTHER_KIND
         if findings.SAME_BATCHES in certain:
@@ -444,8 +447,5 @@ def _fill_kind(finding: CheckFinding, sample: _Sample, kind: str) -> CheckFindin
     left_out = sample.examples - sample.passes[0].sizes.sum()
     if kind == SHUFFLED and sample.is_whole and sample.sizes.min() == size > left_out > 0:
         dropped = "The last, smaller batch of a pass is dropped (drop_last)."
-    remedy = ""
-    if sample.assumed == POISSON:
-        remedy = "sample Poisson batches, every example independently, or "
     assumed = _TITLES[sample.assumed]
-    return finding.fill(kind=_TITLES[kind], assumed=assumed, dropped=dropped, remedy=remedy)
+    return finding.fill(kind=_TITLES[kind], assumed=assumed, dropped=dropped)

@@ -52,7 +52,7 @@ CUT_BATCHES = CheckFinding(
     check="largest batch",
     name="batches cut or filled at a size",
     meaning="No batch has {side} than {edge} examples, {count} exactly {edge}; Poisson batches would.",
-    fix="do not cut or fill batches, or account for truncated Poisson batches",
+    fix="do not cut, fill or skip batches, or account for truncated Poisson batches",
 )
 TOGETHER = CheckFinding(
     check="together",
@@ -64,7 +64,8 @@ ANOTHER_KIND = CheckFinding(
     check="every example",
     name="{kind} batches, not {assumed}",
     meaning="The accountant assumes {assumed} batches, these are {kind}. {dropped}",
-    fix="{remedy}account for {kind} batches: claim (audit.sampler_claims) prints the epsilon of them",
+    fix="sample {assumed} batches, or account for {kind} batches: claim "
+    "(audit.sampler_claims) prints the epsilon of them",
 )
 SAME_BATCHES = CheckFinding(
     check="indices",
@@ -76,7 +77,8 @@ UNCHANGING = CheckFinding(
     check="every example",
     name="batches that never change, not {assumed} samples",
     meaning="The accountant assumes {assumed} batches, these are the same in every pass. {dropped}",
-    fix="{remedy}account for cyclic batches: claim (audit.sampler_claims) prints the epsilon of them",
+    fix="sample {assumed} batches, or account for cyclic batches: claim "
+    "(audit.sampler_claims) prints the epsilon of them",
 )
 NOT_UNIFORM = CheckFinding(
     check="{check}",

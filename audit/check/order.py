@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
+from scipy import stats
+from scipy.stats import contingency
 
 from audit.check import loaders
 from audit.check.loaders import Draw
@@ -149,22 +150,20 @@ def _test_single_batch(drawn: _Passes) -> _Sight:
     values, counts = np.unique(pairs[drawn.steps < left_out], return_counts=True)
     most = counts.max()
     example = values[counts.argmax()] % examples
-    law = scipy.stats.binom(passes, drawn.sizes[:, :-1].max() / examples)
+    law = stats.binom(passes, drawn.sizes[:, :-1].max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
     return _Sight(examples * left_out * float(law.sf(most - 1)), sentence)
 
 
 def _test_places(drawn: _Passes) -> _Sight:
     """Tests whether the batch of an example depends on its place in the data, by chi-square."""
-    examples = drawn.steps.shape[1]
-    blocks = min(_BLOCKS, examples)
-    block_of_example = np.arange(examples) * blocks // examples
-    table = np.zeros((blocks, drawn.sizes.shape[1]))
-    np.add.at(table, (block_of_example, drawn.steps), 1)
-    result = scipy.stats.chi2_contingency(table[:, table.any(axis=0)], correction=False)
+    passes, examples = drawn.steps.shape
+    block_of_example = np.arange(examples) * _BLOCKS // examples
+    table = contingency.crosstab(np.tile(block_of_example, passes), drawn.steps.ravel())
+    result = stats.chi2_contingency(table.count, correction=False)
     # In each pass both margins are fixed, which raises the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
-    p_value = float(scipy.stats.chi2.sf(statistic, max(result.dof, 1)))
+    p_value = float(stats.chi2.sf(statistic, max(result.dof, 1)))
     return _Sight(p_value, "When an example comes depends on its place in the data.")
 
 
@@ -172,7 +171,7 @@ def _test_sizes(drawn: _Passes) -> _Sight:
     """Tests whether sizes vary like those of examples that draw their batches independently."""
     sizes = drawn.sizes[:, :-1]
     expected = drawn.steps.shape[1] / sizes.shape[1]
-    law = scipy.stats.chi2(sizes.size - len(sizes))
+    law = stats.chi2(sizes.size - len(sizes))
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
     return _Sight(float(p_value), "Sizes vary more or less than those of balls in bins.")
 
@@ -221,5 +220,5 @@ def _test_pairs(drawn: _Passes) -> _Sight:
     deviation = math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * products / deviation
-    p_value = float(scipy.stats.chi2.sf(statistic, freedom))
+    p_value = float(stats.chi2.sf(statistic, freedom))
     return _Sight(p_value, "Some examples come together more often than others.")
