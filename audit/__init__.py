@@ -34,13 +34,16 @@ from audit.version import __version__
 
 if TYPE_CHECKING:
     from audit import directions
+    from audit.adversaries.subspace import choose_tensors
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
+    from audit.check.correlated import check_noise
     from audit.check.loaders import Indices
-    from audit.check.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.check.step import check_step
     from audit.check.torch_step import TorchStep
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
+    from audit.claims.matrix import MatrixMechanism
+    from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
 
 # The modules of public names that are imported at their first use.
@@ -49,16 +52,19 @@ _ROOMS = {
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
     "Indices": "audit.check.loaders",
+    "MatrixMechanism": "audit.claims.matrix",
     "TorchStep": "audit.check.torch_step",
-    "TruncatedPoisson": "audit.check.sampler_claims",
+    "TruncatedPoisson": "audit.claims.sampler_claims",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
     "ranks": "audit.evidence.given",
     "directions": "audit.directions",
     "check_accounting": "audit.check.accounting",
+    "choose_tensors": "audit.adversaries.subspace",
     "check_batches": "audit.check.batches",
+    "check_noise": "audit.check.correlated",
     "check_step": "audit.check.step",
-    "sampler_claims": "audit.check.sampler_claims",
+    "sampler_claims": "audit.claims.sampler_claims",
 }
 __all__ = [
     "DpSgd",
@@ -66,6 +72,7 @@ __all__ = [
     "Gdp",
     "Indices",
     "InputError",
+    "MatrixMechanism",
     "Result",
     "TorchStep",
     "TruncatedPoisson",
@@ -76,7 +83,9 @@ __all__ = [
     "bounds",
     "check_accounting",
     "check_batches",
+    "check_noise",
     "check_step",
+    "choose_tensors",
     "coins",
     "cosines",
     "directions",

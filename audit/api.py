@@ -348,6 +348,5 @@ def _make_result(audit: "Callable[[], Finished]", request: _Request) -> Result:
     with jax.default_matmul_precision("float32"):
         finished = audit()
     folder = finished.store.path
-    levels = subjects.RequestedLevels(*request.level)
-    subject = partial(subjects.describe_setting, folder, levels, request.runs)
+    subject = partial(subjects.describe_setting, folder, *request.level, request.runs)
     return Result(finished.conclusion, subject, folder)

@@ -15,38 +15,38 @@ The loader of `make_private` uses Poisson sampling. To sample the canary like an
 sampling_rate=1 / len(loader) here and to `audit.bounds`, with the steps as its insertions.
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from torch import Tensor
 
 from audit import directions
 from audit.errors import number, require
 
+_FLAT = (DPOptimizer, DPOptimizerFastGradientClipping)  # they clip whole gradients, in one process
+
 
 class _InsertingOptimizer(DPOptimizer):
-    """A copy of an Opacus optimizer with flat clipping, to replace it.
+    """An Opacus optimizer with flat clipping that inserts canaries into its sum of clipped gradients.
 
-    Subclasses insert canaries into its sum of clipped gradients. Raises InputError for another kind of
-    optimizer, because its own clipping would be lost.
+    It shares all attributes with the given optimizer, which ghost clipping's criterion keeps. Raises
+    InputError for another kind of optimizer, because it clips in parts or in several processes.
     """
 
+    def __new__(cls, optimizer: DPOptimizer, *options: Any, **more: Any) -> Self:
+        """Makes an optimizer of a class that is also of the given optimizer's class."""
+        kind = type(optimizer)
+        name = kind.__name__
+        fix = "give a DPOptimizer, or one for ghost clipping"
+        require(kind in _FLAT, f"`optimizer={name}` does not clip whole gradients: {fix}")
+        return object.__new__(type(cls.__name__, (cls, kind), {}))
+
     def __init__(self, optimizer: DPOptimizer) -> None:
-        kind = type(optimizer).__name__
-        require(
-            type(optimizer) is DPOptimizer,
-            f"`optimizer={kind}`: give a DPOptimizer, with flat clipping",
-        )
-        super().__init__(
-            optimizer.original_optimizer,
-            noise_multiplier=optimizer.noise_multiplier,
-            max_grad_norm=optimizer.max_grad_norm,
-            expected_batch_size=optimizer.expected_batch_size,
-            loss_reduction=optimizer.loss_reduction,
-            generator=optimizer.generator,
-            secure_mode=optimizer.secure_mode,
-        )
-        self.step_hook = optimizer.step_hook  # the engine's accountant counts these steps
+        self.__dict__ = optimizer.__dict__
 
 
 class CanaryOptimizer(_InsertingOptimizer):
@@ -104,46 +104,78 @@ class CanaryOptimizer(_InsertingOptimizer):
 class DirectionsOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts the fresh directions of `audit.directions` into the sum of gradients.
 
-    Each direction is one more gradient, of length C, the clipping norm, over all trained parameters together.
-    They are inserted once a step, however many physical batches the step has.
+    Each direction is one more gradient, of length C, the clipping norm, over all chosen parameters together.
+    They are inserted once a step, however many physical batches the step has. With several data-parallel
+    workers, use it in exactly one of them.
 
     Args:
-      optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
+      optimizer: a `DPOptimizer` with flat or ghost clipping, as `PrivacyEngine.make_private` returns it.
       seed: the seed of all runs' directions, a secret of the auditor.
       run: the run's index; every run has other directions.
       count: the number of directions.
       present: whether they are inserted; False for the rehearsal, which has no noise either.
+      parameters: the parameters that directions are in, chosen before training; by default all that the
+        optimizer trains. A single tensor of a large model is as powerful, and its directions are drawn
+        faster.
 
     Raises:
-      InputError: the optimizer is of another kind, or a number is out of range.
+      InputError: the optimizer is of another kind, a parameter is not one of its float32 parameters, or a
+        number is out of range.
     """
 
     def __init__(
-        self, optimizer: DPOptimizer, seed: int, run: int, count: int, present: bool = True
+        self,
+        optimizer: DPOptimizer,
+        seed: int,
+        run: int,
+        count: int,
+        present: bool = True,
+        parameters: Iterable[Tensor] | None = None,
     ) -> None:
         super().__init__(optimizer)
+        self._chosen = list(self.params if parameters is None else parameters)
+        _require_trained(self._chosen, self.params)
         self._draw = (seed, run, count)
         self._present = present
+        self._is_moved = False  # whether a step was seen to move every chosen parameter
         self._start = self._read_parameters()  # (dimension,) before training
         # The sum of all directions, each scaled to the clipping norm, split by parameter.
         total = directions.inserted(*self._draw, self.dimension, float(self.max_grad_norm))
-        sizes = [parameter.numel() for parameter in self.params]
-        self._parts = torch.from_numpy(total).split(sizes)
+        sizes = [parameter.numel() for parameter in self._chosen]
+        self._parts = torch.from_numpy(total).float().split(sizes)
 
     @property
     def dimension(self) -> int:
-        """Returns the number of trained parameters, as `audit.cosines` needs it."""
+        """Returns the number of chosen parameters, as `audit.cosines` needs it."""
         return len(self._start)
 
     def add_noise(self) -> None:
         """Inserts the directions into the sum of clipped gradients, then adds the noise."""
         if self._present:
-            for parameter, part in zip(self.params, self._parts, strict=True):
+            for parameter, part in zip(self._chosen, self._parts, strict=True):
                 parameter.summed_grad += part.view_as(parameter).to(parameter)
         super().add_noise()
 
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Takes a step; raises InputError if the first one does not move one of the chosen parameters."""
+        loss: float | None = super().step(closure)
+        if not self._is_moved and not self._is_last_step_skipped:
+            sizes = [parameter.numel() for parameter in self._chosen]
+            moves = np.split(self._read_parameters() - self._start, np.cumsum(sizes)[:-1])
+            is_moved = [bool(np.any(move)) for move in moves]
+            unmoved = (
+                f"step 1 does not move parameter {is_moved.index(False)}"
+                if not all(is_moved)
+                else ""
+            )
+            require(
+                not unmoved, f"{unmoved} of `parameters`: choose tensors that the optimizer updates"
+            )
+            self._is_moved = True
+        return loss
+
     def movement(self) -> NDArray[np.float64]:
-        """Returns the current trained parameters minus those at the start, (dimension,).
+        """Returns the current chosen parameters minus those at the start, (dimension,).
 
         Raises:
           InputError: a rehearsal with noise. The drift would contain the noise of a run, as if that run had
@@ -177,6 +209,20 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)
 
     def _read_parameters(self) -> NDArray[np.float64]:
-        """Returns all trained parameters, (dimension,)."""
-        parts = [parameter.detach().cpu().flatten() for parameter in self.params]
+        """Returns all chosen parameters, (dimension,)."""
+        parts = [parameter.detach().cpu().flatten() for parameter in self._chosen]
         return np.asarray(torch.cat(parts).double().numpy())
+
+
+def _require_trained(chosen: list[Tensor], trained: list[Tensor]) -> None:
+    """Raises InputError unless the chosen parameters are different float32 parameters of the trained ones."""
+    fix = "choose parameters that the optimizer trains"
+    require(chosen, f"`parameters` is empty: {fix}")
+    for index, parameter in enumerate(chosen):
+        is_trained = any(parameter is one for one in trained)
+        require(is_trained, f"parameter {index} of `parameters` is not trained: {fix}")
+        is_repeated = any(parameter is one for one in chosen[:index])
+        require(not is_repeated, f"parameter {index} of `parameters` comes twice: give it once")
+        rounds = "rounding hides small updates, so train it in float32"
+        is_exact = parameter.dtype in (torch.float32, torch.float64)
+        require(is_exact, f"parameter {index} of `parameters` is {parameter.dtype}: {rounds}")

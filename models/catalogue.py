@@ -28,7 +28,7 @@ from audit.tasks.task import (
 from models.data import tables
 from models.data.clients import dirichlet, one_each, read_clients, select
 from models.data.images import CIFAR10, FASHION_MNIST, load_examples, load_images, load_shirts
-from models.data.shakespeare import load_shakespeare
+from models.data.shakespeare import SHAKESPEARE, load_sequences, load_shakespeare
 from models.data.sources import Form, Recipe
 
 if TYPE_CHECKING:
@@ -168,6 +168,10 @@ _SHIRTS = _FASHION_MNIST._replace(
     load=load_shirts,
     examples=DataShape(12_000, (784,), "f4"),
 )
+_SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, DataShape(52_341, (80,), "u1"))
+# 50 insertions with this noise multiplier leak as much as 250 with 4, epsilon 24.0.
+_GPT_STEPS = 50
+_GPT_NOISE = 4 * (_GPT_STEPS / 250) ** 0.5
 # Computed features differ in their last bits between machines, so they have no checksum.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
@@ -315,6 +319,22 @@ _ROWS = (
         learning_rate=0.05,
         batch_size=100,
         step_seconds=StepSeconds(5e-4, 3e-5),
+    ),
+    Task(
+        name="gpt",
+        label="GPT",
+        description="GPT, 5 blocks of width 256, 4,015,962 parameters, on Shakespeare",
+        data=_SHAKESPEARE,
+        make=_make_lazily("gpt:gpt"),
+        classes=0,
+        learning_rate=0.1,
+        batch_size=16,
+        clipping="per_example",
+        over_parameterised=True,
+        step_seconds=StepSeconds(0.05, 0.03),
+        not_convex=_SMOOTH,
+        noise_multiplier=_GPT_NOISE,
+        insertions=_GPT_STEPS,
     ),
     _on_housing(
         name="two_layer_tanh",

@@ -79,11 +79,13 @@ class NullLaw(NamedTuple):
       law_is_known: whether each score is the cosine of a canary's uniform direction, drawn by every run or
         shared by all, and a vector that does not depend on the direction if its canary is out.
       draws: M, if a score is the number of a run's M fresh draws that score below the canary; else 0.
+      dimension: m, the number of parameters that directions are in; None for all.
     """
 
     all_in: bool = False
     law_is_known: bool = False
     draws: int = 0
+    dimension: int | None = None
 
 
 class Adversary(NamedTuple):
@@ -185,6 +187,9 @@ class Knowledge(NamedTuple):
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
       steps: the number of steps of the training run.
+      noise_steps: the variance of the last model's noise if losses are linear, in units of that of a step's
+        raw noise: `steps` if the noise of different steps is independent.
+      batch_size: the number of examples of a mini-batch.
     """
 
     model: Model
@@ -196,6 +201,8 @@ class Knowledge(NamedTuple):
     expect: Expect
     insertions: int = 1
     steps: int = 1
+    noise_steps: float = 1
+    batch_size: int = 1
 
     def count_inputs(self) -> int:
         """Returns the number of floats of an example at the model's first layer.

@@ -27,14 +27,16 @@ from audit.adversaries.base import (
     jnp,
     mechanism,
 )
-from audit.adversaries.directions import craft_unclipped
+from audit.adversaries.directions import initial_model
+from audit.adversaries.subspace import ALL, choose_tensors
 from audit.errors import require
 from audit.settings.fields import described
 
 if TYPE_CHECKING:
     from jax import Array
 
-    from audit.mechanism.base import Tree
+    from audit.mechanism.base import Directions, Tree
+    from audit.tasks.model import Model
 
 _TINY = 1e-30  # the divisor instead of a length of 0
 _INVERSION_ERROR = 1e-8  # Newton's iteration ends at this error
@@ -42,6 +44,9 @@ _MIN_EDGE = 0.2  # the minimum of the lower limit of eigenvalues, as a share of 
 # Random directions are only nearly orthogonal. If the other canaries add more than this share to a score's
 # variance, the score leaves them out.
 _MAX_INTERFERENCE = 0.01
+# If genuine gradients add at most this share to the noise's square, cosines are at most 2% smaller without
+# the expected model.
+_MAX_DRIFT = 0.04
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +69,10 @@ class SphereFields(AdversaryFields):
         default=False,
         has_flag=False,
     )
+    within: str = described(
+        "sphere: draw directions only within this tensor of the model, such as Dense_0/kernel, or auto.",
+        default=ALL,
+    )
 
     @property
     def any_time(self) -> bool:
@@ -79,27 +88,48 @@ class SphereFields(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         canaries = knowledge.canaries
-        parameters = knowledge.model.n_parameters
-        # `fresh_directions` needs this to leave out the other canaries' directions.
-        allowed = f"at most {parameters // 2}, half the parameters"
-        require(2 * canaries <= parameters, f"`canaries` must be {allowed}, got {canaries}")
+        within = _find_coordinates(knowledge.model, canaries, self.within)
+        parameters = knowledge.model.n_parameters if within is None else len(within)
         is_several = canaries > 1
         raise_them = "`coins` are for several canaries: raise `canaries`"
         require(is_several or not self.coins, raise_them)
 
-        # Along a direction, in units of the learning rate times C, the noise has the variance steps *
+        # Along a direction, in units of the learning rate times C, the noise has the variance noise_steps *
         # sigma^2. The other canaries are only nearly orthogonal to it and add the variance canaries *
         # insertions^2 / parameters. Both are multiplied by `parameters` here.
         sigma = float(knowledge.hyper.noise_multiplier)
-        noise = parameters * knowledge.steps * sigma**2
+        noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
         interferes = added > _MAX_INTERFERENCE * noise
+        # Genuine gradients move the model by at most the batch size in every step, in the same units. If that
+        # is little next to the noise, the expected model is not worth a training run.
+        drift = (knowledge.steps * knowledge.batch_size) ** 2
+        drifts = drift > _MAX_DRIFT * noise
         return fresh_directions(
             canaries,
-            knowledge.rehearsal(),
+            knowledge.rehearsal() if drifts else initial_model,
             leave_one_out=is_several and interferes,
             all_in=not self.coins,
+            within=within,
         )
+
+
+def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:
+    """Returns the indices (m,) of the chosen tensors' coordinates in theta; None for all of theta.
+
+    Raises InputError if there is no such tensor, or if K canaries are more than half of its parameters.
+    """
+    tensors = model.tensors()
+    names = choose_tensors(tensors, canaries, within).names
+    if within == ALL:
+        return None
+    ranges = []
+    start = 0
+    for name, tensor in tensors.items():
+        if name in names:
+            ranges.append(jnp.arange(start, start + tensor.size))
+        start += tensor.size
+    return jnp.concatenate(ranges)
 
 
 class Sphere(NamedTuple):
@@ -107,11 +137,23 @@ class Sphere(NamedTuple):
 
     Attributes:
       keys: (K, blocks) typed keys, one row per direction and one key per block of coordinates.
-      expected: (p,) the final model of training without noise and canaries.
+      expected: (m,) the coordinates of the final model of training without noise and canaries.
+      within: (m,) the indices of these coordinates in theta; None for all p of them.
     """
 
     keys: Array
     expected: Array
+    within: Array | None = None
+
+    def craft(self, step: Array, theta: Array) -> Directions:
+        """Returns directions of infinite norm: the mechanism clips each to C as it inserts it."""
+        return mechanism.Directions(self.keys, jnp.float32(jnp.inf), self.within)
+
+    def find_movement(self, theta_t: Array) -> Array:
+        """Returns u = expected - theta_T at the directions' coordinates, (m,)."""
+        if self.within is None:
+            return self.expected - theta_t
+        return self.expected - theta_t[self.within]
 
     def draw(self, key: Array) -> Sphere:
         """Returns the state with the keys of a run's own K directions, drawn from the run's key."""
@@ -119,7 +161,7 @@ class Sphere(NamedTuple):
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns the cosine (K,) of each canary's direction with u = expected - theta_T; 0 if u is 0."""
-        u = self.expected - theta_t
+        u = self.find_movement(theta_t)
 
         def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> Tree:
             """Adds a block to the directions' dot products with u (K,) and to their squared lengths (K,)."""
@@ -133,11 +175,15 @@ class Sphere(NamedTuple):
 
     def score_leaving_one_out(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns the cosine (K,) of each canary's direction with u, off the other canaries' directions."""
-        return _leave_one_out_cosines(self.keys, self.expected - theta_t)
+        return _leave_one_out_cosines(self.keys, self.find_movement(theta_t))
 
 
 def fresh_directions(
-    canaries: int, rehearse: Rehearse, leave_one_out: bool, all_in: bool
+    canaries: int,
+    rehearse: Rehearse,
+    leave_one_out: bool,
+    all_in: bool,
+    within: Array | None = None,
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
@@ -150,20 +196,28 @@ def fresh_directions(
       leave_one_out: whether to project the other canaries' directions out of u before each cosine. This needs
         K of at most half the parameters, for a Gram matrix that is well conditioned in float32.
       all_in: whether all canaries are in, without coins.
+      within: (m,), the indices of the coordinates that directions are in; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
         """Trains the expected model. In every run, `draw` replaces the keys."""
-        return Sphere(_split_keys(key, canaries, theta_0.size), rehearse(theta_0))
+        expected = rehearse(theta_0)
+        if within is not None:
+            expected = expected[within]
+        return Sphere(_split_keys(key, canaries, expected.size), expected, within)
 
     return Adversary(
         init,
-        craft_unclipped,
+        Sphere.craft,
         Sphere.score_leaving_one_out if leave_one_out else Sphere.score,
         canaries,
         crafts_constant=True,
         draw=Sphere.draw,
-        null=NullLaw(all_in=all_in, law_is_known=True),
+        null=NullLaw(
+            all_in=all_in,
+            law_is_known=True,
+            dimension=None if within is None else len(within),
+        ),
     )
 
 

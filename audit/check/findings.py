@@ -85,11 +85,14 @@ NOT_UNIFORM = CheckFinding(
     fix="draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups by "
     "length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
 )
-ODD_BATCHES = CheckFinding(
-    check="{check}",
-    name="{name}",
+ODD_SIZES = CheckFinding(
+    check="spread of sizes",
+    name="sizes that vary otherwise",
     meaning="The accountant assumes {assumed} batches.",
     fix="sample every example independently in every batch: do not cut, pad or skip batches",
+)
+UNEQUALLY_OFTEN = ODD_SIZES._replace(
+    check="every example", name="examples that come unequally often"
 )
 
 # Of the accounting.
@@ -99,13 +102,6 @@ CLAIM_TOO_LOW = CheckFinding(
     name="a claim that is too low",
     meaning="{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}",
     fix="claim {epsilon}, or train with more noise or fewer steps",
-)
-FIXED_CLAIM_TOO_LOW = CheckFinding(
-    check="epsilon",
-    name="a claim that is too low",
-    meaning="{claimed:.4g} is claimed; at least {least} leaks if one example is replaced in batches of a "
-    "fixed size, at delta {delta:g}. {why}",
-    fix="claim {epsilon}, or draw Poisson batches, which are cheaper to account for",
 )
 SHUFFLED_LEAK = CheckFinding(
     check="epsilon",

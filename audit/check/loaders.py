@@ -14,7 +14,10 @@ MAX_BATCHES = 100_000  # of a pass that is read to its end
 _MAX_INDICES = 1_000_000  # of a batch that is given index by index
 
 Draw = Callable[[int], Any]
-_ADVICE = "build the loader on audit.Indices(n) instead of the data, to yield indices of examples"
+_NO_INDICES = (
+    "`draw` gave batches that are no vectors of indices, such as columns, dictionaries or ragged rows: build "
+    "the loader on audit.Indices(n) instead of the data, to yield indices of examples"
+)
 
 
 class Indices:
@@ -58,6 +61,11 @@ class DrawnPass(NamedTuple):
     batches: list[NDArray[np.int64]]
     is_whole: bool
     is_joined: bool = False
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of examples of each batch, (batches,)."""
+        return np.array(list(map(len, self.batches)))
 
 
 def make_draw(loader: Any) -> Draw:
@@ -176,31 +184,19 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
     for batch in batches:
         # An empty list becomes an array of floats, which is a batch without examples.
         is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
-        require(is_index, f"`draw` gave no batches of indices: {_ADVICE}")
+        require(is_index, _NO_INDICES)
     return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 
 
 def _to_array(batch: Any) -> NDArray[Any]:
-    """Returns a batch of indices of any library as an array; a single column becomes a vector.
-
-    Raises InputError for a dictionary, for several columns, and for rows of unequal length.
-    """
-    require(not isinstance(batch, dict), f"`draw` gave dictionaries: {_ADVICE}")
-    # A tuple or list of arrays: the columns of a batch, such as features and labels, or single indices.
-    if isinstance(batch, tuple | list) and len(batch) and hasattr(batch[0], "shape"):
-        if len(batch) == 1:
-            batch = batch[0]
-        else:
-            is_flat = all(np.ndim(entry) == 0 for entry in batch)
-            require(is_flat, f"`draw` gave several columns: {_ADVICE}")
-    for method in ("detach", "cpu", "numpy"):  # of a tensor of torch; TensorFlow has the last
-        if hasattr(batch, method):
-            batch = getattr(batch, method)()
+    """Returns a batch of indices of any library as an array; a single column or row becomes a vector."""
+    if hasattr(batch, "cpu"):  # a tensor of torch may be on a GPU
+        batch = batch.cpu()
     try:
         indices = np.asarray(batch)
-    except ValueError as error:  # rows of unequal length
-        raise InputError(f"`draw` gave ragged batches: {_ADVICE}") from error
-    # argwhere and TensorFlow's `where` return indices as a single column.
-    if indices.ndim == 2 and indices.shape[1] == 1:
-        return indices[:, 0]
+    except ValueError as error:  # columns of different shapes, or rows of unequal length
+        raise InputError(_NO_INDICES) from error
+    # argwhere and TensorFlow's `where` return a column of indices, and torch's TensorDataset a row.
+    if indices.ndim == 2 and 1 in indices.shape:
+        return indices.ravel()
     return indices

@@ -5,6 +5,7 @@ cut into batches of the sizes that are seen. Only the batch of an example counts
 Examples that a pass leaves out count as a last batch. Bounds over many examples or pairs are union bounds.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -69,13 +70,10 @@ class _Passes(NamedTuple):
     Attributes:
       steps: (passes, examples) the index of the batch; the largest index is that of examples left out.
       sizes: (passes, indices) the number of examples that each index has.
-      is_once, is_whole: as in OrderTest.
     """
 
     steps: NDArray[np.int32]
     sizes: NDArray[np.int64]
-    is_once: bool
-    is_whole: bool
 
 
 class _Sight(NamedTuple):
@@ -98,67 +96,61 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     Raises:
       InputError: `draw` fails, or gives something else than indices of the data set.
     """
-    drawn = _draw_passes(draw, examples, batches)
+    # Enough passes to show a single example that is always in one batch, and more if that is cheap.
+    affordable = min(_MAX_PLACES // examples, _MAX_BATCHES // batches, _MAX_PASSES)
+    least = 1 + math.ceil(math.log(examples / _RARE) / math.log(batches))
+    count = max(affordable, least, _MIN_PASSES)
+    passes = list(itertools.islice(loaders.draw_passes(draw, examples, batches, batches), count))
+    steps = np.full((count, examples), batches, np.int32)
+    for of_pass, drawn in zip(steps, passes, strict=True):
+        indices = np.arange(len(drawn.batches))
+        of_pass[np.concatenate(drawn.batches)] = np.repeat(indices, drawn.sizes)
+    sizes = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)
+
+    placed = _Passes(steps, sizes)
     sights = {
-        "order": [_test_single_batch(drawn), _test_places(drawn)],
-        "together": [_test_same_batches(drawn), _test_pairs(drawn)],
+        "order": [_test_single_batch(placed), _test_places(placed)],
+        "together": [_test_same_batches(placed), _test_pairs(placed)],
     }
     if sizes_vary:
-        sights["order"].append(_test_sizes(drawn))
+        sights["order"].append(_test_sizes(placed))
     p_values = {}
     seen = {}
     for row, tests in sights.items():
         strongest = min(tests)
         p_values[row] = min(1.0, len(tests) * strongest.p_value)
         seen[row] = strongest.sentence
-    sizes = drawn.sizes[:, :-1]
+    filled = sizes[:, :-1]
+    totals = [drawn.sizes.sum() for drawn in passes]
     return OrderTest(
-        passes=len(sizes),
-        batches=int((sizes > 0).sum(axis=1).min()),
-        is_once=drawn.is_once,
-        is_whole=drawn.is_whole,
-        repeats=bool(np.all(drawn.steps == drawn.steps[0])),
-        is_even=bool(sizes.max() * batches <= examples),
+        passes=count,
+        batches=int((filled > 0).sum(axis=1).min()),
+        is_once=np.array_equal(filled.sum(axis=1), totals),
+        is_whole=all(drawn.is_whole for drawn in passes),
+        repeats=bool(np.all(steps == steps[0])),
+        is_even=bool(filled.max() * batches <= examples),
         p_values=p_values,
         seen=seen,
     )
 
 
-def _draw_passes(draw: Draw, examples: int, batches: int) -> _Passes:
-    """Draws passes with seeds 0, 1, ...; returns the batch of each example in each pass.
-
-    There are enough passes to show a single example that is always in one batch, and more if that is cheap.
-    """
-    affordable = min(_MAX_PLACES // examples, _MAX_BATCHES // batches, _MAX_PASSES)
-    least = 1 + math.ceil(math.log(examples / _RARE) / math.log(batches))
-    passes = max(affordable, least, _MIN_PASSES)
-    steps = np.full((passes, examples), batches, np.int32)
-    sizes = np.empty((passes, batches + 1), np.int64)
-    is_once = True
-    is_whole = True
-    for i, drawn in zip(
-        range(passes), loaders.draw_passes(draw, examples, batches, batches), strict=False
-    ):
-        lengths = [len(batch) for batch in drawn.batches]
-        steps[i, np.concatenate(drawn.batches)] = np.repeat(np.arange(len(lengths)), lengths)
-        sizes[i] = np.bincount(steps[i], minlength=batches + 1)
-        is_once &= sum(lengths) == examples - int(sizes[i, batches])
-        is_whole &= drawn.is_whole
-    return _Passes(steps, sizes, is_once, is_whole)
+def choose_neighbours(examples: int, count: int) -> NDArray[np.int64]:
+    """Returns the indices of about `count` examples in pairs of neighbours, or of all examples if fewer."""
+    first = np.linspace(0, examples - 2, count // 2).astype(int)
+    return np.unique([first, first + 1])
 
 
 def _test_single_batch(drawn: _Passes) -> _Sight:
     """Tests how often an example is in the same batch, not counting passes that leave it out."""
     passes, examples = drawn.steps.shape
     left_out = drawn.sizes.shape[1] - 1
-    never_equal = -1 - np.arange(passes, dtype=np.int32)[:, None]
-    ordered = np.sort(np.where(drawn.steps == left_out, never_equal, drawn.steps), axis=0)
-    for most in range(passes, 0, -1):
-        is_same = np.any(ordered[most - 1 :] == ordered[: passes - most + 1], axis=0)
-        if is_same.any():
-            break
+    # A number for each pair of a batch and an example.
+    pairs = drawn.steps.astype(np.int64) * examples + np.arange(examples)
+    values, counts = np.unique(pairs[drawn.steps < left_out], return_counts=True)
+    most = counts.max()
+    example = values[counts.argmax()] % examples
     law = scipy.stats.binom(passes, drawn.sizes[:, :-1].max() / examples)
-    sentence = f"Example {is_same.argmax()} is in the same batch in {most} of {passes} passes."
+    sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
     return _Sight(examples * left_out * float(law.sf(most - 1)), sentence)
 
 
@@ -213,8 +205,7 @@ def _test_pairs(drawn: _Passes) -> _Sight:
     less its mean).
     """
     passes, examples = drawn.steps.shape
-    first_of_pairs = np.linspace(0, examples - 2, _OBSERVED // 2).astype(int)
-    observed = np.unique([first_of_pairs, first_of_pairs + 1])  # neighbours in the data
+    observed = choose_neighbours(examples, _OBSERVED)
     counts = np.zeros((len(observed), len(observed)), int)
     for steps in drawn.steps[:, observed]:
         counts += np.equal.outer(steps, steps)

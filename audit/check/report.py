@@ -97,13 +97,13 @@ class CheckReport:
         if self.findings:
             bugs = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
             return f"FAILED: {'; '.join(bugs)}"
-        missing = {}
-        for name, result, seen in self.checks:
-            if name in self.needed and result not in (PASSED, NOT_APPLICABLE):
-                missing[name] = seen
+        missing = []
+        for check in self.checks:
+            if check.name in self.needed and check.result not in (PASSED, NOT_APPLICABLE):
+                missing.append(check)
         if missing:
-            reason = next(iter(missing.values()))
-            return f"INCOMPLETE: {', '.join(missing)} could not be tried: {reason}"
+            names = ", ".join(check.name for check in missing)
+            return f"INCOMPLETE: {names} could not be tried: {missing[0].seen}"
         if not self.checks:
             return "INCOMPLETE: there are no checks"
         return "PASSED: no bug was found"
@@ -169,7 +169,8 @@ class CheckReport:
         rule = "-" * _COLUMNS
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
-            row = f"{name:<16}{result.replace(FAILED, 'FAILED'):<19}{seen}"
+            shown = "FAILED" if result == FAILED else result
+            row = f"{name:<16}{shown:<19}{seen}"
             lines += textwrap.wrap(row, _COLUMNS, subsequent_indent=" " * _INDENT)
         lines.append(rule)
         lines += textwrap.wrap(self.verdict, _COLUMNS)
@@ -199,43 +200,39 @@ def make_report(
         and the names of the rejected tests by row; it returns all findings.
     """
     p_values = {}
-    for row, outcome in outcomes.items():
-        for what, p_value in outcome.p_values.items():
-            p_values[f"{row}: {what}"] = p_value
-    all_rejected = find_rejected_tests(p_values)
-
     certain: list[CheckFinding] = []
-    rejected: dict[str, list[str]] = {}
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
         certain += outcome.findings
-        rejected[row] = [what for what in outcome.p_values if f"{row}: {what}" in all_rejected]
         figures |= outcome.figures
+        for what, p_value in outcome.p_values.items():
+            p_values[f"{row}: {what}"] = p_value
+    all_rejected = find_rejected_tests(p_values)
+    rejected = {}
+    for row, outcome in outcomes.items():
+        rejected[row] = [what for what in outcome.p_values if f"{row}: {what}" in all_rejected]
     rows = list(outcomes)
-    findings = sorted(
-        dict.fromkeys(name_findings(certain, rejected)), key=lambda one: rows.index(one.check)
-    )
+    unique = dict.fromkeys(name_findings(certain, rejected))
+    findings = sorted(unique, key=lambda finding: rows.index(finding.check))
 
     checks = []
     for row, outcome in outcomes.items():
         names = dict.fromkeys(finding.name for finding in findings if finding.check == row)
         result = PASSED
-        parts = [outcome.text, outcome.measured]
-        if names:
+        text = outcome.text
+        if names or rejected[row]:
             result = FAILED
-            parts = [*names, outcome.measured]
-        elif rejected[row]:  # a finding of another row explains it
-            result = FAILED
-            parts = ["not as expected: see the findings below", outcome.measured]
+            # Without a name, a finding of another row explains the test.
+            text = "; ".join(names) or "not as expected: see the findings below"
         elif np.any(np.isnan(list(outcome.p_values.values()))):
             result = UNTRIED
-            parts = ["a test of it gave no p-value", outcome.measured]
+            text = "a test of it gave no p-value"
         elif not outcome.applies:
             result = NOT_APPLICABLE
-            parts = [outcome.text]
         elif not outcome.tried:
             result = UNTRIED
-        checks.append(Check(row, result, "; ".join(part for part in parts if part)))
+        parts = filter(None, [text, outcome.measured])
+        checks.append(Check(row, result, "; ".join(parts)))
     return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures)
 
 

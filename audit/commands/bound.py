@@ -90,10 +90,10 @@ cli.define_json()
 flags.DEFINE_bool(
     "fail_if_violated",
     False,
-    "Exit status 3 if the claim is refuted, 2 if runs are dependent and the test is inconclusive.",
+    "Exit status 3 if the claim is rejected, 2 if runs are dependent and the test is inconclusive.",
 )
 
-VIOLATED = 3  # exit status with --fail_if_violated if the claim is refuted
+VIOLATED = 3  # exit status with --fail_if_violated if the claim is rejected
 _NO_UPPER = "--fail_if_violated requires a claim: give --claim, or the noise and the insertions"
 
 

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from audit.check.batches import check_batches, read_sampling_rate
+from audit.check.accounting import read_sampling_rate
+from audit.check.batches import check_batches
 from audit.check.findings import ANOTHER_RATE
 from audit.check.loaders import MAX_BATCHES, Draw, count_examples, draw_pass, make_draw
 from audit.check.report import LEVEL
-from audit.check.sampler_claims import (
+from audit.claims.sampler_claims import (
     SAMPLERS,
     TruncatedPoisson,
     sampler_claims,
@@ -30,6 +31,7 @@ from audit.check.sampler_claims import (
 from audit.commands import cli
 from audit.commands.user_file import UserFile, run_user_file
 from audit.errors import InputError, require
+from audit.report.claims_table import show_claims
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")
@@ -82,21 +84,27 @@ def main() -> None:
     )
     if loader.order:
         claims = dataclasses.replace(claims, order=loader.order)
-    print(claims.to_json() if FLAGS.json else claims)
+    print(claims.to_json() if FLAGS.json else show_claims(claims))
 
 
 def _read_sampler() -> _Loader:
-    """Returns the sampler of the flags."""
+    """Returns the sampler that --sampler names, with the number of batches that --batches gives.
+
+    --examples and --largest_batch describe a truncated Poisson sampler.
+
+    Raises InputError if the name or the number is missing, or if only one of these two flags is given.
+    """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
     is_whole = FLAGS.batches.isdecimal()
     require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
-    sizes = [FLAGS.examples, FLAGS.largest_batch]
-    if sizes != [None, None]:
-        are_together = None not in sizes and sampler == "truncated_poisson"
+    has_examples = FLAGS.examples is not None
+    has_largest_batch = FLAGS.largest_batch is not None
+    if has_examples or has_largest_batch:
+        are_together = has_examples and has_largest_batch and sampler == "truncated_poisson"
         message = "--sampler=truncated_poisson takes both --examples and --largest_batch"
         require(are_together, message)
-        sampler = TruncatedPoisson(*sizes)
+        sampler = TruncatedPoisson(FLAGS.examples, FLAGS.largest_batch)
     return _Loader(sampler, int(FLAGS.batches))
 
 

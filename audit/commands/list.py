@@ -9,6 +9,7 @@ A row has the setting's hash, the number of stored runs, the last audit's proven
 the changed fields. A page is one HTML file that opens offline. The command trains no models.
 """
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from audit.storage.store import hash_of
 from audit.written import write_json
 
 if TYPE_CHECKING:
-    from audit.report.subjects import RequestedLevels, Subject
+    from audit.report.subjects import Subject
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder of the audits.")
@@ -66,33 +67,34 @@ def _write_page() -> None:
     """Writes the page that --report names, and prints its path."""
     from audit.laws import conversions
     from audit.report import audit_page
-    from audit.report.subjects import RequestedLevels
 
     if FLAGS.delta is not None:
         conversions.require_delta(FLAGS.delta)
     if FLAGS.confidence is not None:
         conversions.require_confidence(FLAGS.confidence)
     cli.require_output("report", "an HTML file")
-    levels = RequestedLevels(FLAGS.delta, FLAGS.confidence)
-    content = audit_page.make_audits_page(_describe_audits(cli.folder(), levels))
+    content = audit_page.make_audits_page(_describe_audits(cli.folder()))
     written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
     print(f"report: {written}")
 
 
-def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
+def _describe_audits(root: Path) -> "list[Subject]":
     """Returns the page's subjects, the audits in --setting, by default the newest.
 
     Raises InputError if an audit is missing or can't be read. --setting=all leaves out unreadable audits.
     """
     from audit.report import subjects
 
+    describe = functools.partial(
+        subjects.describe_setting, delta=FLAGS.delta, confidence=FLAGS.confidence
+    )
     audits = make.audits(root)
     messages = audits.left_out()
     described = []
     if FLAGS.setting == "all":
         for folder in audits.folders:
             try:
-                described.append(subjects.describe_setting(folder, levels))
+                described.append(describe(folder))
             except InputError as error:
                 messages.append(f"left out: {error}")
     else:
@@ -102,7 +104,7 @@ def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
             folders = [*audits.folders, *audits.refused]
             chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
         for folder in dict.fromkeys(chosen):
-            described.append(subjects.describe_setting(folder, levels))
+            described.append(describe(folder))
     reason = messages[0] if messages else "run an audit, or name another folder"
     require(described, f"--out={root} has no audits: {reason}")
     _print_messages(messages)

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
+from audit.claims.matrix import MatrixMechanism
+from audit.claims.strategies import INDEPENDENT
 from audit.conclusions import lipschitz
 from audit.conclusions.conclusion import Conclusion, Curve
 from audit.conclusions.finish import finish, take_smaller
@@ -200,7 +202,10 @@ def conclude_setting(
             expected = _expect_linear_losses(setting, level.delta)
     # Only the setting has the optimizer and the schedule, which determine the last model.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
-    concluded = _conclude_rows(evidence, make_claim(setting), level)
+    claim = make_claim(setting)
+    if isinstance(claim, MatrixMechanism) and mechanism.optimizer == "sgd":
+        expected = claim.last_model_if_linear(level.delta)
+    concluded = _conclude_rows(evidence, claim, level)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
     else:
@@ -212,13 +217,18 @@ def conclude_setting(
 def make_claim(setting: Setting) -> Claim:
     """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models.
 
-    It is `RandomAllocation` with noise and a sampler that draws one step of each epoch. Otherwise it is
-    `DpSgd`.
+    It is `RandomAllocation` with noise and a sampler that draws one step of each epoch, `MatrixMechanism` if
+    noise is correlated across steps, and otherwise `DpSgd`.
     """
     sampling = setting.sampling
     sigma = setting.mechanism.noise_multiplier
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, sampling.batches, setting.insertions)
+    mechanism = setting.mechanism
+    if mechanism.noise != INDEPENDENT:
+        schedule = setting.schedule
+        rhythm = schedule.periodicity, schedule.place
+        return MatrixMechanism(mechanism.noise, sigma, schedule.steps, *rhythm)
     return DpSgd(*setting.composition)
 
 
@@ -291,6 +301,7 @@ def predicted_mu(setting: Setting) -> float | None:
     task = tasks().get(setting.model)  # None for a custom model
     is_predicted = (
         mechanism.optimizer == "sgd"
+        and mechanism.noise == INDEPENDENT
         and mechanism.noise_multiplier > 0
         and not setting.unknown_initialisation
         and setting.sampling.name == EVERY

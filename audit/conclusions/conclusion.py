@@ -78,13 +78,13 @@ class Curve(NamedTuple):
     def status(self) -> str:
         """Returns the result in one or two words."""
         if self.is_refuted:
-            return "refuted"
+            return "rejected"
         if self.is_doubted:
             return "not confirmed"
         return "confirmed"
 
     def show(self) -> str:
-        """Returns the result in words: "refuted (p < 1e-06)"."""
+        """Returns the result in words: "rejected (p < 1e-06)"."""
         if self.is_refuted:
             return f"{self.status} ({self.show_p_value()})"
         return f"{self.status} ({self.show_p_value()}, power {self.power:.0%})"
@@ -269,10 +269,7 @@ class Conclusion(NamedTuple):
 
     def bound(self, method: str) -> Bound:
         """Returns a method's bound; raises KeyError for an estimate or an unknown name."""
-        for bound in self.bounds:
-            if bound.method == method:
-                return bound
-        raise KeyError(method)
+        return {bound.method: bound for bound in self.bounds}[method]
 
     def finding(self, method: str) -> Any:
         """Returns a method's bound or estimate; raises KeyError for an unknown name."""

@@ -206,6 +206,11 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     """
     if evidence.shape in (Shape.FRESH_DIRECTIONS, Shape.ONE_RUN):
         return ""
+    return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
+
+
+def _describe_constant_world(worlds: Worlds) -> str:
+    """Returns that all scores of one world are equal, in words, or an empty string; see `_find_doubt`."""
     scores_in, scores_out = worlds
     for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
         is_constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0
@@ -214,13 +219,20 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
         if is_constant and not is_saturated and len(np.unique(others)) > 1 + len(others) / 2:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
+    return ""
+
+
+def _describe_equal_shifts(worlds: Worlds) -> str:
+    """Returns that both worlds differ by a constant, in words, or an empty string; see `_find_doubt`."""
+    scores_in, scores_out = worlds
+    if not len(scores_in) == len(scores_out) >= _FEWEST_EQUAL:
+        return ""
     # Equal up to a billionth of the largest score. Scores with few different values, such as guesses, may
     # have equal shifts by chance.
-    if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL:
-        shifts = scores_in - scores_out
-        is_shifted = np.ptp(shifts) <= 1e-9 * max(np.abs(worlds[0]).max(), np.abs(worlds[1]).max())
-        if is_shifted and len(np.unique(scores_in)) > len(scores_in) / 2:
-            return f"every score in equals the score out in its row plus {shifts.mean():.6g}"
+    shifts = scores_in - scores_out
+    is_shifted = np.ptp(shifts) <= 1e-9 * np.abs(worlds).max()
+    if is_shifted and len(np.unique(scores_in)) > len(scores_in) / 2:
+        return f"every score in equals the score out in its row plus {shifts.mean():.6g}"
     return ""
 
 
@@ -239,16 +251,29 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 
 
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim; None without a finite claim, or with scores in doubt.
+    """Returns the test of the tightest claim; None if it is not tested.
 
-    For a test of a whole curve, simulations find how much less noise than claimed such runs would have
-    refuted (`seen`).
+    It is not without a finite claim, with scores in doubt, or without a suitable bound or claimed curve.
+    Reversed scores cannot contradict a claim, so a test of these counts only if it rejects the claim.
     """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
         return None
     if conclusion.bets_on_curve:
-        return _bet(conclusion, upper)
+        test = _bet_on_curve(conclusion, upper)
+    else:
+        test = _compare_bounds(conclusion, upper)
+    if test is not None and conclusion.is_reversed and not test.refuted:
+        return None
+    return test
+
+
+def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
+    """Returns the test of a claim by lower bounds on epsilon and mu; None for a single run without them.
+
+    The e-value has only two values: 0, and 1 / (1 - confidence) if a bound exceeds the claim. A true claim is
+    rejected with a probability of at most 1 - confidence, so the mean e-value is at most 1.
+    """
     if conclusion.is_one_run:
         bounds = {bound.method: bound for bound in conclusion.bounds}
         # Enough coins give a bound on epsilon and another on mu.
@@ -265,10 +290,6 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
         epsilon = conclusion.assumption_free.epsilon
         limit_on_mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, limit_on_mu)
-    # Reversed scores cannot contradict a claim.
-    if conclusion.is_reversed and not is_refuted:
-        return None
-    # A true claim is refuted with a probability of at most 1 - confidence: the mean e-value is at most 1.
     e_value = 0.0
     if is_refuted:
         e_value = 1 / (1 - conclusion.confidence)
@@ -282,14 +303,15 @@ def _refutes(upper: UpperBound, epsilon: float, limit_on_mu: float | None) -> bo
     return upper.mu is not None and limit_on_mu is not None and limit_on_mu > upper.mu
 
 
-def _bet(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
+def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
     Bets win capital if more of these scores exceed thresholds than the curve allows. A large capital is
-    evidence against the claim. The result is None without a claimed curve, if scores without insertion refute
-    their assumed law, and for reversed scores that do not refute the claim.
+    evidence against the claim. Simulations find how much less noise than claimed such runs would have shown
+    (`seen`). The result is None without a claimed curve, or if scores without insertion refute their assumed
+    law.
     """
-    power = _find_power(conclusion, upper)
+    power = _combine_claimed_curves(conclusion, upper)
     # With several runs, canaries without insertion test the law: `holds` is False if they refute it.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_law_refuted:
@@ -298,14 +320,12 @@ def _bet(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     if conclusion.is_one_run:
         assert conclusion.one_run.cosines is not None  # without cosines no law is known
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
-    exceedances = exact_null.count_exceedances(design)
+    exceedances = exact_null.compute_exceedances(design)
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     capital = claimed_curve.compute_log_capital(exceedances, power)
     log_capital = exact_null.expand_to_runs(design, capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
-    if conclusion.is_reversed and not test.refuted:
-        return None
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
         # Under the claimed noise the mean of scores, in standard deviations of a score out, is at most mu.
@@ -314,19 +334,18 @@ def _bet(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     return test._replace(seen=seen)
 
 
-def _find_power(conclusion: Conclusion, upper: UpperBound) -> Power | None:
-    """Returns the largest true-positive rate that the claims allow, as a function of false-positive rates.
+def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
+    """Returns the function from false-positive rates to the largest true-positive rates that claims allow.
 
-    It is the smaller of two curves: that of mu-GDP, if the tightest upper bound has mu, and that of the claim
-    on the mechanism. None without such curves.
+    Two claims may be known: that the mechanism is mu-GDP, with the mu of the tightest upper bound, and the
+    claim on the mechanism itself. If both are true, the smaller of both rates is allowed. The result is None
+    without either.
     """
-    claim = conclusion.claim
-    if upper.mu is None:
-        if claim is None:
-            return None
-        return claim.power
-    gaussian = claimed_curve.gaussian_power(upper.mu)
-    # A claim's mu is at least that of the tightest bound.
-    if claim is None or claim.gaussian_mu is not None:
-        return gaussian
-    return lambda rates: np.minimum(gaussian(rates), claim.power(rates))
+    powers: list[Power] = []
+    if upper.mu is not None:
+        powers.append(claimed_curve.gaussian_power(upper.mu))
+    if conclusion.claim is not None:
+        powers.append(conclusion.claim.power)
+    if not powers:
+        return None
+    return lambda rates: np.min([power(rates) for power in powers], axis=0)

@@ -25,6 +25,7 @@ from audit.claims.hidden_state import (
     spread_over_steps,
 )
 from audit.claims.measured import MEASURED, UNMEASURED
+from audit.claims.strategies import INDEPENDENT
 from audit.errors import InputError, require
 from audit.laws.conversions import epsilon_from_mu
 from audit.settings.setting import Sampling, Setting
@@ -211,10 +212,17 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureLimit | None:
-    """Returns the bound on the last model by the mixture over orders of batches; None if it does not apply.
+    """Returns bounds on mu and epsilon of the last model if a sampler hides which steps insert the canary.
 
-    It does not if the adversary knows the order, with k > 1 (in `samplers` every step may take a canary), or
-    without noise.
+    The last model is then a mixture of its laws over the possible orders of batches, and the mixture leaks
+    less than its worst order (`audit.claims.samplers`). The result is None if this does not apply: if the
+    adversary knows the steps, without noise, or with k > 1, since the mixture needs a canary that any step
+    may insert.
+
+    Args:
+      setting: the setting.
+      constants: the Lipschitz constants of the steps, a number or (T,).
+      delta: the delta of epsilon.
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -255,22 +263,18 @@ def _mix_orders(
     return samplers.bound_poisson(schedule, delta, simulated=_SIMULATED, rate=sampler.rate)
 
 
-def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:
+def coupling_distances(setting: Setting) -> NDArray[np.float64]:
     """Returns the distance (T,) of the two worlds' coupled models before each step, in units of eta C / B.
 
-    It is z_(t-1) of the hidden-state bound, with z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for the Lipschitz
-    constant c_t of step t, its shift s_t by the canary, and the part a_t that its noise pays for.
+    Steps are assumed to have the Lipschitz constant 1. The distance before step t is then z_(t-1) of the
+    hidden-state bound, with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, for the shift s_t of step t by the canary
+    and the part a_t of it that the step's noise pays for.
     """
     shifts = _find_shifts(setting)
-    paid = _bound_for(setting, constants, delta=1e-5).paid  # does not depend on delta
-    c = np.broadcast_to(np.asarray(constants, np.float64), len(shifts))
-    before = np.zeros(len(shifts))
-    for t in range(len(shifts) - 1):
-        distance = c[t] * before[t] + shifts[t] - paid[t]
-        # A rounding error instead of 0 would grow with every expanding step.
-        if distance > _ROUNDING:
-            before[t + 1] = distance
-    return before
+    paid = _bound_for(setting, 1.0, delta=1e-5).paid  # does not depend on delta
+    after = np.cumsum(shifts - paid)
+    before = np.append(0.0, after[:-1])
+    return np.where(before > _ROUNDING, before, 0.0)
 
 
 def _find_constant(
@@ -306,6 +310,8 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     adversary = setting.adversary
     if mechanism.optimizer != "sgd":
         return f"a step of {mechanism.optimizer} depends on more than the last model"
+    if mechanism.noise != INDEPENDENT:
+        return "its noise is correlated across steps"
     if adversary.sees_every_model:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary has so many steps, drawn beforehand

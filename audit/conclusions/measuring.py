@@ -100,7 +100,7 @@ def measure_steps(
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
         # Secants have the length of the distance of both worlds' models for constants of 1.
-        distances_unstretched = lipschitz.coupling_distances(setting, 1.0)
+        distances_unstretched = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
     constants = measured.constants
 

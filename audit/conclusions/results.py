@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from audit.conclusions.conclusion import Conclusion
-from audit.methods.estimate import Finding
-from audit.methods.method import Assumption
+from audit.methods.estimate import Bound, Finding
 from audit.storage.store import RESULT, Store
 from audit.written import write_json
 
@@ -85,12 +84,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
         "expected": conclusion.expected,
         "epsilon": conclusion.epsilon,
         "most_provable": conclusion.most_provable,
-        "gaussian_curve": curve
-        and {
-            "p_value": curve.p_value,
-            "power": curve.power,
-            "status": curve.status,
-        },
+        "gaussian_curve": curve and {**curve._asdict(), "status": curve.status},
     }
     for name in fields.keys() - _ALWAYS:
         if fields[name] is None:
@@ -140,24 +134,24 @@ def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound's or an estimate's fields for JSON.
 
-    `assumes` is the assumption of a bound, or why an estimate is not a bound. Optional fields are `counted`;
-    `false_positive_rate` and `path`, the bound after each run, with an exact law; `noise_floor` and
-    `standard_error` of an estimate with a simulated floor.
+    They are the fields of its record, with `assumes` as text: the assumption of a bound, or why an estimate
+    is not a bound. Only some bounds have `counted`, and only those with an exact law of scores without the
+    canary have `false_positive_rate` and `path`, the bound after each run. Only estimates with simulations
+    without a leak have `noise_floor` and `standard_error`.
     """
-    fields = dict(vars(finding))
-    del fields["method"]
-    assumes = fields.pop("assumes", None)
-    shown = fields.pop("caveat", "")
-    if isinstance(assumes, Assumption):
-        shown = assumes.text
-    floor = fields.pop("noise_floor", None)
-    if floor is not None and floor.audits:
-        fields["noise_floor"] = floor._asdict()
+    fields = {"method": finding.method, "assumes": "", **vars(finding)}
+    if isinstance(finding, Bound):
+        fields["assumes"] = finding.assumes.text
+        if not finding.counted:
+            del fields["counted"]
+        if finding.false_positive_rate is None:
+            del fields["false_positive_rate"]
+            del fields["path"]
+        return fields
+    fields["assumes"] = fields.pop("caveat")
+    if finding.noise_floor.audits:
+        fields["noise_floor"] = finding.noise_floor._asdict()
     else:
-        fields.pop("standard_error", None)
-    if not fields.get("counted"):
-        fields.pop("counted", None)
-    if finding.false_positive_rate is None:
-        fields.pop("false_positive_rate", None)
-        fields.pop("path", None)
-    return {"method": finding.method, "assumes": shown, **fields}
+        del fields["noise_floor"]
+        del fields["standard_error"]
+    return fields

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError
+from audit.written import counted
 
 Array = NDArray[np.float64]
 MAX_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
@@ -44,10 +45,9 @@ def require_decimals(cosines: Array, dimension: int) -> None:
     decimals = _find_decimals(cosines, needed - 1)
     if decimals is None:
         return
-    counted = f"{decimals} decimal" if decimals == 1 else f"{decimals} decimals"
     raise InputError(
-        f"cosines were rounded to {counted}, which is too coarse for `dimension={dimension}` and makes "
-        f"bounds wrong: save at least {needed} decimals"
+        f"cosines were rounded to {counted(decimals, 'decimal')}, which is too coarse for "
+        f"`dimension={dimension}` and makes bounds wrong: save at least {needed} decimals"
     )
 
 

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import InputError
+from audit.written import counted
 
 Bits = NDArray[np.bool_]
 Array = NDArray[np.float64]
@@ -161,25 +162,18 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     lags (Bonferroni).
     """
     most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
-    changes = []
-    pairs = []
-    log_ps = []
+    compared = []
     for lag in range(1, most_lags + 1):
         differs = bits[:, lag:] != bits[:, :-lag]
-        count = np.count_nonzero(differs)
-        changes.append(int(count))
-        pairs.append(differs.size)
-        log_p = _log_binomial(np.array(count), differs.size)
-        log_ps.append(float(log_p))
+        changes = np.count_nonzero(differs)
+        log_p = float(_log_binomial(np.array(changes), differs.size))
+        compared.append((log_p, lag, changes, differs.size))
 
-    worst = int(np.argmin(log_ps))
-    lag = worst + 1
-    unit = column if lag == 1 else _PLURAL[column]
-    message = (
-        f"coins that lie {lag} {unit} apart differ {changes[worst]:,} times of {pairs[worst]:,}: "
-        f"{_describe_expected(pairs[worst])}"
-    )
-    return _Test(log_ps[worst] + np.log(most_lags), message, of_order=True)
+    log_p, lag, changes, pairs = min(compared)  # the most extreme lag
+    distance = counted(lag, column, _PLURAL[column])
+    expected = _describe_expected(pairs)
+    message = f"coins that lie {distance} apart differ {changes:,} times of {pairs:,}: {expected}"
+    return _Test(log_p + np.log(most_lags), message, of_order=True)
 
 
 def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:

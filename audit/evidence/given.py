@@ -58,18 +58,12 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    values = arrays.scores("the scores", scores)
-    shape = (
-        f"the scores have shape {values.shape}: give (runs, canaries), or (1, canaries) of one run"
-    )
-    require(values.ndim == 2 and values.size > 0, shape)
-    drawn = canaries.make_coins(values, presence)
-    check_either(_require_fair, drawn)
     # A user's coins may be slightly unfair. Bounds allow for that.
-    checked = drawn._replace(given=True)
-    if len(values) > 1:
-        return checked
-    return OneRun(coins=checked, cosines=None)
+    drawn = canaries.make_coins(scores, presence)._replace(given=True)
+    check_either(_require_fair, drawn)
+    if len(drawn.scores) > 1:
+        return drawn
+    return OneRun(coins=drawn, cosines=None)
 
 
 def cosines(

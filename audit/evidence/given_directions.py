@@ -94,7 +94,6 @@ def given(
       InputError: for invalid values, for cosines that are very unlikely for fresh uniform directions in
         `dimension` dimensions, and for cosines that were rounded too coarsely.
     """
-    require_type("leave_one_out", leave_one_out, bool)
     require_type("in_order", in_order, bool)
     size = require_dimension(dimension)
     values = _check_cosines(cosines)
@@ -244,11 +243,8 @@ def measure_spread(design: Fresh) -> CosineSpread:
 def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns a user's cosines as (runs, canaries) in [-1, 1], with FAILED for those that are not finite.
 
-    Raises InputError for tables, for other shapes, for values beyond 1, and if more than half are not finite.
+    Raises InputError for other shapes, for values beyond 1, and if more than half are not finite.
     """
-    require(
-        not hasattr(cosines, "columns"), "`dimension` requires an array of cosines, got a table"
-    )
     values = arrays.cosines("the cosines", cosines)
     fits = values.ndim in (1, 2) and values.size > 0
     require(fits, f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)")

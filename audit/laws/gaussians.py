@@ -20,6 +20,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.laws import conversions
+from audit.laws.intervals import bisect_each
 
 Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit
@@ -77,11 +78,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
             break
         high = np.where(too_low, 2 * high, high)
     low = np.where(high > 1, high / 2, 0.0)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        too_low = is_too_low(middle)
-        low = np.where(too_low, middle, low)
-        high = np.where(too_low, high, middle)
+    _, high = bisect_each(is_too_low, low, high, _HALVINGS)
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 

@@ -119,3 +119,22 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: in
         else:
             high = middle
     return Bracket(low, high)
+
+
+def bisect_each(
+    holds: Callable[[Array], NDArray[np.bool_]], low: Array, high: Array, halvings: int
+) -> tuple[Array, Array]:
+    """Returns the ends (low, high) of intervals in which conditions cease, after halvings of longer ones.
+
+    Args:
+      holds: whether each condition is true at its parameter, for parameters in the shape of `low`.
+      low: parameters at which they are true, of any shape.
+      high: larger parameters, at which they are false.
+      halvings: the number of bisections.
+    """
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        is_true = holds(middle)
+        low = np.where(is_true, middle, low)
+        high = np.where(is_true, high, middle)
+    return low, high

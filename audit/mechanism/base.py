@@ -198,12 +198,14 @@ class State(NamedTuple):
       optimizer: the optimizer's state.
       step: the number of steps done, ().
       seen: the memory of an adversary that sees every iterate; () if it sees only the last iterate.
+      noise: the memory of the noise; () if the noise of different steps is independent.
     """
 
     theta: Array
     optimizer: Tree
     step: Array
     seen: Tree = ()
+    noise: Tree = ()
 
 
 class Coordinates(NamedTuple):
@@ -220,10 +222,22 @@ class Directions(NamedTuple):
       keys: (K,), a key for each direction; or (K, blocks), a key for every BLOCK coordinates of each
         direction.
       norm: the norm of every canary, ().
+      within: (m,), the indices of the coordinates that directions are in, and 0 elsewhere; None for all.
     """
 
     keys: Array
     norm: Array
+    within: Array | None = None
+
+    def select(self, theta: Array) -> Array:
+        """Returns the coordinates (m,) of theta (p,) that directions are in."""
+        return theta if self.within is None else theta[self.within]
+
+    def spread(self, values: Array, theta: Array) -> Array:
+        """Returns the vector (p,) with values (m,) at the directions' coordinates, and 0 elsewhere."""
+        if self.within is None:
+            return values
+        return jnp.zeros_like(theta).at[self.within].set(values)
 
 
 class Examples(NamedTuple):
@@ -338,24 +352,25 @@ def sum_canaries(
     if isinstance(crafted, Directions):
         # All canaries have the same norm: clipping multiplies the sum.
         norm = jnp.minimum(crafted.norm, clipping_norm)
+        like = crafted.select(theta)
         if jnp.ndim(mask):
             # Few canaries may join a step, and we draw only their directions. The mask decides which, not the
             # presence: runs that `vmap` trains at once share the mask, so they share the draws.
             def weighted_direction(weight: Array, k: Array) -> Array:
-                """Draws canary k's unit direction (p,), times its mask (`weight`) and its presence."""
+                """Draws canary k's unit direction (m,), times its mask (`weight`) and its presence."""
                 weight_in = weight * canaries.presence[k]
-                return weight_in * draw_unit_direction(crafted.keys[k], theta)
+                return weight_in * draw_unit_direction(crafted.keys[k], like)
 
-            return norm * _sum_positive(mask, theta, weighted_direction)
+            return crafted.spread(norm * _sum_positive(mask, like, weighted_direction), theta)
 
         def add_direction(total: Array, canary: tuple[Array, Array]) -> tuple[Array, None]:
             """Adds a canary's weighted unit direction to the total. Only one direction is in memory."""
             key, weight = canary
-            return total + weight * draw_unit_direction(key, theta), None
+            return total + weight * draw_unit_direction(key, like), None
 
-        zeros = jnp.zeros_like(theta)
+        zeros = jnp.zeros_like(like)
         total, _ = jax.lax.scan(add_direction, zeros, (crafted.keys, weights))
-        return norm * total
+        return crafted.spread(norm * total, theta)
 
     # The canaries are an array (K, p).
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)

@@ -3,14 +3,14 @@
     m_t = (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B
     theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
 
-Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). b_k is the presence
+Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), or correlated across
+steps (`audit.mechanism.noise`). b_k is the presence
 of canary k, or if canaries are sampled, whether it joins step t. The weight decay lambda is outside the
 clipping, as with `optax.add_decayed_weights` before any optimizer. Learning rate, C, sigma, lambda, mask,
 presence and canaries are traced.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ from jax import Array
 from audit.mechanism import base
 from audit.mechanism.base import StepMemory, step_memory
 from audit.mechanism.clipping.base import Batch, ClippedSum
+from audit.mechanism.noise import INDEPENDENT, Draw, NoiseStrategy
 
 _THETAS_IN_MEMORY = 4  # vectors of theta's size in a run's state and updates
 
@@ -31,10 +32,12 @@ class DPSGD(NamedTuple):
     Attributes:
       clipped_sum: the clipping strategy.
       optimizer: learning rate -> the Optax optimizer.
+      noise: how the noise of different steps is correlated; its coefficients are `Hyperparameters.own`.
     """
 
     clipped_sum: ClippedSum
     optimizer: Callable[[Array], optax.GradientTransformation] = optax.sgd
+    noise: NoiseStrategy = INDEPENDENT
 
 
 def mechanism(choices: DPSGD) -> base.Mechanism:
@@ -43,7 +46,8 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
     def start(theta_0: Array) -> base.State:
         # The optimizer's first state does not depend on the learning rate.
         optimizer = choices.optimizer(jnp.float32(0))
-        return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0))
+        memory = choices.noise.init(theta_0)
+        return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0), noise=memory)
 
     def segment(
         hyper: base.Hyperparameters,
@@ -62,8 +66,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
             indices, mask = now
             extra = insert(state.step, state.theta, mask)  # the canaries' clipped sum (p,)
             batch = (data[0][indices], data[1][indices])
-            noise_key = jax.random.fold_in(run_key, state.step)
-            after = step(choices, hyper, state, batch, extra, noise_key)
+            after = step(choices, hyper, state, batch, extra, run_key)
             return canaries.remember(state.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
@@ -90,7 +93,7 @@ def step(
     state: base.State,
     batch: Batch,
     extra: Array,
-    noise_key: Array,
+    run_key: Array,
 ) -> base.State:
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
@@ -103,14 +106,16 @@ def step(
       state: the run before the step.
       batch: the mini-batch, features (B, ...) and labels (B, ...).
       extra: the sum (p,) of the canaries, already clipped and multiplied by mask and presence.
-      noise_key: the key of this step's noise.
+      run_key: the key of the run's noise.
     """
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
     # Without noise C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
-    total = clipped_gradients + extra + _draw_noise(noise_key, deviation, state.theta)
+    draw = Draw(run_key, state.step, deviation)
+    noise, memory = choices.noise.next(hyper.own, state.noise, draw, state.theta)
+    total = clipped_gradients + extra + noise
 
     mean = total / len(batch[1])
     # A weight decay of None leaves the term out of the compiled program.
@@ -120,22 +125,7 @@ def step(
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
-    return base.State(theta, optimizer_state, state.step + 1, state.seen)
-
-
-def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """Draws a vector (p,) from N(0, deviation^2 I); a CPU saves the draw if the deviation is 0."""
-
-    def draw() -> Array:
-        return deviation * jax.random.normal(key, theta.shape, theta.dtype)
-
-    def draw_in_branch() -> Array:
-        """Draws in a branch, which XLA vectorises on a CPU."""
-        noise: Array = jax.lax.cond(deviation > 0, draw, partial(jnp.zeros_like, theta))
-        return noise
-
-    noise: Array = jax.lax.platform_dependent(cpu=draw_in_branch, default=draw)
-    return noise
+    return base.State(theta, optimizer_state, state.step + 1, state.seen, memory)
 
 
 def without_privacy(hyper: base.Hyperparameters) -> base.Hyperparameters:

@@ -231,11 +231,11 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     alone = np.arange(1, size, 3)  # stakes of bets on a single set: every third that is not 0
     log_alone_share = np.log(_ALONE_SHARE / (2 * len(alone)))
 
-    def find_sufficient(parameter: float) -> NDArray[np.bool_]:
-        """Returns which pairs of stakes (S, S) suffice to reject a parameter, with the pilot's growth.
+    def find_margins(parameter: float) -> Array:
+        """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
 
-        A pair suffices if it reaches the target in all cells of the parameter's curve, except for cells in
-        which a bet on a single set of runs reaches it. The first axis is that of stakes on false positives.
+        The margin is the least over all cells of the curve, except for cells in which a bet on a single set
+        of runs reaches the target. The first axis is that of stakes on false positives.
         """
         # Log growth (S, cells) at the corner of each cell where it is least.
         at_corners_out = growth_out[:, :-1]
@@ -247,16 +247,12 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         is_left = best_alone + log_alone_share < target
         # The log growth of each pair, (S, S, cells that are left).
         sums = at_corners_out[:, None, is_left] + at_corners_in[None, :, is_left]
-        is_sufficient = sums + np.log(_BEST_SHARE) >= target
-        return np.asarray(is_sufficient.all(-1))
+        least = sums.min(-1, initial=np.inf)
+        return np.asarray(least + np.log(_BEST_SHARE) - target)
 
-    def should_be_rejected(parameter: float) -> bool:
-        """Returns whether some pair should reject the parameter."""
-        return bool(find_sufficient(parameter).any())
-
-    largest_rejected = bisect(should_be_rejected, 0.0, _MAX_PARAMETER, _COARSE_HALVINGS).low
     # The first pair that suffices. If none does, it is the pair with stakes of 0.
-    first = int(find_sufficient(largest_rejected).argmax())
+    is_sufficient = _find_margins_at_largest(find_margins) >= 0
+    first = int(is_sufficient.argmax())
     best_out, best_in = np.unravel_index(first, (size, size))
     # Stakes above 0 are a geometric grid, so an offset in indices is a factor. A bet on a single set of runs
     # has stake 0 on the other.
@@ -266,6 +262,22 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     stakes_out = np.concatenate([[best_out], neighbours_out, alone, no_stake])
     stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, alone])
     return stakes_out, stakes_in, _split_capital(len(alone))
+
+
+def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
+    """Returns the margins of bets at the largest parameter that some bet should reject.
+
+    Args:
+      find_margins: Maps a parameter to each bet's margin, of any shape: a bet with a margin of at least 0
+        should reject the parameter.
+    """
+
+    def should_be_rejected(parameter: float) -> bool:
+        """Returns whether some bet should reject the parameter."""
+        return bool(find_margins(parameter).max() >= 0)
+
+    largest = bisect(should_be_rejected, 0.0, _MAX_PARAMETER, _COARSE_HALVINGS).low
+    return find_margins(largest)
 
 
 def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
@@ -393,12 +405,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         least_means = means.min(1, initial=1.0)  # 1 if no point remains
         return np.asarray(least_means[:, None] - critical_means)
 
-    def should_be_rejected(parameter: float) -> bool:
-        """Returns whether some bet should reject the parameter."""
-        return bool(find_margins(parameter).max() >= 0)
-
-    largest_rejected = bisect(should_be_rejected, 0.0, _MAX_PARAMETER, _COARSE_HALVINGS).low
-    best = int(find_margins(largest_rejected).argmax())
+    best = int(_find_margins_at_largest(find_margins).argmax())
     best_part, best_stake = np.unravel_index(best, critical_means.shape)
     # Offset 0 is the best stake, which comes first, as in `_split_capital`.
     offsets = np.concatenate([[0], _NEIGHBOURS])

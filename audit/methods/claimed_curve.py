@@ -154,6 +154,7 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     """
     log_factors = _compute_log_factors(counted, power)
     runs, bets, thresholds = log_factors.shape
+    # The capital of each component is a product over runs.
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
     # Each threshold's share is split evenly over bets. The shares of left-out thresholds stay unused.
     start_shares = np.tile(_SHARES[:thresholds] / bets, bets)
@@ -228,22 +229,38 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
 
 
 def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
-    """Returns the log (R, bets, T) of the factor by which each run multiplies each bet on each threshold."""
-    rates = np.exp(counted.log_rates)
-    allowed = np.asarray(power(rates), np.float64)
+    """Returns log(1 + c (h_i(t) / m(a(t)) - 1)), (R, bets, T), for each run i, bet c and threshold t.
+
+    It is the log of the factor by which a run multiplies the capital of a component, a pair of a bet and a
+    threshold: h_i(t) is the share of the run's canaries above t, a(t) the false-positive rate there, and m
+    the claimed power.
+
+    Args:
+      counted: The exceedances, with h_i(t) and log a(t).
+      power: The claimed curve m.
+    """
+    allowed = power(np.exp(counted.log_rates))
     # The power may be 0 if a rate is too small for a float.
     gains = counted.shares / np.maximum(allowed, _MIN_ALLOWED) - 1
-    bets = np.ones(1) if counted.is_only_run else BETS
+    bets = BETS
+    if counted.is_only_run:
+        bets = np.ones(1)  # all of the capital
     staked_gains = bets[:, None] * gains[:, None, :]
     with np.errstate(divide="ignore"):
         return np.asarray(np.log1p(staked_gains))
 
 
-# The share of the capital on each of THRESHOLDS (T,): 95% on NEAR and 5% on FAR, evenly.
-_SHARES = np.repeat(
-    [(1 - _FAR_SHARE) / len(NEAR), _FAR_SHARE / len(FAR)],
-    [len(NEAR), len(FAR)],
-)
+def share_capital(near: int, far: int) -> Array:
+    """Returns the shares (near + far,) of the capital on thresholds: 95% on near ones, 5% on far ones.
+
+    Args:
+      near: The number of near thresholds, which come first.
+      far: The number of far thresholds.
+    """
+    return np.repeat([(1 - _FAR_SHARE) / near, _FAR_SHARE / far], [near, far])
+
+
+_SHARES = share_capital(len(NEAR), len(FAR))  # on each of THRESHOLDS
 
 
 class ScoreSummary(NamedTuple):
@@ -292,7 +309,7 @@ def summarise_scores(runs: list[Array]) -> ScoreSummary:
 
 
 def find_least_departure(
-    scores: ScoreSummary, counted: Exceedances, power: Power, confidence: float, seed: int = 0
+    scores: ScoreSummary, counted: Exceedances, power: Power, confidence: float
 ) -> Departure | None:
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
@@ -304,7 +321,6 @@ def find_least_departure(
       counted: The exceedances of the real scores, with the exact rates of THRESHOLDS.
       power: Maps false-positive rates to the largest true-positive rates that the claim allows.
       confidence: The confidence of the test.
-      seed: The seed of the simulations.
 
     Returns:
       The departure's noise as a multiple of the stated noise, and the probability of its refutation. None if
@@ -315,13 +331,19 @@ def find_least_departure(
     counted = counted._replace(log_rates=counted.log_rates[: len(thresholds)])
     # The claim's power is computed once because a privacy loss distribution takes a while.
     allowed = power(np.exp(counted.log_rates))
+    # 10,000 runs in total, in 20 to 200 audits.
+    num_audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _MIN_AUDITS, _MAX_AUDITS))
+    within = max(scores.within, _MIN_DEVIATION)  # `draw_shares` divides by it
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the share of simulated audits, with this multiple of the noise, that refute the claim."""
-        rng = np.random.default_rng(seed)  # the same draws at every ratio
-        audits = _simulate(scores, noise_ratio, thresholds, rng)
+        rng = np.random.default_rng(0)  # the same draws at every ratio
+        deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
+        # Scores are in standard deviations of a left-out score, so the noise only divides their mean.
+        means = scores.mean / noise_ratio + deviations
         refuted = []
-        for shares in audits:
+        # The share of each run's canaries above each threshold, for each audit.
+        for shares in draw_shares(means, within, thresholds, scores.canaries, rng):
             simulated = counted._replace(shares=shares)
             test = examine_claim(simulated, lambda rates: allowed, confidence)
             refuted.append(test.refuted)
@@ -337,30 +359,6 @@ def find_least_departure(
         return None
     ratio = float(_RATIOS[bisect_left(range(last), True, key=is_refuted)])
     return Departure(round(ratio, 3), estimate_refutation_probability(ratio))
-
-
-def _simulate(
-    scores: ScoreSummary, noise_ratio: float, thresholds: Array, rng: np.random.Generator
-) -> Array:
-    """Simulates audits of mechanisms with `noise_ratio` times the stated noise.
-
-    Args:
-      scores: The summary of scores under the stated noise.
-      noise_ratio: r, the noise as a multiple of the stated noise.
-      thresholds: (T,) thresholds in ascending order.
-      rng: The randomness.
-
-    Returns:
-      (S, R, T) for S audits of R runs: the share of each run's canaries above each threshold.
-    """
-    # 10,000 runs in total, in 20 to 200 audits.
-    audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _MIN_AUDITS, _MAX_AUDITS))
-    size = (audits, scores.runs, 1)
-    # Scores are in standard deviations of a left-out score, so r times the noise only divides the mean by r.
-    mean = scores.mean / noise_ratio
-    means = mean + scores.between * rng.standard_normal(size)
-    within = max(scores.within, _MIN_DEVIATION)  # `draw_shares` divides by it
-    return draw_shares(means, within, thresholds, scores.canaries, rng)
 
 
 def draw_shares(

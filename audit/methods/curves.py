@@ -153,14 +153,9 @@ def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     n_in = len(s_in)
     n_out = len(s_out)
-    ordered = np.sort(s_out)
-    looked_up = np.sort(s_in)  # sorted scores are found much faster
-    below = np.searchsorted(ordered, looked_up, "left")
-    below_or_equal = np.searchsorted(ordered, looked_up, "right")
-    # The mean of both counts takes a tie as half a score below.
-    value = (below + below_or_equal).mean() / (2 * n_out)
+    value = thresholds.count_ordered_pairs(s_in, s_out) / n_in / n_out
     standard_error = np.sqrt((n_in + n_out + 1) / (12 * n_in * n_out))
-    return Auc(float(value), float(standard_error))
+    return Auc(value, float(standard_error))
 
 
 def true_positive_rate(

@@ -22,7 +22,7 @@ Buehlmann, "p-Values for high-dimensional regression", 2009).
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -196,7 +196,7 @@ def if_gaussian(
     conversions.require_levels(delta, confidence)
     mu, counted = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, *counted, assumes=GAUSSIAN_CURVE)
+    return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, **counted, assumes=GAUSSIAN_CURVE)
 
 
 def assumption_free(
@@ -210,7 +210,7 @@ def assumption_free(
     conversions.require_levels(delta, confidence)
     family = exact.approximate_dp(delta)
     epsilon, counted = _test_splits(scores_in, scores_out, family, confidence)
-    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, *counted, assumes=NOTHING)
+    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, **counted, assumes=NOTHING)
 
 
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
@@ -298,10 +298,8 @@ def _find_pilot_size(scores: int, family: exact.Family) -> int:
 
 def _test_splits(
     scores_in: ArrayLike, scores_out: ArrayLike, family: exact.Family, confidence: float
-) -> tuple[float, tuple[float, int, int, int, int]]:
-    """Returns (the bound on the parameter, the counts of the split that decides it).
-
-    The counts are the threshold, false positives, false negatives, and the numbers of scores in and out.
+) -> tuple[float, dict[str, Any]]:
+    """Returns (the bound on the parameter, the counts of the split that decides it, as fields of `Bound`).
 
     The scores are split 21 times into a pilot and the rest. The pilot chooses the rank of a threshold, and
     the rest's errors at that threshold are tested at 11/21 of the error. The bound is the median of the
@@ -322,7 +320,7 @@ def _test_splits(
     counts = [np.bincount(world, minlength=len(values)) for world in ordered]
     has_ties = len(values) < sum(sizes)
     tests = []  # the input of each split's exact test
-    results = []  # each split's report if it decides
+    counts_of_splits = []  # as fields of `Bound`
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         # A random part below 1 puts equal scores in random order.
@@ -331,12 +329,10 @@ def _test_splits(
             drawn = [np.sort(world + rng.random(len(world))) for world in drawn]
         pilot_in, rest_in = _split(drawn[0], family, rng)
         pilot_out, rest_out = _split(drawn[1], family, rng)
-        n_in = len(rest_in)
-        n_out = len(rest_out)
         chosen = thresholds.choose_on_pilot(
             (pilot_in, pilot_out),
-            n_in,
-            n_out,
+            len(rest_in),
+            len(rest_out),
             family.parameter,
             (1 - confidence) * _REJECTING / _SPLITS,  # the level of each split's test
             # Under a Gaussian curve scores are normal, up to an increasing map.
@@ -354,17 +350,22 @@ def _test_splits(
         not_above = int(np.searchsorted(other, place))
         errors = len(other) - not_above
         tests.append(exact.Counts(chosen.rank, len(near), errors, len(other)))
-        false_positives = errors
-        false_negatives = chosen.rank - 1
+        errors_of_worlds = [chosen.rank - 1, errors]  # of scores in, then of scores out
         if not chosen.is_in:
-            false_positives = chosen.rank - 1
-            false_negatives = errors
-        threshold = float(values[int(abs(place))])  # without the random part
-        results.append((threshold, false_positives, false_negatives, n_in, n_out))
+            errors_of_worlds.reverse()
+        counts_of_splits.append(
+            {
+                "threshold": float(values[int(abs(place))]),  # without the random part
+                "false_negatives": errors_of_worlds[0],
+                "false_positives": errors_of_worlds[1],
+                "n_in": len(rest_in),
+                "n_out": len(rest_out),
+            }
+        )
 
     # `exact.lower_bound` takes the whole error, and uses 11/21 of it for each test.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
-    return parameter, results[deciding]
+    return parameter, counts_of_splits[deciding]
 
 
 def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> Worlds:

@@ -104,24 +104,21 @@ def lower_bound(
     """
     level = error * rejecting / len(audits)
 
-    def compute_p_values(parameter: float) -> Array:
-        """Returns the p-value (audits,) of each audit at a parameter."""
-        p_values = []
-        for counts in audits:
-            p_values.append(_compute_p_value(family, parameter, counts))
-        return np.array(p_values)
+    def rank_p_values(parameter: float) -> list[tuple[float, int]]:
+        """Returns the p-value and the index of each audit at a parameter, the lowest p-value first."""
+        ranked = []
+        for index, counts in enumerate(audits):
+            ranked.append((_compute_p_value(family, parameter, counts), index))
+        return sorted(ranked)
 
     def find_deciding_audit(parameter: float) -> int:
         """Returns the index of the audit with the `rejecting`-th lowest p-value, which decides."""
-        p_values = compute_p_values(parameter)
-        order = np.argsort(p_values, kind="stable")
-        return int(order[rejecting - 1])
+        return rank_p_values(parameter)[rejecting - 1][1]
 
     def compute_excess(parameter: float) -> float:
         """Returns by how much the log of the deciding audit's p-value exceeds the log of the level."""
         # The root search cannot use the log -inf.
-        p_values = np.sort(compute_p_values(parameter))
-        deciding = max(p_values[rejecting - 1], _MIN)
+        deciding = max(rank_p_values(parameter)[rejecting - 1][0], _MIN)
         return float(np.log(deciding) - np.log(level))
 
     if compute_excess(0.0) > 0:  # not even the parameter 0 is rejected

@@ -67,8 +67,7 @@ LAW_LEVEL = 1e-6  # a smaller p-value of left-out canaries refutes the law
 _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.concatenate([_NEAR_STUDENT, _FAR_STUDENT])
-_FAR = 10.0  # thresholds from there on
-_FAR_SHARE = 0.05  # of the capital, on those
+_FAR = 10.0  # beyond near thresholds
 # c, the share of a component's capital that is staked on each run. The best c depends on the number of runs
 # and on the share of cosines above the threshold, so stakes are geometric. Half of the capital is on the
 # largest three because a few runs decide most audits.
@@ -76,6 +75,7 @@ _SMALL_BETS = np.geomspace(3e-4, 0.9, 12)
 BETS = np.concatenate([_SMALL_BETS, [0.97, 0.995]])
 _SMALL_SHARES = np.full(11, 0.5 / 11)
 _BET_SHARES = np.concatenate([_SMALL_SHARES, [0.1, 0.1, 0.3]])
+_NUM_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
 # nu of the ramps, in standard deviations of a cosine.
 _SHIFTS = np.geomspace(0.5, 12.0, 24)
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
@@ -159,10 +159,8 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         epsilon = max(steps - 1, 0) * _STEP
     threshold = capital.start.level
     if len(runs) > 1 or threshold is None:
-        shape = (STUDENT.size, BETS.size)
-        log_capital = capital.compute_log(len(runs), epsilon)
-        on_thresholds = log_capital[: STUDENT.size * BETS.size].reshape(shape)
-        by_level = special.logsumexp(on_thresholds, axis=1)
+        on_thresholds = capital.compute_log(len(runs), epsilon)[:_NUM_BETS]
+        by_level = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
         threshold = float(cosine_of(STUDENT[by_level.argmax()], design.dimension))
     holds = has_law(design)
     return Bound(
@@ -192,9 +190,9 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
-    counted = count_exceedances(design)
+    counted = compute_exceedances(design)
     holds = has_law(design)
-    mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
+    mu = claimed_curve.find_least_mu(counted, confidence) * holds
     path = np.zeros(0)  # empty if the order is unknown
     if holds and counted.in_order:
         path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
@@ -268,10 +266,11 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     return gaussians.measure_normality(deviates, values.size)
 
 
-def count_exceedances(design: Fresh) -> Exceedances:
+def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the share of each run's inserted canaries above each threshold of `claimed_curve`.
 
-    Runs without inserted canaries are skipped.
+    The record also has the exact rates at which left-out canaries exceed the thresholds. Runs without
+    inserted canaries are skipped.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])
@@ -412,9 +411,7 @@ class Capital:
         # Runs with few canaries have few distinct rows of shares. Each is computed once.
         self._rows, self._places = np.unique(self._shares, axis=0, return_inverse=True)
 
-        is_near = STUDENT < _FAR
-        near_share = (1 - _FAR_SHARE) / is_near.sum()
-        threshold_shares = np.where(is_near, near_share, _FAR_SHARE / (~is_near).sum())
+        threshold_shares = claimed_curve.share_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
         ramps = self.start.ramps
         on_thresholds = (1 - ramps) * threshold_shares[:, None] * _BET_SHARES
         on_ramps = np.full(len(_SHIFTS), ramps / len(_SHIFTS))
@@ -447,7 +444,7 @@ class Capital:
         observed = 1 + shares @ rises.T
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
         ramps = np.log(observed / expected)
-        return np.hstack([bets.reshape(len(shares), STUDENT.size * BETS.size), ramps])
+        return np.hstack([bets.reshape(len(shares), _NUM_BETS), ramps])
 
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
@@ -472,20 +469,23 @@ class Capital:
     def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
         """Returns the least k >= `steps` for which the first runs do not refute the epsilon k * _STEP.
 
+        A jump by doubling and bisection passes the epsilons that bets on thresholds refute. Further ones are
+        tried one by one.
+
         Args:
           runs: The number of runs.
           steps: The first k to try.
           target: The log capital that refutes.
         """
 
-        def is_refuted(step: int, components: int | None = None) -> bool:
-            """Returns whether the capital on the first components refutes the epsilon step * _STEP."""
-            capital = self.compute_log(runs, step * _STEP)[:components]
-            return bool(special.logsumexp(capital) >= target)
+        def is_refuted(step: int) -> bool:
+            """Returns whether the whole capital refutes the epsilon step * _STEP."""
+            return bool(special.logsumexp(self.compute_log(runs, step * _STEP)) >= target)
 
         def is_left(step: int) -> bool:
             """Returns whether bets on thresholds do not refute the epsilon step * _STEP."""
-            return not is_refuted(step, STUDENT.size * BETS.size)
+            on_thresholds = self.compute_log(runs, step * _STEP)[:_NUM_BETS]
+            return bool(special.logsumexp(on_thresholds) < target)
 
         if not is_refuted(steps):
             return steps

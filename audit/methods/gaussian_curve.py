@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import conversions, known_laws
+from audit.laws.intervals import bisect_each
 from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
 
@@ -132,8 +133,7 @@ def _fit_null(scores_in: ArrayLike, scores_out: ArrayLike) -> _Null:
     has_overlap = out_reaches_in and in_reaches_out
     drawn = np.empty((0, 3))
     if table.shape[1] >= 3 and has_overlap:
-        shares = _expand(fit)[1]
-        drawn = _compute_drawn(table.sum(1), shares, fit)
+        drawn = _compute_drawn(table.sum(1), _expand(fit).shares, fit)
     return _Null(table, fit, drawn)
 
 
@@ -143,7 +143,8 @@ def _compute_drawn(sizes: Array, shares: Array, near: Fit) -> Array:
     Args:
       sizes: (2,) the number of scores of each world.
       shares: (2, cells) the probability of each cell.
-      near: The fit from which the fits to the drawn tables start.
+      near: The fit from which the fits to the drawn tables start. Eight steps reach the best fit from there,
+        also if the worlds hardly overlap.
     """
     rng = np.random.default_rng(0)
     worlds = []
@@ -294,27 +295,36 @@ def approximate_fit(table: Array) -> Fit:
 
     pooled = below.sum(-2) / sizes.sum(-2)
     share_in = sizes[..., 1, :] / sizes.sum(-2)
-    low = np.full(pooled.shape, -40.0)  # cuts beyond 40 deviations have no mass in float64
-    high = -low
-    for _ in range(_HALVINGS):
-        cuts = (low + high) / 2
+
+    def is_too_low(cuts: Array) -> NDArray[np.bool_]:
+        """Returns whether the mixture has less than the pooled share of scores below each cut."""
         below_in = special.ndtr(cuts - mu)
         below_out = special.ndtr(cuts)
-        too_low = share_in * below_in + (1 - share_in) * below_out < pooled
-        low = np.where(too_low, cuts, low)
-        high = np.where(too_low, high, cuts)
+        return np.asarray(share_in * below_in + (1 - share_in) * below_out < pooled)
+
+    farthest = np.full(pooled.shape, 40.0)  # cuts beyond 40 deviations have no mass in float64
+    low, high = bisect_each(is_too_low, -farthest, farthest, _HALVINGS)
     return Fit(mu[..., 0], (low + high) / 2)
 
 
-def _expand(fit: Fit) -> tuple[Array, Array, Array, Array]:
-    """Returns the values that follow from a fit, world out, N(0, 1), first, and world in, N(mu, 1), second.
+class _Cells(NamedTuple):
+    """The cells of a fit in both worlds: world out, N(0, 1), first, and world in, N(mu, 1), second.
 
-    Returns:
-      edges (..., 2, cells + 1), the ends of cells in deviations from each world's mean, infinite at both
-      ends; shares (..., 2, cells), the probabilities of cells, above 0; density (..., 2, cells + 1), the
-      normal density at the edges; and the derivatives (..., 2, cells, cells) of shares by the fit's
-      parameters, the cells - 1 cuts and then mu.
+    Attributes:
+      shares: (..., 2, cells) the probability of each cell, above 0.
+      density: (..., 2, cells + 1) the normal density at the ends of cells.
+      jacobian: (..., 2, cells, cells) the derivatives of shares by the fit's parameters, the cells - 1 cuts
+        and then mu.
     """
+
+    shares: Array
+    density: Array
+    jacobian: Array
+
+
+def _expand(fit: Fit) -> _Cells:
+    """Returns the cells of a fit in both worlds."""
+    # The ends of cells in deviations from each world's mean, infinite at both ends, (..., 2, cells + 1).
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
@@ -327,7 +337,7 @@ def _expand(fit: Fit) -> tuple[Array, Array, Array, Array]:
     moves[:, 1:-1, :-1] = np.eye(cells - 1)
     moves[1, :, -1] = -1.0
     jacobian = np.diff(density[..., None] * moves, axis=-2)
-    return edges, shares, density, jacobian
+    return _Cells(shares, density, jacobian)
 
 
 def _compute_information(jacobian: Array, weights: Array) -> Array:
@@ -350,15 +360,15 @@ def fit_tables(table: Array, near: Fit | None = None) -> Fit:
     """Returns the maximum-likelihood fit to tables (..., 2, cells), by eight steps of Fisher scoring.
 
     With the Jacobian J of both worlds' cell shares by the parameters and W = diag(sizes / shares), a step
-    solves J' W J step = J' (counts / shares). It starts from the fit `near`, or from `approximate_fit`.
+    solves J' W J step = J' (counts / shares). It starts from the fit `near`, by default `approximate_fit`.
     """
     sizes = table.sum(-1, keepdims=True)
     fit = near or approximate_fit(table)
     for _ in range(_SCORING_STEPS):
-        _, shares, _, jacobian = _expand(fit)
-        information = _compute_information(jacobian, sizes / shares)
+        cells = _expand(fit)
+        information = _compute_information(cells.jacobian, sizes / cells.shares)
         # w: world, c: cell, p: parameter.
-        gradient = np.einsum("...wcp,...wc->...p", jacobian, table / shares)
+        gradient = np.einsum("...wcp,...wc->...p", cells.jacobian, table / cells.shares)
         step = np.linalg.solve(information, gradient[..., None])[..., 0]
         fit = _take_step(fit, step)
     return fit
@@ -392,7 +402,7 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
       table: (..., 2, cells) counts, world out first.
       fit: The fit to these tables.
     """
-    expected = table.sum(-1, keepdims=True) * _expand(fit)[1]
+    expected = table.sum(-1, keepdims=True) * _expand(fit).shares
     # Empty cells contribute 0: xlogy(0, y) is 0 for y > 0. Rounding may leave the sum below 0.
     terms = special.xlogy(table, np.maximum(table, 1) / expected)
     statistic = 2 * terms.sum((-1, -2))
@@ -400,52 +410,54 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
-    """Returns Rao's score statistics (..., 2) for two more terms in the log-likelihood ratio of the worlds.
+    """Returns Rao's score statistics (..., 2) for a quadratic and a cubic term (`_differentiate_by_terms`).
 
-    The first term is quadratic. The second is cubic, with the opposite sign of mu: it bends the ratio towards
-    0, as if far scores revealed less than under a Gaussian curve.
-
-    A term f tilts the fitted law of world "in" by exp(c f); the fit is c = 0. The statistic is the derivative
-    of the log likelihood by c at c = 0, divided by its standard deviation when cuts and mu are fitted (Rao's
-    score test with nuisance parameters). Both statistics are about standard normal under the null if cells
-    contain many scores of both worlds.
+    A term f multiplies the density of the fitted world "in" by exp(c f), up to a constant; the fit is c = 0.
+    The statistic is the derivative of the log likelihood by c at c = 0, divided by its standard deviation
+    when cuts and mu are fitted (Rao's score test with nuisance parameters). Both statistics are about
+    standard normal under the null if cells contain many scores of both worlds.
 
     Args:
       table: (..., 2, cells) counts, world out first.
       fit: The fit to these tables.
     """
-    edges, shares, density, jacobian = _expand(fit)
-    inverse_variances = table.sum(-1, keepdims=True) / shares
-
-    # The terms f at each cell's mean score under the even mixture of both fitted laws, (..., cells, 2). The
-    # integral of a standard normal score over a cell is the density at its lower end minus that at its upper
-    # end. Scores are measured from the middle between both means, where the log-likelihood ratio is 0.
-    moments = density[..., :-1] - density[..., 1:]
-    shift = edges[..., 0, 1] - edges[..., 1, 1]
-    moments[..., 1, :] += shift[..., None] * shares[..., 1, :]
-    middle = fit.mu[..., None] / 2
-    centres = moments.sum(-2) / shares.sum(-2) - middle
-    direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
-    terms = np.stack([centres**2, direction * centres**3], -1)
-
-    # Derivatives of shares by c, (..., 2, cells, 2): a tilt changes only world "in", by the share times f
-    # minus the mean of f.
-    shares_in = shares[..., 1, :, None]
-    means = (shares_in * terms).sum(-2, keepdims=True)
-    derivatives = np.zeros((*shares.shape, 2))
-    derivatives[..., 1, :, :] = shares_in * (terms - means)
-
+    cells = _expand(fit)
+    derivatives = _differentiate_by_terms(fit, cells)
+    inverse_variances = table.sum(-1, keepdims=True) / cells.shares
     # The log likelihood is sum counts * log(shares). In the products w is the world, c the cell, q a term,
     # and p, in the last of them, a parameter of the fit.
-    score = np.einsum("...wcq,...wc->...q", derivatives, table / shares)
+    score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.shares)
     # The variance of the score is the information of c minus the part shared with the cuts and mu.
     information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
     shared_information = np.einsum(
-        "...wcp,...wc,...wcq->...pq", jacobian, inverse_variances, derivatives, optimize=True
+        "...wcp,...wc,...wcq->...pq", cells.jacobian, inverse_variances, derivatives, optimize=True
     )
-    fit_information = _compute_information(jacobian, inverse_variances)
+    fit_information = _compute_information(cells.jacobian, inverse_variances)
     coefficients = np.linalg.solve(fit_information, shared_information)
     explained = (shared_information * coefficients).sum(-2)
     # Rounding may leave the difference below 0.
     remaining = np.maximum(information - explained, 1e-9 * information)
     return np.asarray(score / np.sqrt(np.maximum(remaining, _TINY)))
+
+
+def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
+    """Returns the derivatives (..., 2, cells, 2) of shares by the coefficients of two terms, at 0.
+
+    The terms are added to the log-likelihood ratio of the worlds. The first is quadratic in the score. The
+    second is cubic, with the opposite sign of mu: it bends the ratio towards 0, as if far scores revealed
+    less than under a Gaussian curve. Scores are measured from the middle between both means, where the
+    log-likelihood ratio is 0.
+    """
+    # Each cell's mean score under the even mixture of both worlds. The integral of a standard normal score
+    # over a cell is the density at its lower end minus that at its upper end.
+    moments = -np.diff(cells.density)
+    moments[..., 1, :] += fit.mu[..., None] * cells.shares[..., 1, :]
+    means = moments.sum(-2) / cells.shares.sum(-2) - fit.mu[..., None] / 2
+    direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
+    terms = np.stack([means**2, direction * means**3], -1)
+    # A term changes only the shares of world "in": by the share times the term minus the term's mean.
+    shares_in = cells.shares[..., 1, :, None]
+    term_means = (shares_in * terms).sum(-2, keepdims=True)
+    derivatives = np.zeros((*cells.shares.shape, 2))
+    derivatives[..., 1, :, :] = shares_in * (terms - term_means)
+    return derivatives

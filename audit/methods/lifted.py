@@ -78,14 +78,18 @@ class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
-      family: Maps delta to the family of trade-off functions used to choose the threshold.
       prove: Maps (error counts, delta, confidence) to epsilon and its mu, or None without a mu.
       canaries: The least number of canaries per run.
     """
 
-    family: Callable[[float], Family]
     prove: Callable[[Counted, float, float], Proven]
     canaries: int = 1
+
+    def family(self, delta: float) -> Family:
+        """Returns the trade-off functions for whose parameter the threshold is chosen."""
+        if self.assumes.gaussian:
+            return exact.GAUSSIAN
+        return exact.approximate_dp(delta)
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design."""
@@ -282,7 +286,6 @@ for interval, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
         name = f"lidp_{interval.__name__}_{order}"
         METHODS[name] = CanaryMethod(
             name=name,
-            family=exact.approximate_dp,
             prove=functools.partial(_prove_lidp, order, interval),
             canaries=order,
             assumes=assumes,
@@ -291,7 +294,6 @@ for interval, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
 METHODS |= {
     LIFTED: CanaryMethod(
         name=LIFTED,
-        family=exact.approximate_dp,
         prove=lifted,
         assumes=NOTHING,
         label="lifted",
@@ -300,7 +302,6 @@ METHODS |= {
     ),
     LIFTED_GAUSSIAN: CanaryMethod(
         name=LIFTED_GAUSSIAN,
-        family=lambda delta: exact.GAUSSIAN,
         prove=lifted_gaussian,
         assumes=GAUSSIAN_CURVE,
         label="lifted, if Gaussian",
@@ -336,10 +337,9 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     counts: dict[bool, Counted] = {}
     results = []
     for method in usable(min(design.canaries)).values():
-        family = method.family(delta)
-        is_gaussian = family is exact.GAUSSIAN
+        is_gaussian = method.assumes.gaussian
         if is_gaussian not in counts:
-            counts[is_gaussian] = count(design, family, 1 - confidence)
+            counts[is_gaussian] = count(design, method.family(delta), 1 - confidence)
         results.append(_conclude(method, design, counts[is_gaussian], delta, confidence))
     return results
 

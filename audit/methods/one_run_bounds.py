@@ -47,7 +47,7 @@ from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
-from audit.laws.intervals import find_largest_refuted
+from audit.laws.intervals import bisect_each, find_largest_refuted
 from audit.methods import exact_null
 from audit.methods.estimate import Bound
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
@@ -66,7 +66,7 @@ _LARGE_SHARES = np.linspace(0.6, 1.0, 5)
 _GUESSED_SHARES = np.concatenate([_SMALL_SHARES, _LARGE_SHARES])
 _HALVINGS = 40  # of an interval of epsilon
 _HALVINGS_OF_MU = 25  # of an interval of mu
-_SECTIONS = 32  # of an interval of mu, to compare numbers of guesses
+_COARSE_HALVINGS = 10  # to 1/128 of mu, to compare numbers of guesses
 _FIRST_MU = 8.0  # the first upper end of a search
 
 
@@ -174,22 +174,17 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
     error = 1 - confidence
     ordered = _split_and_order(signed)
     coins = len(ordered.right)
-    numbers = ordered.guess_counts[:, None]
-    expected_right = np.floor(numbers * ordered.expected_shares[:, None])  # conservative
+    numbers = ordered.guess_counts
+    expected_right = np.floor(numbers * ordered.expected_shares)  # conservative
 
-    def find_last_refuted(grids: Array) -> Array:
-        """Returns the last refuted mu of each row (choices, 1) of ascending mus, or the row's first."""
-        refuted = gaussian_refutes(coins, numbers, expected_right, grids, error)
-        num_refuted = refuted.sum(1, keepdims=True)  # they come first in each row
-        last = np.maximum(num_refuted - 1, 0)
-        return np.take_along_axis(grids, last, 1)
+    def should_be_refuted(mus: Array) -> NDArray[np.bool_]:
+        """Returns whether each number of guesses, with its expected right guesses, refutes its mu."""
+        return gaussian_refutes(coins, numbers, expected_right, mus, error)
 
-    # The largest mu that each number should refute, on a coarse grid and then on a fine one.
-    mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
-    coarse = find_last_refuted(np.tile(mus, (len(numbers), 1)))
-    section = np.linspace(0.0, mus[1], _SECTIONS + 1)
-    fine = find_last_refuted(coarse + section)
-    number = int(numbers[np.argmax(fine), 0])
+    # The largest mu that each number of guesses should refute.
+    least = np.zeros(len(numbers))
+    predicted, _ = bisect_each(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
+    number = int(numbers[np.argmax(predicted)])
     right = int(ordered.right[number - 1])
     mu = mu_from_guesses(coins, number, right, error)
     epsilon = conversions.epsilon_from_mu(mu, delta)

@@ -40,6 +40,7 @@ Array = NDArray[np.float64]
 _STANDARD = Gaussian(0.0, 1.0)
 _SIMULATED_FITS = 2000  # simulated fits of means and deviations
 _EXACT_BELOW = 1000  # dimensions, below which the normal limit is not used, as in the paper's code
+_TINY = 1e-300  # in place of a false-positive rate that underflows to 0, which would give infinity
 _LEVEL_OF_FITS = 0.95  # shown with fits, which do not use it
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
@@ -171,10 +172,11 @@ def _make_estimate(
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    Epsilon at a threshold is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr),
-    from upper limits of both error rates. Without unobserved canaries the false-positive rate is exact: that
-    of the law of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a limit of its
-    own, so even at a fixed threshold both limits are valid only with probability 1 - 2 error (Errata O8).
+    Epsilon at a threshold is that of the (epsilon, delta)-DP trade-off curve through upper limits of both
+    error rates (`conversions.epsilon_from_rates`). Without unobserved canaries the false-positive rate is
+    exact: that of the law of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a
+    limit of its own, so even at a fixed threshold both limits are valid only with probability 1 - 2 error
+    (Errata O8).
 
     Args:
       run: The cosines.
@@ -189,7 +191,8 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
         log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
         if run.dimension < _EXACT_BELOW:
             log_fpr = cosine_law.log_sf(points, run.dimension)
-        log_fnr = np.log(limits_in[:-1])
+        fpr = np.maximum(np.exp(log_fpr), _TINY)
+        fnr = limits_in[:-1]
     else:
         # Thresholds are below all cosines and at each of them.
         thresholds = np.concatenate([[-np.inf], run.observed, run.unobserved])
@@ -197,16 +200,10 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
         not_above = np.searchsorted(np.sort(run.unobserved), thresholds, side="right")
         unobserved = len(run.unobserved)
         limits_out = _compute_upper_limits(unobserved, error, prior)
-        log_fpr = np.log(limits_out[unobserved - not_above])
-        log_fnr = np.log(limits_in[misses])
-    above_fnr = np.maximum(1 - delta - np.exp(log_fnr), 0)
-    above_fpr = np.maximum(1 - delta - np.exp(log_fpr), 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        from_fpr = np.log(above_fnr) - log_fpr
-        from_fnr = np.log(above_fpr) - log_fnr
-    # `fmax` ignores NaN, the difference of two logs of 0.
-    epsilons = np.fmax(from_fpr, from_fnr)
-    return float(np.fmax(epsilons, 0.0).max())
+        fpr = limits_out[unobserved - not_above]
+        fnr = limits_in[misses]
+    epsilons = conversions.epsilon_from_rates(fpr, fnr, delta)
+    return float(epsilons.max(initial=0.0))
 
 
 def _compute_upper_limits(trials: int, error: float, prior: float) -> Array:

@@ -213,14 +213,24 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
       pilot_in: (n,) scores with the canary.
       pilot_out: (m,) scores without it.
     """
-    ordered = np.sort(pilot_out)
-    # Pairs in which the score out is below the score in, and pairs in which it is not above it.
-    below = np.searchsorted(ordered, pilot_in, side="left").sum()
-    not_above = np.searchsorted(ordered, pilot_in, side="right").sum()
     pairs = len(pilot_in) * len(pilot_out)
-    wins = (below + not_above) / 2
-    area = (wins + 0.5) / (pairs + 1)
+    area = (count_ordered_pairs(pilot_in, pilot_out) + 0.5) / (pairs + 1)
     return float(np.sqrt(2) * special.ndtri(area))
+
+
+def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
+    """Returns the number of pairs with a larger score in, the Mann-Whitney statistic; ties count half.
+
+    Args:
+      scores_in: (n,) scores with the canary.
+      scores_out: (m,) scores without it.
+    """
+    ordered = np.sort(scores_out)
+    looked_up = np.sort(scores_in)  # sorted scores are found much faster
+    below = np.searchsorted(ordered, looked_up, "left").sum()
+    below_or_equal = np.searchsorted(ordered, looked_up, "right").sum()
+    # The mean of both counts takes a tie as half a pair.
+    return float(below + below_or_equal) / 2
 
 
 class Candidates(NamedTuple):

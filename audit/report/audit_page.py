@@ -12,18 +12,16 @@ from audit.report.subjects import Subject
 _MAX_DRAWN = 12  # audits with panels on a page, a quarter of a megabyte each
 
 
-def report(title: str, audits: Sequence[Subject]) -> bytes:
-    """Returns an HTML page on audits, in UTF-8, with an index unless all audits are of a single run."""
-    sections = [_make_section(subject, audits) for subject in audits]
-    return page.document(title, page.macros.audits(title, sections))
-
-
 def make_audits_page(audits: Sequence[Subject]) -> bytes:
-    """Returns the HTML page of audits; its title names the only audit or the number of audits."""
+    """Returns an HTML page on audits, in UTF-8, with an index unless all audits are of a single run.
+
+    Its title names the only audit, or the number of audits.
+    """
     title = f"{len(audits)} audits"
     if len(audits) == 1:
         title = f"Audit: {audits[0].title}"
-    return report(title, audits)
+    sections = [_make_section(subject, audits) for subject in audits]
+    return page.document(title, page.macros.audits(title, sections))
 
 
 def summary(subject: Subject) -> Markup:

@@ -125,10 +125,10 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
 
 
 def mark_gaussian(conclusion: Conclusion) -> str:
-    """Returns the mark for bounds with a Gaussian curve that is refuted or not confirmed, or empty."""
+    """Returns the mark for bounds with a Gaussian curve that is rejected or not confirmed, or empty."""
     curve = conclusion.curve
     if conclusion.refutes_gaussian:
-        return " (refuted)"
+        return " (rejected)"
     # No mark if the mechanism should have a Gaussian curve.
     if curve is not None and curve.is_doubted and not conclusion.reason:
         return " (not confirmed)"

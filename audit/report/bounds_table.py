@@ -175,7 +175,7 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_assumption(row: BoundRow) -> str:
     """Returns the last cell of a row."""
     if isinstance(row.finding, Bound) and not row.finding.holds:
-        return "REFUTED"
+        return "REJECTED"
     return row.assumes.word
 
 

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,23 +13,43 @@ from audit.report import page, style
 
 _MAX_BARS = 24  # in a figure; the largest are drawn
 _WIDTH = 40  # characters of a line of a bar's name
-# By the violated row: the figures that are drawn, the caption, the axis, and the largest right number.
-# Movements may exceed 1 by 2%, for rounding.
-_FIGURES = {
-    "sensitivity": (
-        "movements",
-        "How far an example moves the step, added or replacing a row, in units of eta C / B; at most 1 is "
-        "allowed.",
-        "eta C / B",
-        1.02,
+
+
+class _Figure(NamedTuple):
+    """The figure of a violation.
+
+    Attributes:
+      check: the check that is violated.
+      key: the name of the drawn values among the report's figures.
+      caption: the caption.
+      unit: the label of the axis.
+      most: the largest right value.
+    """
+
+    check: str
+    key: str
+    caption: str
+    unit: str
+    most: float
+
+
+_FIGURES = (
+    _Figure(
+        check="sensitivity",
+        key="movements",
+        caption="How far an example moves the step, added or replacing a row, in units of eta C / B; at most "
+        "1 is allowed.",
+        unit="eta C / B",
+        most=1.02,  # 2% for rounding
     ),
-    "noise": (
-        "noise",
-        "The noise's deviation by layer, over the stated one; 1 is right.",
-        "stated deviations",
-        1.1,
+    _Figure(
+        check="noise",
+        key="noise",
+        caption="The noise's deviation by layer, over the stated one; 1 is right.",
+        unit="stated deviations",
+        most=1.1,
     ),
-}
+)
 
 
 def check_page(report: Mapping[str, Any]) -> bytes:
@@ -45,13 +65,13 @@ def check_page(report: Mapping[str, Any]) -> bytes:
     violated = {check["name"] for check in report["checks"] if check["result"] == "failed"}
     figures: list[Markup] = []
     with plt.rc_context(style.STYLE):
-        for row, (key, caption, unit, most) in _FIGURES.items():
-            values = report["figures"].get(key)
-            if row in violated and values:
+        for drawn in _FIGURES:
+            values = report["figures"].get(drawn.key)
+            if drawn.check in violated and values:
                 figure, axes = plt.subplots(figsize=(5.2, 3.2))
-                draw_bars(axes, values, most)
-                axes.set(xlabel=unit)
-                figures.append(page.figure(style.svg(figure), caption))
+                draw_bars(axes, values, drawn.most)
+                axes.set(xlabel=drawn.unit)
+                figures.append(page.figure(style.svg(figure), drawn.caption))
     return page.document(title, page.macros.check(title, report, figures))
 
 

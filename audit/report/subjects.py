@@ -50,26 +50,6 @@ class Subject(NamedTuple):
     config: str | None = None
 
 
-class RequestedLevels(NamedTuple):
-    """The requested levels of the bounds.
-
-    Attributes:
-      delta: the requested delta; None for that of the last audit in the store, or 1e-5.
-      confidence: the requested confidence; None for that of the last audit in the store, or 0.95.
-    """
-
-    delta: float | None = None
-    confidence: float | None = None
-
-    def complete(self, delta: float, confidence: float) -> Level:
-        """Returns the level of the bounds, with these values for those not requested."""
-        if self.delta is not None:
-            delta = self.delta
-        if self.confidence is not None:
-            confidence = self.confidence
-        return Level(delta, confidence)
-
-
 _UNKNOWN_THREAT = (
     "The scores were given: neither the training nor the adversary is known here. The bounds are valid for "
     "the training that produced the scores, if its runs are independent and scores were computed without "
@@ -123,11 +103,6 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
       name: the name of the audit.
       conclusion: the conclusion from the scores.
     """
-    libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
-    provenance = {
-        "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
-        "Date of this page": f"{datetime.now(UTC):%Y-%m-%d}",
-    }
     # The conditions on training and adversary for valid bounds.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
@@ -151,7 +126,12 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} {level}"
     scores = b"".join(world.tobytes() for world in conclusion.worlds)
     digest = hashlib.sha256(scores).hexdigest()
-    provenance = {"SHA-256 of the scores, in before out": digest, **provenance}
+    libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
+    provenance = {
+        "SHA-256 of the scores, in before out": digest,
+        "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
+        "Date of this page": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
     return Subject("scores", name, facts, [threat], conclusion, provenance)
 
 
@@ -165,12 +145,18 @@ def _describe_runs(conclusion: Conclusion) -> str:
     return str(conclusion.evidence)
 
 
-def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
+def describe_setting(
+    folder: Path,
+    delta: float | None = None,
+    confidence: float | None = None,
+    runs: int | None = None,
+) -> Subject:
     """Returns an audit, concluded again from the scores in a setting's folder, with its facts for a report.
 
     Args:
       folder: the setting's folder in a store.
-      levels: the requested levels of the bounds.
+      delta: the delta of the bounds; by default that of the last audit in the store, or 1e-5.
+      confidence: their confidence; by default that of the last audit in the store, or 0.95.
       runs: the number of runs to audit; by default that of the last audit, or of all runs in the store.
 
     Raises:
@@ -186,8 +172,10 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     runs = runs or last_result.runs or runs_held
     require(runs >= 1, f"{folder} has no finished runs: train it again")
     require(runs <= runs_held, f"{folder} does not have runs {runs_held} to {runs - 1}: train them")
-    delta, confidence = USUAL_LEVEL
-    level = levels.complete(last_result.delta or delta, last_result.confidence or confidence)
+    level = Level(
+        delta or last_result.delta or USUAL_LEVEL.delta,
+        confidence or last_result.confidence or USUAL_LEVEL.confidence,
+    )
     setting = audited.setting
     is_own_model = audited.model is not None
     steps = lipschitz.find_current(store)

@@ -41,10 +41,12 @@ from audit.written import counted
 
 
 class Usual(NamedTuple):
-    """A model's default learning rate and batch size."""
+    """A model's default learning rate, batch size, noise multiplier and number of insertions."""
 
     learning_rate: float
     batch_size: int
+    noise_multiplier: float = 4.0
+    insertions: int = 250
 
 
 @cache
@@ -96,7 +98,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     if isinstance(canaries, str) and canaries == AUTO:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
-    usual = Usual(row.learning_rate, row.batch_size)
+    usual = Usual(row.learning_rate, row.batch_size, row.noise_multiplier, row.insertions)
     return make_setting(model, usual, given, row.data.examples.number)
 
 

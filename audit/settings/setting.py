@@ -10,6 +10,7 @@ import functools
 from typing import Any, ClassVar, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
+from audit.claims.strategies import INDEPENDENT, read_strategy
 from audit.errors import MAX_NOISE, MIN_NOISE, InputError, plain_digits, require
 from audit.settings import fields
 from audit.settings.fields import MAX_SEED, deciding, declared, described, require_fields
@@ -153,6 +154,10 @@ class DpSgdFields:
     )
     batch_size: int = described(
         "Examples a mini-batch; by default the model's.", least=1, most=MAX_DRAWS
+    )
+    noise: str = described(
+        "Noise across steps: independent, lambda:0.9, sqrt, bsr:16, bisr:16, or a file of coefficients.",
+        default=INDEPENDENT,
     )
     optimizer: str = described(
         "sgd, momentum or adam, on the privatised mean gradient.", default="sgd", choices=OPTIMIZERS
@@ -326,6 +331,12 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     require(k <= steps, f"{too_long}: lower it or add steps")
     choices = f"choose last, first, or one of 1 to {k}, the steps of a period"
     require(setting.schedule.place <= k, f"`insert={setting.schedule.insert}`: {choices}")
+
+    noise = setting.mechanism.noise
+    read_strategy(noise, steps)  # raises InputError for another text
+    if noise != INDEPENDENT:
+        sampled = f"`noise={noise}` has no accountant for `sampler={setting.sampler}`"
+        require(setting.sampling.name == EVERY, f"{sampled}: drop one of them")
 
     # The indices of all mini-batches are in memory.
     batch_size = setting.mechanism.batch_size

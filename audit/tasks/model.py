@@ -1,6 +1,7 @@
 """A Flax module and a criterion as a loss over a flat parameter vector."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -39,6 +40,14 @@ class Model(NamedTuple):
     def __hash__(self) -> int:
         """Returns the hash of the loss, which is unique; a module may not be hashable."""
         return hash(self.loss)
+
+    def tensors(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shape of each parameter tensor by its path, in the order of theta."""
+        theta = jax.ShapeDtypeStruct((self.n_parameters,), np.float32)
+        tree = jax.eval_shape(self.unravel, theta)
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        name = partial(jax.tree_util.keystr, simple=True, separator="/")
+        return {name(path): leaf for path, leaf in leaves}
 
 
 def flat_model(

@@ -10,17 +10,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.stages import Wrapped
 
 from audit.adversaries.base import Adversary, Knowledge
+from audit.claims.strategies import INDEPENDENT, read_strategy
 from audit.errors import require
-from audit.mechanism import base, cohorts, dpsgd, joining
+from audit.mechanism import base, cohorts, dpsgd, joining, noise
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.mechanism.ensemble import MAX_PROGRAMS
+from audit.mechanism.noise import Coefficients
 from audit.settings.setting import POISSON, SHUFFLED, Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, task
@@ -115,6 +118,7 @@ def build(
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
+        own=_read_noise(setting),
         weight_decay=fields.weight_decay or None,  # None leaves the decay out of the program
     )
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
@@ -150,6 +154,8 @@ def build(
             expect=expect,
             insertions=setting.insertions,
             steps=setting.schedule.steps,
+            noise_steps=_sum_noise(setting),
+            batch_size=fields.batch_size,
         )
         adversary = setting.adversary.make(knowledge)
     mismatch = f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has"
@@ -203,11 +209,31 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     return Schedule(batches, jnp.asarray(drawn))
 
 
+def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
+    """Returns the coefficients of a setting's correlated noise; () if noise is independent."""
+    fields = setting.mechanism
+    if fields.noise == INDEPENDENT:
+        return ()
+    steps = setting.schedule.steps
+    numerator, denominator = read_strategy(fields.noise, steps).stream(steps)
+    return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
+
+
+def _sum_noise(setting: Setting) -> float:
+    """Returns the variance of the sum of all steps' noise, in units of that of a step's raw noise."""
+    steps = setting.schedule.steps
+    weights = read_strategy(setting.mechanism.noise, steps).solve_transposed(np.ones(steps))
+    return float(np.sum(weights**2))
+
+
 def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
-    """Returns DP-SGD's functions for a setting: the sum of clipped gradients, and the optimizer."""
+    """Returns DP-SGD's functions for a setting: the sum of clipped gradients, optimizer and noise."""
     clipped_sum = CLIPPING[trained.clipping](trained.model)
     fields = setting.mechanism
-    return dpsgd.DPSGD(_at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer])
+    coefficients = _read_noise(setting)
+    strategy = noise.correlate(len(coefficients.numerator)) if coefficients else noise.INDEPENDENT
+    at_precision = _at_precision(clipped_sum, fields.precision)
+    return dpsgd.DPSGD(at_precision, OPTIMIZERS[fields.optimizer], strategy)
 
 
 _make_mechanism = lru_cache(MAX_PROGRAMS)(dpsgd.mechanism)

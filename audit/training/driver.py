@@ -247,7 +247,7 @@ def keep(finished: Finished, pictures: Sequence[str] = (), **more: Any) -> None:
     if PAGE in pictures:
         from audit.report import audit_page, subjects
 
-        subject = subjects.describe_setting(store.path, subjects.RequestedLevels())
+        subject = subjects.describe_setting(store.path)
         files.write_whole(store.path / PAGE, audit_page.make_audits_page([subject]))
 
 

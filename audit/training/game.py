@@ -108,7 +108,8 @@ class Game(NamedTuple):
         null = self.adversary.null
         dimension = 0
         if null.law_is_known:  # any key gives the size of theta
-            dimension = jax.eval_shape(self.init, jax.random.key(0)).size
+            size = jax.eval_shape(self.init, jax.random.key(0)).size
+            dimension = size if null.dimension is None else null.dimension
         present = self.presence(np.arange(first, first + len(scores)))
         return Scores(first, scores_64, present, dimension, null.draws)
 

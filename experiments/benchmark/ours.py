@@ -72,7 +72,7 @@ def from_directions(
 
 def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
     """Returns whether `claimed_curve.examine_claim` refutes mu-GDP."""
-    counted = exact_null.count_exceedances(directions)
+    counted = exact_null.compute_exceedances(directions)
     power = claimed_curve.gaussian_power(mu)
     return claimed_curve.examine_claim(counted, power, confidence).refuted
 

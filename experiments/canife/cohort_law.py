@@ -1,4 +1,6 @@
-r"""The exact law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+r"""The law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+
+`simulate_scores` draws from the law. The other functions compute it exactly.
 
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
 the clipping norm: a mixture of Gaussians over all cohorts. With the moment generating function M, the density
@@ -18,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from scipy import special, stats
 
 from audit.laws.densities import DensityPair
 
@@ -31,6 +33,7 @@ _PERIOD = 24.0  # the period of a computed tilted law, in deviations
 _CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
 _VALLEY = 1e-15  # the smallest density, relative to the largest possible integral
 _POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
+_BLOCK = 1024  # simulated rounds in memory at once, each with a number for every client
 
 
 class ScoreLaw(NamedTuple):
@@ -62,6 +65,28 @@ class _Tilted(NamedTuple):
         return float(self.joins @ self.dots) + sigma**2 * self.tilt
 
 
+def simulate_scores(
+    rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
+) -> Array:
+    """Draws scores (rounds,) of rounds without the canary.
+
+    Args:
+      rng: The generator of cohorts and noise.
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: The number of clients in a round, drawn without replacement.
+      sigma: The noise multiplier.
+      rounds: The number of rounds.
+    """
+    once = np.ones(len(dots), np.int64)  # a cohort has each client at most once
+    scores = sigma * rng.standard_normal(rounds)
+    for start in range(0, rounds, _BLOCK):
+        part = scores[start : start + _BLOCK]
+        # Memory and time of this method do not depend on the number of possible cohorts.
+        joins = rng.multivariate_hypergeometric(once, cohort, len(part), method="count")
+        part += joins @ dots
+    return scores
+
+
 def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
     """Returns the density of a round's score without the canary, on an evenly spaced grid.
 
@@ -77,17 +102,15 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
     clients = len(dots)
     # The variance of a sum that is drawn without replacement.
     variance = cohort * (1 - cohort / clients) * np.var(dots) * clients / max(clients - 1, 1)
-    mean = cohort * float(dots.mean())
-    deviation = float(np.sqrt(variance + sigma**2))
+    mean = cohort * dots.mean()
+    deviation = np.sqrt(variance + sigma**2)
     low = mean - _DEVIATIONS * deviation + reach[0]
     high = mean + _DEVIATIONS * deviation + reach[1]
     num_steps = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
     points = np.linspace(low, high, num_steps + 1)
 
     if cohort == clients:  # only the noise is random
-        log_normalizer = np.log(sigma * np.sqrt(2 * np.pi))
-        log_density = -(((points - mean) / sigma) ** 2) / 2 - log_normalizer
-        return ScoreLaw(points, log_density)
+        return ScoreLaw(points, stats.norm.logpdf(points, mean, sigma))
 
     # The tilted laws' means are spread evenly over the grid. The noise moves the mean by sigma^2 per unit of
     # tilt, so tilts up to `most` cover the whole grid.
@@ -131,7 +154,7 @@ def score_densities(
     dots = np.asarray(dots, np.float64)
     # The canary moves the score's mean by `shift`. The density with the canary at x is that of the other
     # clients' score at x - canary, so the grids must include it.
-    shift = canary - replaces * float(dots.mean())
+    shift = canary - replaces * dots.mean()
     beyond = replaces * abs(canary)
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
     law = score_law(dots, cohort, sigma, reach)
@@ -148,21 +171,21 @@ def score_densities(
     density_in = np.exp(log_density_in)
     spacing = law.points[1] - law.points[0]
     masses = spacing * np.sum([density_out, density_in], axis=1)
-    error = float(np.max(np.abs(masses - 1)))
+    error = np.max(np.abs(masses - 1))
     return DensityPair(law.points, density_out, density_in, error)
 
 
 def _tilt(dots: Array, cohort: int, tilt: float) -> _Tilted:
     """Returns a round under a tilt, with log odds that let `cohort` clients join on average."""
-    untilted = float(special.logit(cohort / len(dots)))
+    untilted = special.logit(cohort / len(dots))
     # Every |s a_i| is below `reach`: at `untilted - reach` too few join, at `untilted + reach` too many.
-    reach = abs(tilt) * float(np.max(np.abs(dots))) + 1
+    reach = abs(tilt) * np.max(np.abs(dots)) + 1
 
     def compute_excess(log_odds: float) -> float:
         joins = special.expit(log_odds + tilt * dots)
         return float(np.sum(joins) - cohort)
 
-    log_odds = float(scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach))
+    log_odds = scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach)
     joins = special.expit(log_odds + tilt * dots)
     return _Tilted(dots, cohort, tilt, log_odds, joins)
 
@@ -176,8 +199,8 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     dots, cohort, tilt, log_odds, joins = tilted
     # The time step determines the period of the computed density. At the last time, the noise's factor
     # exp(-(sigma t)^2 / 2) is below exp(-_CUT).
-    variance = float(np.sum(joins * (1 - joins) * dots**2)) + sigma**2
-    step = 2 * np.pi / (_PERIOD * float(np.sqrt(variance)))
+    variance = np.sum(joins * (1 - joins) * dots**2) + sigma**2
+    step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     count = int(np.ceil(np.sqrt(2 * _CUT) / sigma / step)) + 1
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
@@ -189,7 +212,7 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     weights = np.where(times == 0, 0.5, 1.0) * ratio
     rotations = np.exp(-1j * np.outer(points, times))
     integral = np.real(rotations @ weights) * step / np.pi
-    total = float(np.sum(np.abs(weights)))
+    total = np.sum(np.abs(weights))
     least = _VALLEY * step / np.pi * total
     log_integral = np.log(np.maximum(integral, least))
 
@@ -197,7 +220,7 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     # the probability that `cohort` independent clients join, which `_compute_ratios` includes.
     clients = len(dots)
     log_terms = np.logaddexp(0.0, log_odds + tilt * dots)
-    log_product = float(np.sum(log_terms))
+    log_product = np.sum(log_terms)
     log_cohorts = (
         special.gammaln(clients + 1)
         - special.gammaln(cohort + 1)

@@ -23,7 +23,7 @@ from audit.report.table import at_least
 from audit.written import counted
 from experiments.canife import rounds
 from experiments.canife.attacked import Attacked
-from experiments.canife.measured import Floats, Measured
+from experiments.canife.measured import Measured
 from experiments.canife.rounds import Charge
 from experiments.canife.sweep import ROUND, AblationSweep
 
@@ -53,6 +53,8 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
+        # Cohorts are drawn without replacement from a finite population.
+        correction = 1 - setting.cohort / len(row.known)
         record = {
             "round": row.number,
             "test": row.accuracy,
@@ -61,7 +63,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
             "own": row.own,
             "attack": rounds.largest_accuracy(row.scores_in, row.scores_out),
             "deviation": (np.std(row.scores_in) + np.std(row.scores_out)) / 2,
-            "clients": compute_cohort_deviation(row.known, setting.cohort),
+            "clients": np.sqrt(setting.cohort * np.var(row.known, ddof=1) * correction),
             "published": published.epsilon,
             "lower": published.lower,
             "upper": published.upper,
@@ -104,39 +106,32 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         counts = rounds.backward(numbers)
 
     def charge(
-        epsilons: pd.Series,
-        least: float,
-        find_noise: Callable[[float, float], float],
-        delta: float,
+        epsilons: pd.Series, find_noise: Callable[[float, float], float], delta: float
     ) -> list[float]:
-        """Returns the composed epsilons from rounds' epsilons at delta, which are raised to `least`."""
+        """Returns the composed epsilons from rounds' epsilons at delta."""
         charges = []
         for epsilon, rate, count in zip(epsilons, frame["rate"], counts, strict=True):
             noise = setting.noise_multiplier
             if np.isfinite(epsilon):
-                noise = find_noise(max(epsilon, least), delta)
+                noise = find_noise(epsilon, delta)
             charges.append(Charge(noise, rate, count))
         return rounds.cumulative(charges, setting.delta)
 
     then = 1 / setting.scores
-    least = rounds.MIN_EPSILON
+    # As in the public code, small estimates are raised.
+    published = frame["published"].clip(rounds.MIN_EPSILON)
+    lower = frame["lower"].clip(rounds.MIN_LOWER)
+    upper = frame["upper"].clip(rounds.MIN_EPSILON)
     infinite = pd.Series(np.inf, frame.index)
     return frame.assign(
         charged_to=np.cumsum(counts),
-        training=charge(frame["published"], least, rounds.renyi_noise, then),
-        training_lower=charge(frame["lower"], rounds.MIN_LOWER, rounds.renyi_noise, then),
-        training_upper=charge(frame["upper"], least, rounds.renyi_noise, then),
-        training_gaussian=charge(frame["published"], least, rounds.gaussian_noise, then),
-        training_law=charge(frame["law"], 0.0, rounds.gaussian_noise, setting.delta),
-        accountant=charge(infinite, 0.0, rounds.gaussian_noise, setting.delta),
+        training=charge(published, rounds.renyi_noise, then),
+        training_lower=charge(lower, rounds.renyi_noise, then),
+        training_upper=charge(upper, rounds.renyi_noise, then),
+        training_gaussian=charge(published, rounds.gaussian_noise, then),
+        training_law=charge(frame["law"], rounds.gaussian_noise, setting.delta),
+        accountant=charge(infinite, rounds.gaussian_noise, setting.delta),
     )
-
-
-def compute_cohort_deviation(dots: Floats, size: int) -> float:
-    """Returns the standard deviation of the sum of `size` numbers, drawn from M without replacement."""
-    correction = 1 - size / len(dots)  # for a finite population
-    variance = size * np.var(dots, ddof=1) * correction
-    return float(np.sqrt(variance))
 
 
 def average_over_seeds(
@@ -219,9 +214,12 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
-    charge = Charge(setting.noise_multiplier, float(last["rate"]), charged)
+    sigma = setting.noise_multiplier
+    charge = Charge(sigma, float(last["rate"]), charged)
     rng = np.random.default_rng(setting.seed)
-    perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
+    estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
+    noise = rounds.renyi_charge(float(np.median(estimates)), 1 / setting.scores, sigma)
+    perfect = rounds.composed([charge._replace(noise_multiplier=noise)], setting.delta)
 
     # Mock rounds draw cohorts from fewer clients, so the sampling rate is higher.
     training = charge._replace(rounds=setting.rounds)

@@ -14,6 +14,7 @@ Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algo
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -116,10 +117,14 @@ def designer(
 
     @jax.jit
     def take_steps(theta: Array, sample: Tree, updates: Array, keys: Array) -> Designed:
-        """Takes a step for each key except the last; the last key is for the final penalty."""
+        """Takes a step for each key, and returns the samples and penalties before the steps."""
 
-        def step(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Returns the next sample and optimizer state; and the sample and penalty before the step."""
+        def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
+            """Takes a step of gradient descent.
+
+            `carry` is a sample and the optimizer's state. Returns the next ones, to continue the scan, and
+            the sample before the step with its penalty on the step's minibatch, to collect them.
+            """
             sample, state = carry
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
             changes, state = optimizer.update(slope, state, sample)
@@ -127,28 +132,23 @@ def designer(
             return (changed, state), (sample, value)
 
         start = (sample, optimizer.init(sample))
-        (last, _), (samples, penalties) = jax.lax.scan(step, start, keys[:-1])
-        final_penalty = objective(last, theta, updates, keys[-1])
-        losses = jnp.append(penalties, final_penalty)
-        best = jnp.argmin(losses)
+        _, (samples, losses) = jax.lax.scan(descend, start, keys)
 
-        def choose(leaf: Array, last_leaf: Array) -> Array:
-            leaves = jnp.concatenate([leaf, last_leaf[None]])
-            return leaves[best]
+        def choose(index: Any) -> Tree:
+            """Returns the sample before the step with this index."""
+            return jax.tree.map(lambda leaf: leaf[index], samples)
 
-        return Designed(last, jax.tree.map(choose, samples, last), losses)
+        return Designed(choose(-1), choose(jnp.argmin(losses)), losses)
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
+        # An additional step gives the penalty of the sample after all steps. What that step changes is
+        # discarded.
         keys = jax.random.split(key, steps + 1)
         result: Designed = take_steps(theta, sample, updates, keys)
         message = "the canary's design diverged: lower `design_rate`"
         require(jnp.isfinite(result.losses).all(), message)
         return result
 
-    @jax.jit
-    def compute_gradient(theta: Array, sample: Tree) -> Array:
-        """Returns the gradient of a settled sample, which does not depend on the key."""
-        gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
-        return gradient
-
-    return Designer(run, compute_gradient, jax.jit(penalty))
+    # The gradient of a settled sample does not depend on the key.
+    gradient = partial(jax.grad(loss), key=jax.random.key(0))
+    return Designer(run, jax.jit(gradient), jax.jit(penalty))

@@ -3,17 +3,22 @@
 Curves are those of Figures 5a, 5b, 8a and 8c.
 """
 
+import itertools
+from functools import partial
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from audit.report import style
 from experiments.canife import curves, measured
 from experiments.canife.attacked import PENALTIES, Attacked
 from experiments.canife.measured import Measured
 from experiments.canife.sweep import ROUND, AblationSweep
+from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
@@ -62,8 +67,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     assert isinstance(sweep, AblationSweep)  # all sweeps of CANIFE are
     stored = []
     for cell in sweep.cells:
-        setting = cell.request
-        assert isinstance(setting, Attacked)
+        setting: Attacked = cell.request
         # A cell measures all measured rounds of its setting, or only the last.
         numbers = setting.measured()[-cell.runs :]
         rounds = measured.read(evidence.held, setting, numbers)
@@ -71,12 +75,11 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)
     if not stored:
-        return Drawn(figures=[], missing=missing, rows=[])
+        return Drawn(None, missing)
     averages = curves.average_over_seeds(sweep, stored)
     csv = averages.to_csv(index=False)
     table = OwnTable(curves.show_curves(sweep, averages), csv.encode())
-    figures = [(sweep.name, ablation_figure(sweep, averages))]
-    return Drawn(figures, missing, rows=[], table=table)
+    return Drawn(ablation_figure(sweep, averages), missing, table=table)
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
@@ -121,29 +124,29 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
       sweep: The sweep.
       averages: The points of its curves; see `curves.average_over_seeds`.
     """
-    rows = 2 if sweep.x == ROUND else 1
     labels = averages["curve"].replace(PENALTIES)
     labelled = averages.assign(curve=labels).set_index(["x", "curve"])
     finite = labelled.replace(np.inf, np.nan)
     colors = [style.BLUE, style.VERMILION, style.GREEN]
-    with plt.rc_context(style.STYLE):
-        size = (10.5, 1 + 2.7 * rows)
-        figure, axes = plt.subplots(rows, 3, figsize=size, sharex=True, squeeze=False)
-        for panel, (quantity, (title, dashed)) in zip(axes.flat, _PANELS.items(), strict=False):
-            bars = finite[f"{quantity}_deviation"].unstack()
-            looks = {"ax": panel, "color": colors, "legend": False}
-            finite[quantity].unstack().plot(yerr=bars, marker="o", ms=4, **looks)
-            if dashed:
-                finite[dashed].unstack().plot(style="--", **looks)
-                panel.set_ylim(0, None)
-            panel.set(title=title, xlabel=sweep.x.replace("_", " "))
-        first = axes[0, 0]
-        first.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    def draw_panel(axis: Axes, quantity: str, dashed: str) -> None:
+        """Draws a quantity's curves with bars, and another quantity's dashed lines, if any."""
+        bars = finite[f"{quantity}_deviation"].unstack()
+        looks = {"ax": axis, "color": colors, "legend": False}
+        finite[quantity].unstack().plot(yerr=bars, marker="o", ms=4, **looks)
+        if dashed:
+            # Names that begin with an underscore are not in the legend.
+            finite[dashed].unstack().add_prefix("_").plot(style="--", **looks)
+            axis.set_ylim(0, None)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_xlabel(sweep.x.replace("_", " "))
         if sweep.x != ROUND:
             values = sorted(set(averages["x"]))
-            first.set_xscale("log")
-            first.set_xticks(values, [str(value) for value in values])
-            first.xaxis.set_minor_locator(NullLocator())
-        handles, names = axes[0, 1].get_legend_handles_labels()
-        figure.legend(handles, names, title=sweep.curve, loc="outside upper center", ncols=6)
-    return figure
+            axis.set(xscale="log", xticks=values, xticklabels=values)
+            axis.minorticks_off()
+
+    number = len(_PANELS) if sweep.x == ROUND else 3
+    panels = {}
+    for quantity, (title, dashed) in itertools.islice(_PANELS.items(), number):
+        panels[title] = partial(draw_panel, quantity=quantity, dashed=dashed)
+    return draw_panels(f"{sweep.title}, by {sweep.curve}", panels, (3.5, 2.7), legend_columns=6)

@@ -1,7 +1,7 @@
 """Models and their clients: sampling and training.
 
-Clients with one example each train by DP-SGD: a round is a step with the cohort as its mini-batch. Other
-clients train by DP-FedAvg.
+They train by DP-FedAvg. If each client has one example and sends its gradient, this is DP-SGD: a round is a
+step with the cohort as its mini-batch.
 """
 
 import dataclasses
@@ -15,12 +15,10 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.mechanism import base, dpsgd, fedavg
-from audit.mechanism.clipping.base import scale_to_norm
+from audit.mechanism import base, fedavg
 from audit.tasks.model import Model
 from audit.tasks.task import Clients, Dataset
 from audit.training import build_federated
-from audit.training.build import CLIPPING
 from audit.training.game import root
 from experiments.canife import attacked as settings
 from experiments.canife.attacked import Attacked
@@ -32,8 +30,8 @@ from models.data.clients import dirichlet, one_each, select
 
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
 Indices = NDArray[np.int64]
-# (theta (p,), clients, members (n,)) -> the members' clipped updates (n, p)
-UpdatesOf = Callable[[Array, Clients, Indices], Array]
+# (theta (p,), the clients' arrays, members (n,)) -> the members' clipped updates (n, p)
+UpdatesOf = Callable[[Array, Any, Any], Array]
 
 
 class Split(NamedTuple):
@@ -43,13 +41,11 @@ class Split(NamedTuple):
       train: The training clients.
       mock: The mock clients, for the design of canaries.
       test: The features and labels of the test examples.
-      checksum: The checksum of the data.
     """
 
     train: Clients
     mock: Clients
     test: tuple[NDArray[Any], NDArray[Any]]
-    checksum: str
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
@@ -59,14 +55,16 @@ def split_clients(setting: Attacked, data: DataSets) -> Split:
       InputError: The data cannot be loaded, or do not fit the setting.
     """
     deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
-    split = deal(setting, data)
-    most = setting.examples or np.iinfo(np.int32).max
-    cut = []
-    for clients in (split.train, split.mock):
-        counts = np.minimum(clients.counts, most)
-        cut.append(clients._replace(counts=counts.astype(np.int32)))
-    train, mock = cut
-    return split._replace(train=train, mock=mock)
+    train, mock, test = deal(setting, data)
+    if setting.examples:
+        train = _limit_examples(train, setting.examples)
+        mock = _limit_examples(mock, setting.examples)
+    return Split(train, mock, test)
+
+
+def _limit_examples(clients: Clients, most: int) -> Clients:
+    """Returns clients with only the first `most` examples of each."""
+    return clients._replace(counts=np.minimum(clients.counts, np.int32(most)))
 
 
 def _deal_images(setting: Attacked, data: DataSets) -> Split:
@@ -84,7 +82,7 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
         mock_clients = max(int(setting.clients * ratio), 1)
         # A different seed, so mock client i does not prefer the classes of client i.
         mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
-    return Split(train, mock, test, train.checksum)
+    return Split(train, mock, test)
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
@@ -104,7 +102,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
     train_clients = setting.clients or limit
     mock = select(roles, order[:mock_clients])
     train = select(roles, order[mock_clients : mock_clients + train_clients])
-    return Split(train, mock, (mock.features, mock.labels), roles.checksum)
+    return Split(train, mock, (mock.features, mock.labels))
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
@@ -127,8 +125,8 @@ class Population(NamedTuple):
     Attributes:
       split: The clients, and the test set.
       samples: The kind of canary.
-      rate: The learning rate of local SGD; 1 if clients send gradients.
-      updates: (theta, clients, members (n,)) -> the members' clipped updates (n, p).
+      rate: The learning rate of the clients' SGD.
+      updates: (theta, the clients' arrays, members (n,)) -> the members' clipped updates (n, p).
       start: The state before the first round.
       train: (state, first, rounds) -> the state after `rounds` rounds that begin with number `first`, without
         canaries. A round's cohort depends only on the seed and the round's number.
@@ -148,23 +146,17 @@ def make_population(setting: Attacked, split: Split) -> Population:
     """Returns the population of a setting and its clients."""
     model = federated_task(setting.model).make()
     measure = build_federated.accuracy(setting, split.train, split.test)
+    # Compiled shapes are those of the client with the most examples.
+    most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
+    choices = build_federated.choose(setting, model, most_examples)
+    rate = setting.client_learning_rate
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
+        # A client with one example takes one step at rate 1, so its update is its gradient.
         rate = 1.0
-        own: base.Tree = ()
-        arrays: tuple[NDArray[Any], ...] = (split.train.features, split.train.labels)
-        clipped_sum = CLIPPING[TASKS[setting.model].clipping](model)
-        mechanism = dpsgd.mechanism(dpsgd.DPSGD(clipped_sum))
-        updates = _clip_gradients(setting, model)
-    else:
-        rate = setting.client_learning_rate
-        own = fedavg.Federated(jnp.float32(rate), jnp.float32(setting.cohort))
-        arrays = split.train.arrays
-        # Compiled shapes are those of the client with the most examples.
-        most_examples = max(split.train.counts.max(), split.mock.counts.max())
-        choices = build_federated.choose(setting, model, int(most_examples))
-        mechanism = fedavg.mechanism(choices)
-        updates = _train_locally(setting, choices, own)
-    data = tuple(map(jnp.asarray, arrays))
+        choices = choices._replace(epochs=1)
+    federated = fedavg.Federated(jnp.float32(rate), jnp.float32(setting.cohort))
+    mechanism = fedavg.mechanism(choices)
+    data = tuple(map(jnp.asarray, split.train.arrays))
 
     @jax.jit
     def play(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
@@ -172,7 +164,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
             jnp.float32(setting.learning_rate),
             jnp.float32(setting.clipping_norm),
             jnp.float32(setting.noise_multiplier),
-            own,
+            federated,
         )
         key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
@@ -194,7 +186,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
         split,
         make_samples(setting, model),
         rate,
-        updates,
+        _compile_updates(setting, choices, federated),
         start=mechanism.start(theta),
         train=train,
         accuracy=lambda theta: float(measure(theta[None])[0]),
@@ -215,45 +207,22 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
-def _clip_gradients(setting: Attacked, model: Model) -> UpdatesOf:
-    """Returns the update function of clients with one example each: clipped gradients."""
-
-    @jax.jit
-    def compute(theta: Array, features: Array, labels: Array) -> Array:
-        compute_gradients = jax.vmap(jax.grad(model.loss), (None, 0))
-        raw: Array = compute_gradients(theta, (features, labels))
-        squared_norms = jnp.sum(raw**2, axis=1)
-        factors = scale_to_norm(squared_norms, jnp.float32(setting.clipping_norm))
-        return raw * factors[:, None]
-
-    def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        features = clients.features[members]
-        labels = clients.labels[members]
-        sent: Array = compute(theta, features, labels)
-        return sent
-
-    return updates
-
-
-def _train_locally(setting: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated) -> UpdatesOf:
-    """Returns the update function of clients that train by local SGD."""
+def _compile_updates(
+    setting: Attacked, choices: fedavg.FedAvg, federated: fedavg.Federated
+) -> UpdatesOf:
+    """Returns a function that trains clients and returns their clipped updates."""
     norm = jnp.float32(setting.clipping_norm)
     # Unlike in training, clients shuffle their examples in the same order at each call.
     key = root(setting.seed, "guess")
 
     @jax.jit
-    def compute(theta: Array, members: Array, data: base.Data) -> Array:
+    def updates(theta: Array, data: base.Data, members: Array) -> Array:
         def compute_update(member: Array) -> Array:
             """Returns a client's clipped update (p,): the sum over a cohort of one."""
             cohort = member[None]
-            return fedavg.cohort_sums(choices, own, theta, norm, data, cohort, key).updates
+            return fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key).updates
 
         sent: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
-        return sent
-
-    def updates(theta: Array, clients: Clients, members: Indices) -> Array:
-        indices = jnp.asarray(members, jnp.int32)
-        sent: Array = compute(theta, indices, clients.arrays)
         return sent
 
     return updates

@@ -60,20 +60,6 @@ class Charge(NamedTuple):
     rounds: int
 
 
-class Ideal(NamedTuple):
-    """The published estimates for a perfect canary over simulations, at delta = 1/n for n scores.
-
-    Attributes:
-      mean: The mean of the finite estimates.
-      deviation: Their standard deviation.
-      composed: The training run's epsilon if every round has the median of all estimates.
-    """
-
-    mean: float
-    deviation: float
-    composed: float
-
-
 def best_epsilon(
     scores_in: ArrayLike,
     scores_out: ArrayLike,
@@ -217,29 +203,25 @@ def composed(charges: Sequence[Charge], delta: float) -> float:
     return cumulative(charges, delta)[-1]
 
 
-def ideal(rng: np.random.Generator, charge: Charge, delta: float, scores: int = 100) -> Ideal:
-    """Simulates the published procedure for a perfect canary (Errata C9).
+def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int) -> list[float]:
+    """Simulates the published estimate for a perfect canary 150 times (Errata C9).
 
     Its score is N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak that the noise
     allows.
 
     Args:
       rng: The generator of the scores.
-      charge: The training run's rounds, with the true noise multiplier sigma.
-      delta: The delta of the training run's epsilon.
+      sigma: The noise multiplier.
       scores: The number n of scores per estimate, half in each world; an odd n is rounded down.
+
+    Returns:
+      The estimates at delta = 1/n; infinite if the scores of the two worlds do not overlap.
     """
-    sigma = charge.noise_multiplier
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     epsilons = []
     for noise_in, noise_out in draws:
         epsilons.append(best_epsilon(1 + noise_in, noise_out, 1 / scores).epsilon)
-    noise = renyi_charge(float(np.median(epsilons)), 1 / scores, sigma)
-    total = composed([charge._replace(noise_multiplier=noise)], delta)
-    finite = np.extract(np.isfinite(epsilons), epsilons)
-    if not len(finite):
-        return Ideal(np.inf, np.nan, total)
-    return Ideal(float(finite.mean()), float(finite.std()), total)
+    return epsilons
 
 
 def _convert_divergences(total: Array, delta: float) -> float:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +25,10 @@ from audit.storage.store import Checkpoints, Store
 from audit.tasks.task import Clients
 from audit.training.game import root
 from experiments.canife import attacked as settings
-from experiments.canife import designed, measured, populations, round_game
+from experiments.canife import cohort_law, designed, measured, populations
 from experiments.canife.attacked import Attacked
-from experiments.canife.cohort_law import score_densities
 from experiments.canife.designed import Designer
-from experiments.canife.measured import Measured
+from experiments.canife.measured import Floats, Measured
 from experiments.canife.populations import Population, Split
 from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
@@ -54,7 +54,7 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
-    return setting, split, measured.open_store(setting, split.checksum, out)
+    return setting, split, measured.open_store(setting, split.train.checksum, out)
 
 
 def measure_missing(
@@ -152,22 +152,6 @@ def _measure(
         dots.append(np.asarray(updates @ direction, np.float64))
     known = np.concatenate(dots) / setting.clipping_norm
 
-    sigma = setting.noise_multiplier
-    rng = populations.make_generator(setting, f"mock {number}")
-    play = partial(round_game.mock_scores, rng, known, setting.cohort, own, sigma)
-    if setting.as_published:
-        scores = round_game.published_scores(rng, known, setting.cohort, own, sigma, setting.scores)
-    else:
-        scores = play(setting.scores // 2)  # an odd n is rounded down
-    # Bounds use the accountant's neighbors: the canary is added instead of replacing a client.
-    proven = estimate.assumption_free(*play(setting.mock_rounds), setting.delta, _CONFIDENCE)
-
-    exact = np.inf  # a score without noise identifies its world
-    exact_then = np.inf
-    if sigma:
-        pair = score_densities(known, setting.cohort, sigma, own, setting.as_published)
-        exact = densities.epsilon_at(pair, setting.delta)
-        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
     return Measured(
         number=number,
         clients=train.number,
@@ -176,14 +160,50 @@ def _measure(
         norm=length,
         own=own,
         known=known,
-        scores_in=scores[0],
-        scores_out=scores[1],
-        exact=exact,
-        exact_then=exact_then,
-        proven=proven.epsilon,
         canary=population.samples.show(canary),
         label=np.asarray(jax.nn.softmax(canary.label)),
+        **_attack(setting, known, own, number),
     )
+
+
+def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[str, Any]:
+    """Returns the scores of a round's mock rounds, their lower bound and their exact epsilons.
+
+    Args:
+      setting: The setting.
+      known: (M,) the clients' dot products with the canary's direction, over C.
+      own: The dot product of the canary's own update.
+      number: The round, which decides the random draws.
+
+    Returns:
+      The attributes of `Measured` of these names.
+    """
+    sigma = setting.noise_multiplier
+    rng = populations.make_generator(setting, f"mock {number}")
+    play = partial(cohort_law.simulate_scores, rng, known, sigma=sigma)
+    # The canary is added to the cohort or, as published, replaces a client of it (Errata C1).
+    others = setting.cohort - setting.as_published
+    rounds_out = setting.scores // 2
+    scores_in = play(cohort=others, rounds=setting.scores - rounds_out) + own
+    scores_out = play(cohort=setting.cohort, rounds=rounds_out)
+    # The bound uses the accountant's neighbors: the canary is always added.
+    many_in = play(cohort=setting.cohort, rounds=setting.mock_rounds) + own
+    many_out = play(cohort=setting.cohort, rounds=setting.mock_rounds)
+    proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
+
+    exact = np.inf  # a score without noise identifies its world
+    exact_then = np.inf
+    if sigma:
+        pair = cohort_law.score_densities(known, setting.cohort, sigma, own, setting.as_published)
+        exact = densities.epsilon_at(pair, setting.delta)
+        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
+    return {
+        "scores_in": scores_in,
+        "scores_out": scores_out,
+        "proven": proven.epsilon,
+        "exact": exact,
+        "exact_then": exact_then,
+    }
 
 
 def _in_blocks(
@@ -192,7 +212,7 @@ def _in_blocks(
     """Yields the clipped updates (n, p) of clients, block by block."""
     for start in range(0, len(members), _BLOCK):
         block = members[start : start + _BLOCK]
-        yield population.updates(theta, clients, block)
+        yield population.updates(theta, clients.arrays, block)
 
 
 def _design_canary(
@@ -210,38 +230,44 @@ def _design_canary(
       The canary's settled sample, and its health: the share of the settled first sample's penalty that the
         design removed.
     """
-    samples = population.samples
-    mock = population.split.mock
-    pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
-
-    # The first sample is random, or the first example of a random client from the pool.
-    rng = populations.make_generator(setting, f"sample {number}")
-    chosen = int(rng.integers(len(pool)))
-    if setting.start == "random":
-        first = samples.draw(rng)
-    else:
-        features, labels = mock.of(int(pool[chosen]))
-        first = samples.from_example(features[0], labels[0])
-        pool = np.delete(pool, chosen)  # the design uses the other clients of the pool
-
-    updates = jnp.concatenate(list(_in_blocks(population, theta, mock, pool)))
+    first, pool = _choose_first(setting, population, number)
+    blocks = _in_blocks(population, theta, population.split.mock, pool)
+    updates = jnp.concatenate(list(blocks))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = designer.run(theta, first, updates, setting.design_steps, key)
+    last = result.last
+    if setting.keep_best:
+        last = result.best
 
     # A key that differs from all keys of the design draws a text's characters. `fold_in` takes a number, here
     # the checksum of a word.
     settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
-    first_key, last_key = jax.random.split(settle_key)
-    designed_sample = result.last
-    if setting.keep_best:
-        designed_sample = result.best
-    canary = samples.settle(designed_sample, last_key)
-
+    settled = []
     penalties = []
-    for sample in (samples.settle(first, first_key), canary):
-        gradient = designer.gradient(theta, sample)
+    for sample, sample_key in zip((first, last), jax.random.split(settle_key), strict=True):
+        settled.append(population.samples.settle(sample, sample_key))
+        gradient = designer.gradient(theta, settled[-1])
         penalties.append(float(designer.penalty(gradient, updates)))
     before, after = penalties
-    if not before:
-        return canary, 0.0
-    return canary, (before - after) / before
+    health = 0.0  # if the first sample had no penalty to remove
+    if before:
+        health = (before - after) / before
+    return settled[-1], health
+
+
+def _choose_first(
+    setting: Attacked, population: Population, number: int
+) -> tuple[Sample, populations.Indices]:
+    """Returns the first sample of a round's design, and the pool of mock clients that the design uses.
+
+    The sample is random, or the first example of a random client, who then leaves the pool.
+    """
+    mock = population.split.mock
+    pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
+    rng = populations.make_generator(setting, f"sample {number}")
+    chosen = int(rng.integers(len(pool)))
+    if setting.start == "random":
+        return population.samples.draw(rng), pool
+    features, labels = mock.of(int(pool[chosen]))
+    first = population.samples.from_example(features[0], labels[0])
+    return first, np.delete(pool, chosen)

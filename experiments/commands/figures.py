@@ -64,13 +64,13 @@ def main() -> None:
     waiting = []  # sweeps that cannot be drawn yet
     for sweep in sweeps:
         drawn = registry.draw(sweep, evidence)
-        for name, figure in drawn.figures:
-            written += _write_figure(folder / name, figure)
+        if drawn.figure is not None:
+            written += _write_figure(folder / sweep.name, drawn.figure)
         rows += drawn.rows
         if drawn.table is not None:
             written.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
             tables.append(drawn.table.text)
-        if drawn.missing and (drawn.figures or drawn.table):
+        if drawn.missing and (drawn.figure or drawn.table):
             incomplete[sweep.name] = drawn.missing
         elif drawn.missing:
             waiting.append(sweep.name)

@@ -3,7 +3,7 @@
     ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
     ./run.sh plan --tightness=0.9                        runs that prove 90% of the accountant's epsilon
     ./run.sh plan --model=convnet --k=5 --runs=5000      the duration of another audit
-    ./run.sh plan --bug=0.9,0.5                          runs that refute a claim if noise is too small
+    ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if noise is too small
 
 Bounds come from simulated audits with Gaussian scores. The duration comes from a probe that trains a chunk of
 the audit's models for about two seconds after compilation. Results are not stored.
@@ -35,7 +35,7 @@ flags.DEFINE_float("tightness", 0.9, "Find the runs that prove this share of the
 flags.DEFINE_list(
     "bug",
     None,
-    "Only find the runs of fresh directions that refute the claim if the real noise is 0.9 or 0.5 of the "
+    "Only find the runs of fresh directions that reject the claim if the real noise is 0.9 or 0.5 of the "
     "claimed noise: 0.9,0.5.",
 )
 cli.define_setting(names=FIELDS)
@@ -106,7 +106,7 @@ def _print_bugs(setting: Setting) -> None:
     for ratio in cli.numbers("bug"):
         rows.append(planning.runs_until_refuted(mu, ratio, canaries, FLAGS.confidence, FLAGS.seed))
     title = (
-        f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is refuted",
+        f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
     # The numbers of runs after which 50% and 90% of the audits refuted the claim.

@@ -43,7 +43,7 @@ from experiments.sweeps.records import Record, field, select
 
 _PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)  # the paper's estimates
 ESTIMATE = "(no bound)"
-REFUTED = "REFUTED"
+REJECTED = "REJECTED"
 _VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
 _FREE = ("nothing", "fair coins", "fresh directions")  # assumptions of bounds for every curve
 _NOTES = """\
@@ -51,7 +51,7 @@ estimator: bounds have confidence {confidence} under their assumptions.
 (no bound): an estimate or a measurement. s: seconds; kept: already stored.
 All rows have the same mechanism, neighbours (add a canary) and delta:
 {steps:,} steps of DP-SGD with the canary in each step, sigma = {sigma:g}."""
-_REFUTED = "REFUTED: not valid, since these scores refute a Gaussian curve."
+_REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
@@ -59,7 +59,7 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
 
     A record has the `method`, the models that it `sees`, its `runs`, and the `seconds` of training (None if
     all runs were stored). It has the name of the `value`, its `epsilon`, and the assumption of a bound in
-    `assumes`: REFUTED if its scores refute the assumption, ESTIMATE if the value is not a bound.
+    `assumes`: REJECTED if its scores reject the assumption, ESTIMATE if the value is not a bound.
 
     Methods that see only the final model come first. Each method's name is printed on stderr when it starts.
 
@@ -96,8 +96,8 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
                 found.append((estimate, ESTIMATE))
     for bound in bounds:
         refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
-        found.append((bound, REFUTED if refuted else bound.assumes.word))
-    found.sort(key=lambda value: value[1] == REFUTED)
+        found.append((bound, REJECTED if refuted else bound.assumes.word))
+    found.sort(key=lambda value: value[1] == REJECTED)
     shared = {
         "method": method.name,
         "sees": method.sees,
@@ -188,8 +188,8 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
     noise_multiplier = compared.noise_multiplier
     notes = _NOTES.format(confidence=confidence, steps=compared.steps, sigma=noise_multiplier)
     after = ["-" * 80, upper_bound, notes]
-    if any(row["assumes"] == REFUTED for row in rows):
-        after.append(_REFUTED)
+    if any(row["assumes"] == REJECTED for row in rows):
+        after.append(_REJECTED)
     before = [f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST"]
     return Table(
         columns,
@@ -227,7 +227,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
         names = []
         for place, row in enumerate(rows):
             color, label = _find_look(row)
-            is_bound = row["assumes"] not in (ESTIMATE, REFUTED)
+            is_bound = row["assumes"] not in (ESTIMATE, REJECTED)
             marker = "o"
             if row["epsilon"] > edge:
                 marker = ">"
@@ -272,8 +272,8 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
 
 def _find_look(row: Record) -> tuple[str, str]:
     """Returns a value's color, and its label in the legend."""
-    if row["assumes"] == REFUTED:
-        return FADED, "refuted: the curve is not Gaussian"
+    if row["assumes"] == REJECTED:
+        return FADED, "rejected: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:
         return IN, "estimate, not a bound"
     if row["assumes"] in _FREE:

@@ -27,13 +27,13 @@ from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
 from audit.report.style import BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
-from audit.report.table import at_least, at_most, number
+from audit.report.table import at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.written import show_level
 from experiments.hidden_state import measured
 from experiments.sweeps.panels import draw_panels, plot_lines, take
 from experiments.sweeps.points import Evidence, Point
-from experiments.sweeps.records import Record, field, own_table, select
+from experiments.sweeps.records import Record, Records, field, own_table, select
 from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
@@ -84,16 +84,10 @@ def draw_bracket(
         "xscale": "log",
         "xlabel": x_axis.name,
         "xticks": places,
-        "xticklabels": list(map("{:g}".format, places)),
         "ylim": (0, None),
     }
     if sweep.name in ("bracket_k", "bracket_steps"):
-        look |= {
-            "yscale": "log",
-            "ylim": (0.2, None),
-            "yticks": _TICKS,
-            "yticklabels": list(map("{:g}".format, _TICKS)),
-        }
+        look |= {"yscale": "log", "ylim": (0.2, None), "yticks": _TICKS}
     panels = {}
     for row in rows:
         panel = row["panel"]
@@ -101,10 +95,10 @@ def draw_bracket(
         panels[panel] = partial(_draw_rows, rows=of_panel, look=look)
     label = f"epsilon at delta {show_level(evidence.levels.delta)}"
     figure = draw_panels(sweep.title, panels, ylabel=label, sharey=True)
-    nearest = number(".2f")
+    nearest = ".2f"
     columns = [
         field("panel"),
-        field("x", x_axis.symbol, number("g"), width=5),
+        field("x", x_axis.symbol, "g", width=5),
         field("proven", "proven", at_least, width=6),
         field("gdp_limit", "GDP", at_least, width=6),
         field(IF_GAUSSIAN, "Gauss", at_least, width=6),
@@ -114,18 +108,11 @@ def draw_bracket(
         field("at_most", "at most", at_most, width=7),
         field("margin", "x10", at_most, width=6),
         field("word", "why", width=11),
-        field("expansion", "mean c", number(".5f"), width=8),
+        field("expansion", "mean c", ".5f", width=8),
         field("composition", "composed", at_most, width=8),
     ]
-    table = own_table(
-        columns,
-        rows,
-        section=itemgetter("panel"),
-        before=(sweep.title, f"epsilon at {evidence.levels}"),
-        after=[_NOTES],
-        gap=" ",
-    )
-    return figure, table
+    title = f"{sweep.title}\nepsilon at {evidence.levels}"
+    return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
@@ -210,7 +197,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     }
 
 
-def _draw_rows(axis: Axes, rows: Sequence[Record], look: dict[str, Any]) -> None:
+def _draw_rows(axis: Axes, rows: Records, look: dict[str, Any]) -> None:
     """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
     plot_lines(axis, rows, _LOOKS)
     at_most_look = (_MEASURED, BOUND, "-")
@@ -230,14 +217,7 @@ def _draw_rows(axis: Axes, rows: Sequence[Record], look: dict[str, Any]) -> None
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
         label = "predicted for a constant direction"
-        axis.plot(
-            xs,
-            constant,
-            color=PREDICTED,
-            lw=5,
-            alpha=0.4,
-            label=label,
-        )
+        axis.plot(xs, constant, color=PREDICTED, lw=5, alpha=0.4, label=label)
     axis.vlines(
         xs,
         take(rows, "interval_low"),
@@ -248,6 +228,8 @@ def _draw_rows(axis: Axes, rows: Sequence[Record], look: dict[str, Any]) -> None
     )
     axis.set(**look)
     axis.minorticks_off()
+    axis.xaxis.set_major_formatter("{x:g}")  # not as powers of 10
+    axis.yaxis.set_major_formatter("{x:g}")
 
 
 def draw_proven(
@@ -262,51 +244,42 @@ def draw_proven(
     """
     delta = evidence.levels.delta
     rows: list[Record] = []
-    predictions = {}  # by panel; the last point of a panel is GC-R's
     for point in points:
         rows += make_proven_rows(point, evidence)
-        predictions[point.panel] = point.predicted(delta)
 
-    def draw_panel(axis: Axes, of_panel: Sequence[Record]) -> None:
+    def draw_panel(axis: Axes, of_panel: Records) -> None:
         """Draws the limits and the lines of a panel."""
-        predicted = predictions[of_panel[0]["panel"]]
-        if predicted is not None:
+        last = of_panel[-1]  # GC-R's, which may have a prediction
+        if last["predicted"] is not None:
             label = "predicted if gradients do not interfere"
-            axis.axhline(
-                predicted,
-                color=PREDICTED,
-                lw=6,
-                alpha=0.55,
-                label=label,
-            )
-        upper_bound = of_panel[0]["upper_bound"]
-        axis.axhline(upper_bound, color=UPPER, ls=":", label="upper bound (accounting)")
+            axis.axhline(last["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
+        axis.axhline(last["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
         for name, (color, line) in _METHODS.items():
             of_method = select(of_panel, method=name)
             if of_method:
                 first = of_method[0]
-                if first["assumes"] == "REFUTED":
+                if first["assumes"] == "REJECTED":
                     color = FADED
                 plot_lines(axis, of_method, {"epsilon": (first["legend"], color, line)})
         axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
 
     panels = {}
-    for panel in predictions:
+    for panel in dict.fromkeys(map(itemgetter("panel"), rows)):
         panels[panel] = partial(draw_panel, of_panel=select(rows, panel=panel))
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(sweep.title, panels, (3.1, 2.7), ylabel=label)
     columns = [
         field("panel"),
         field("method", "method", width=18, left=True),
-        field("canaries", "canaries", number(","), width=8),
-        field("trainings", "trainings", number(","), width=9),
+        field("canaries", "canaries", ",", width=8),
+        field("trainings", "trainings", ",", width=9),
         field("epsilon", "epsilon", at_least, width=8),
         field("upper_bound", "upper bound", at_most, width=11),
         field("assumes", "assumes", left=True),
     ]
-    before = [f"{sweep.title}: epsilon at {evidence.levels}"]
+    title = f"{sweep.title}: epsilon at {evidence.levels}"
     shown = select(rows, is_shown=True)
-    return figure, own_table(columns, shown, section=itemgetter("panel"), before=before)
+    return figure, own_table(title, columns, shown, section="panel", gap="  ")
 
 
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
@@ -334,7 +307,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
         if bound.method not in _METHODS:
             continue
         method = method_of(bound)
-        assumes = method.assumes.word if bound.holds else "REFUTED"
+        assumes = method.assumes.word if bound.holds else "REJECTED"
         epsilons = {runs: part.bound(method.name).epsilon for runs, part in by_runs.items()}
         if conclusion.law_is_known:  # fresh directions
             epsilons = dict(enumerate(bound.path, 1))
@@ -348,6 +321,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "trainings": runs,
                 "epsilon": epsilon,
                 "upper_bound": point.upper_bound(),
+                "predicted": point.predicted(evidence.levels.delta),
                 "assumes": assumes,
                 "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
             }

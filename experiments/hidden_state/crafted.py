@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from audit.claims import accounting
 from audit.claims.accounting import FIRST, LAST, Composition, insert_step
 from audit.claims.hidden_state import hidden_state_bound
-from audit.report.table import Table, at_least, at_most, number
+from audit.report.table import Table, at_least, at_most
 from audit.written import show_level
 from experiments.sweeps.records import Record, field
 
@@ -93,12 +93,12 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
 
 def make_convex_table(delta: float) -> Table[Record]:
     """Returns a table with a row for each schedule: mu, bounds on mu, and epsilon at delta."""
-    exact = number(".4f")
+    exact = ".4f"
     rounded_up = partial(at_most, decimals=4)
     columns = [
-        field("k", "k", number("g")),
+        field("k", "k", "g"),
         field("insert", "insert", left=True),
-        field("lipschitz", "c", number("g")),
+        field("lipschitz", "c", "g"),
         field("mu_constant_direction", "constant", exact),
         field("mu_exact", "landscape", exact),
         field("mu_bound", "bound", rounded_up),
@@ -135,20 +135,17 @@ def compute_latch_rate(
     return float(-np.expm1(epochs * log_unlatched))
 
 
-def make_latch_row(training: tuple[float, int, int], delta: float) -> Record:
+def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
     """Returns a lower bound on a latch's epsilon, and the epsilon that Poisson accounting claims.
 
     The bound uses the best threshold among multiples of 0.01 C, up to 2 C plus 8 deviations of the noise.
-
-    Args:
-      training: sigma, the number of batches and the number of epochs.
-      delta: The delta of every epsilon.
+    `delta` is that of both epsilons; see `compute_latch_rate` for the other arguments.
     """
-    sigma, batches, epochs = training
+    compute_rate = partial(compute_latch_rate, sigma, batches, epochs)
     best = 0.0
     for threshold in np.arange(0.0, HEIGHT_IN + 8 * sigma, 0.01):
-        excess = compute_latch_rate(*training, threshold, HEIGHT_IN) - delta
-        false_positives = compute_latch_rate(*training, threshold, HEIGHT_OUT)
+        excess = compute_rate(threshold, HEIGHT_IN) - delta
+        false_positives = compute_rate(threshold, HEIGHT_OUT)
         if excess > 0 and false_positives > 0:
             best = max(best, math.log(excess / false_positives))
     # Poisson sampling would take the target at each step with probability 1 / b.
@@ -166,7 +163,7 @@ def make_latch_row(training: tuple[float, int, int], delta: float) -> Record:
 def make_latch_table(delta: float) -> Table[Record]:
     """Returns a table with a row for each latch: its training run, and epsilons at delta."""
     columns = [
-        field("sigma", "sigma", number("g")),
+        field("sigma", "sigma", "g"),
         field("batches", "b"),
         field("epochs", "E"),
         field("epsilon", "epsilon", partial(at_least, decimals=2)),
@@ -176,5 +173,5 @@ def make_latch_table(delta: float) -> Table[Record]:
         f"the latch: the last iterate of a shuffled training run, at delta {show_level(delta)}",
         "epsilon: lower bound by the best threshold; Poisson's: claim for Poisson sampling",
     ]
-    rows = [make_latch_row(training, delta) for training in TRAININGS]
+    rows = [make_latch_row(*training, delta) for training in TRAININGS]
     return Table(columns, rows, before=before)

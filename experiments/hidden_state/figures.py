@@ -27,7 +27,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     for setting in bracket.list_measured(sweep):
         missing += measured.read_expansion(evidence.held, setting) is None
     if not stored_points:
-        return Drawn([], missing)
+        return Drawn(None, missing)
     # The figures skip points without a conclusion, and count them as missing.
     own_table = None
     match sweep.name:
@@ -44,7 +44,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     rows = []
     if own_table is None:
         rows = list(points.make_rows(sweep, stored_points, CLAIMS, delta))
-    return Drawn([(sweep.name, figure)], missing, rows, table=own_table)
+    return Drawn(figure, missing, rows, table=own_table)
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -56,42 +56,22 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
             stored.append((cell.request, norms))
     missing = len(sweep.cells) - len(stored)
     if not stored:
-        return Drawn([], missing)
+        return Drawn(None, missing)
 
     def draw_norms(axis: Axes) -> None:
         """Draws the mean norm over runs at each step, with a band of 2 standard deviations."""
         for (setting, norms), (color, dash) in zip(stored, _LINE_LOOKS, strict=False):
-            steps = np.arange(norms.shape[1])
             mean = norms.mean(0)  # over the runs
             spread = 2 * norms.std(0, ddof=1)
             label = f"{task(setting.model).label} ({len(norms)} runs)"
-            axis.plot(
-                steps,
-                mean,
-                color=color,
-                ls=dash,
-                label=label,
-            )
+            axis.plot(mean, dash, color=color, label=label)
             low = np.maximum(mean - spread, 0)  # norms are at least 0
-            axis.fill_between(
-                steps,
-                low,
-                mean + spread,
-                color=color,
-                alpha=0.2,
-                lw=0,
-            )
+            steps = range(len(mean))
+            axis.fill_between(steps, low, mean + spread, color=color, alpha=0.2)
         clipping_norm = stored[0][0].mechanism.clipping_norm  # the same for all
-        axis.axhline(
-            clipping_norm,
-            color=UPPER,
-            ls=":",
-            lw=1,
-            label="$C$",
-        )
+        axis.axhline(clipping_norm, color=UPPER, ls=":", label="$C$")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
 
     title = "L's canary before clipping: mean and 2 standard deviations"
-    figure = draw_panels(title, {"": draw_norms}, (6, 2.9))
-    return Drawn([(sweep.name, figure)], missing)
+    return Drawn(draw_panels(title, {"": draw_norms}, (6, 2.9)), missing)

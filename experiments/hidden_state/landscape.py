@@ -35,7 +35,7 @@ The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the inte
 
 import zlib
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+from scipy import stats
 
 from audit.errors import require
 from audit.laws import conversions, densities
@@ -84,18 +85,6 @@ class Process(NamedTuple):
     def step_deviation(self) -> float:
         """The standard deviation sigma / B of the noise of steps after the first."""
         return self.noise_multiplier / self.batch_size
-
-
-class Thresholds(NamedTuple):
-    """An adversary of the crafted landscape.
-
-    Attributes:
-      values: (T - 1,) the thresholds of steps 2 to T, in units of C.
-      epsilon: The exact epsilon of the last iterate with these thresholds.
-    """
-
-    values: Array
-    epsilon: float
 
 
 def upper_bound(process: Process, delta: float) -> float:
@@ -142,12 +131,18 @@ class Stepper:
         self._centre = round(1 / self.spacing)
         reach = int(np.ceil(_BAND * deviation / self.spacing))
         offsets = (self._centre + np.arange(-reach, reach + 1)) * self.spacing - 1
-        self._taps = normal_density(offsets, deviation) * self.spacing
+        self._taps = stats.norm.pdf(offsets, scale=deviation) * self.spacing
+
+    def make_law(self, pair: Array) -> DensityPair:
+        """Returns the densities `pair` (2, n) as a law, with the deviation of their mass from 1."""
+        mass = pair.sum(axis=1) * self.spacing
+        error = np.max(np.abs(mass - 1))
+        return DensityPair(self.points, pair[0], pair[1], error)
 
     def start(self) -> Array:
         """Returns the densities (2, n) of theta_1: N(0, sigma^2) without the canary, then N(1, sigma^2)."""
         sigma = self.process.noise_multiplier
-        return np.stack([normal_density(self.points - mean, sigma) for mean in (0.0, 1.0)])
+        return np.asarray(stats.norm.pdf(self.points, [[0.0], [1.0]], sigma))
 
     def advance(self, pair: Array, threshold: float) -> Array:
         """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
@@ -168,10 +163,6 @@ class Stepper:
         return np.pad(noisy, ((0, 0), (self._centre, 0)))[:, : pair.shape[1]]
 
 
-# Cached, since a search uses the same stepper many times.
-make_stepper = lru_cache(maxsize=8)(Stepper)
-
-
 def laws(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> Iterator[DensityPair]:
@@ -186,14 +177,12 @@ def laws(
     Raises:
       InputError: The process is too long for the grid.
     """
-    stepper = make_stepper(process, per_deviation)
+    stepper = Stepper(process, per_deviation)
     pair = stepper.start()
-    for threshold in [None, *thresholds]:
-        if threshold is not None:
-            pair = stepper.advance(pair, threshold)
-        mass = pair.sum(axis=1) * stepper.spacing
-        error = float(np.max(np.abs(mass - 1)))
-        yield DensityPair(stepper.points, pair[0], pair[1], error)
+    yield stepper.make_law(pair)
+    for threshold in thresholds:
+        pair = stepper.advance(pair, threshold)
+        yield stepper.make_law(pair)
 
 
 def last_law(
@@ -202,12 +191,6 @@ def last_law(
     """Returns the exact law of theta_T in both worlds; see `laws`."""
     *_, last = laws(process, thresholds, per_deviation)
     return last
-
-
-def normal_density(x: NDArray[Any], deviation: float) -> Array:
-    """Returns the density of N(0, deviation^2) at x, of any shape."""
-    exponential = np.exp(-0.5 * (x / deviation) ** 2)
-    return np.asarray(exponential / (deviation * np.sqrt(2 * np.pi)))
 
 
 def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
@@ -231,30 +214,28 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
     return weights
 
 
-def constant(
-    process: Process, threshold: float, delta: float, per_deviation: int = PER_DEVIATION
-) -> Thresholds:
-    """Returns the adversary with the same threshold, in units of C, at every step."""
-    thresholds = np.full(process.steps - 1, float(threshold))
-    epsilon = densities.epsilon_at(last_law(process, thresholds, per_deviation), delta)
-    return Thresholds(thresholds, epsilon)
+def compute_epsilon(
+    process: Process, thresholds: Array, delta: float, per_deviation: int = PER_DEVIATION
+) -> float:
+    """Returns the exact epsilon at delta of theta_T; see `laws` for the other arguments."""
+    return densities.epsilon_at(last_law(process, thresholds, per_deviation), delta)
 
 
-def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """Returns the paper's adversary: the threshold C / 2 at every step, not the best one (Errata H13)."""
-    return constant(process, HALF, delta, per_deviation)
+def constant(process: Process, threshold: float) -> Array:
+    """Returns the adversary (T - 1,) with the same threshold, in units of C, at every step."""
+    return np.full(process.steps - 1, threshold)
 
 
-def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """Returns the adversary with the constant threshold that leaks the largest epsilon at delta.
+def best_constant(process: Process, delta: float) -> Array:
+    """Returns the adversary (T - 1,) with the constant threshold that leaks the largest epsilon at delta.
 
     The search uses a grid first, then Brent's bounded method between the best point's neighbours. It tries
     only thresholds h >= 1/2, since reflection about 1/2 swaps the two worlds and turns h into 1 - h.
     """
 
-    def lose(threshold: float) -> float:
-        """Returns the negative epsilon of a constant threshold, computed on a coarse grid."""
-        return -constant(process, threshold, delta, per_deviation // 2).epsilon
+    def lose(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
+        """Returns the negative epsilon of a constant threshold, by default on a coarse grid."""
+        return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
     # No threshold above `top` leaks more. The grid goes a quarter further, since `top` can be the best.
     top = cross_at_first_step(process, upper_bound(process, delta))
@@ -264,19 +245,19 @@ def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIA
     # A rough threshold is enough, since epsilon hardly changes near its maximum.
     options = {"xatol": 3e-3 * (bounds[1] - bounds[0])}
     refined = scipy.optimize.minimize_scalar(lose, bounds=bounds, method="bounded", options=options)
-    found = [constant(process, h, delta, per_deviation) for h in (refined.x, grid[best])]
-    return max(found, key=lambda thresholds: thresholds.epsilon)
+    found = (refined.x, grid[best])
+    return constant(process, min(found, key=partial(lose, per_deviation=PER_DEVIATION)))
 
 
-def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """Returns the adversary with a threshold for each step that leaks the most at delta.
+def optimal(process: Process, delta: float) -> Array:
+    """Returns the adversary (T - 1,) with a threshold for each step that leaks the most at delta.
 
     A step's threshold is the theta at which the likelihood ratio, with the canary over without it, crosses
     e^epsilon. So an epsilon decides the thresholds, and these leak an epsilon. At the optimum, both are
     equal. This epsilon is found as a root. The module's docstring has the proof.
     """
     conversions.require_delta(delta)
-    stepper = make_stepper(process, per_deviation)
+    stepper = Stepper(process, PER_DEVIATION)
 
     def compute_excess(epsilon: float) -> float:
         """Returns log(D_T / delta) for thresholds at the crossings with e^epsilon, which decreases."""
@@ -288,12 +269,14 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
     if compute_excess(0.0) > 0:
         limit = upper_bound(process, delta)
         beyond = 1.01 * limit + 0.01  # above the root, including the grid's error
-        epsilon = float(scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * limit))
-    return Thresholds(_follow_crossings(stepper, epsilon)[1], epsilon)
+        epsilon = scipy.optimize.brentq(compute_excess, 0.0, beyond, xtol=1e-6 * limit)
+    return _follow_crossings(stepper, epsilon)[1]
 
 
-ADVERSARIES: dict[str, Callable[[Process, float], Thresholds]] = {
-    "half": half,
+# (process, delta) -> the thresholds (T - 1,) of steps 2 to T, in units of C. `half` is the paper's adversary,
+# which is not the best (Errata H13).
+ADVERSARIES: dict[str, Callable[[Process, float], Array]] = {
+    "half": lambda process, delta: constant(process, HALF),
     "best_constant": best_constant,
     "optimal": optimal,
 }
@@ -314,7 +297,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
     for _ in range(stepper.process.steps - 1):
         visible = np.min(pair, axis=0) > _MIN_DENSITY
         log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
-        thresholds.append(float(np.interp(epsilon, log_ratio, stepper.points[visible])))
+        thresholds.append(np.interp(epsilon, log_ratio, stepper.points[visible]))
         pair = stepper.advance(pair, thresholds[-1])
     return pair, np.array(thresholds)
 
@@ -377,7 +360,7 @@ def audit(study: Study) -> dict[str, Any]:
     process = study.process
     exact = {}
     for name, adversary in ADVERSARIES.items():
-        exact[name] = solve(process, adversary(process, study.delta).values, study.delta)
+        exact[name] = solve(process, adversary(process, study.delta), study.delta)
     return {
         "upper": upper_bound(process, study.delta),
         "exact": exact,
@@ -401,11 +384,16 @@ def search(study: Study) -> dict[str, Any]:
     upper = upper_bound(process, study.delta)
     top = 1.15 * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED).tolist()
+    exact = []
+    claimed = []
+    for threshold in thresholds:
+        exact.append(compute_epsilon(process, constant(process, threshold), study.delta))
+        claimed.append(_estimate_in_sample(study, threshold)[-1])
     return {
         "upper": upper,
         "thresholds": thresholds,
-        "epsilon": [constant(process, each, study.delta).epsilon for each in thresholds],
-        "claimed": [_estimate_in_sample(study, each)[-1] for each in thresholds],
+        "epsilon": exact,
+        "claimed": claimed,
     }
 
 
@@ -450,24 +438,24 @@ def simulate(
       batch_size: B, which divides the noise of every later step.
       thresholds: (T - 1,) h_1, ..., h_(T-1), the thresholds of steps 2 to T.
     """
-    runs = jnp.arange(len(presence), dtype=jnp.uint32)
-    run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
-    def draw_noise(step: jax.Array) -> jax.Array:
-        """Draws each run's standard normal noise (R,) at a step, counted from 0."""
-        step_keys = jax.vmap(jax.random.fold_in, (0, None))(run_keys, step)
-        return jax.vmap(jax.random.normal)(step_keys)
+    def draw_noise(step: jax.Array, run: jax.Array) -> jax.Array:
+        """Draws the standard normal noise of a step, counted from 0, of a run."""
+        run_key = jax.random.fold_in(key, run)
+        return jax.random.normal(jax.random.fold_in(run_key, step))
 
     def advance(theta: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Moves up by 1 above the threshold and down by 1 below, and adds noise of deviation sigma / B."""
-        step, threshold = now
+        threshold, noise = now
         move = jnp.where(theta > threshold, 1.0, -1.0)
-        after = theta + move + noise_multiplier / batch_size * draw_noise(step)
+        after = theta + move + noise_multiplier / batch_size * noise
         return after, after
 
-    first = jnp.float32(presence) + noise_multiplier * draw_noise(jnp.int32(0))
-    steps = jnp.arange(1, len(thresholds) + 1)
-    _, later = jax.lax.scan(advance, first, (steps, thresholds))
+    draw_step = jax.vmap(draw_noise, (None, 0))
+    draw_all = jax.vmap(draw_step, (0, None))
+    noise = draw_all(jnp.arange(len(thresholds) + 1), jnp.arange(len(presence)))  # (T, R)
+    first = jnp.float32(presence) + noise_multiplier * noise[0]
+    _, later = jax.lax.scan(advance, first, (thresholds, noise[1:]))
     return jnp.concatenate([first[None], later])
 
 

@@ -9,18 +9,24 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.laws import conversions, densities
 from audit.report.style import BOUND, IN, OUT, PURPLE, UPPER
-from audit.report.table import Table, number
+from audit.report.table import Table
 from audit.written import show_level
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import HALF, Process, Result, Study
-from experiments.sweeps.panels import draw_heat_map, draw_panels
+from experiments.sweeps.panels import draw_heat_map, draw_panels, plot_lines
 from experiments.sweeps.records import Record, field
 
+_EPSILONS = {  # by field: label, color, and format of the line
+    "claimed": ("exact mu, Gaussian conversion", IN, "--"),
+    "epsilon": ("exact epsilon", OUT, "-"),
+    "constant": ("constant gradient (Example 1)", PURPLE, "-."),
+}
 _EXACT_PANELS = {
     "half": "exact, h = C / 2",
     "best_constant": "exact, best constant threshold",
@@ -78,13 +84,13 @@ def make_table(audits: Sequence[Result]) -> Table[Record]:
             }
             rows.append(row)
     columns = [
-        field("noise_multiplier", "sigma", number("g"))._replace(key="sigma"),
+        field("noise_multiplier", "sigma", "g")._replace(key="sigma"),
         field("batch_size", "batch_size"),
         field("steps", "steps"),
         field("adversary", "adversary"),
     ]
     for name in ("gaussian", "exact", "upper"):
-        columns.append(field(f"epsilon_{name}", f"eps_{name}", number(".6g")))
+        columns.append(field(f"epsilon_{name}", f"eps_{name}", ".6g"))
     return Table(columns, rows)
 
 
@@ -93,18 +99,14 @@ def _name(process: Process) -> str:
     return f"sigma = {process.noise_multiplier:g}, B = {process.batch_size}"
 
 
-def _draw_claimed(axis: Axes, study: Study, upper: float, x: Any, claimed: Sequence[float]) -> None:
-    """Draws the upper bound, and the claims of the paper's procedure from simulated runs."""
+def _draw_epsilons(axis: Axes, study: Study, upper: float, epsilons: dict[str, Any]) -> None:
+    """Draws the upper bound, and epsilons over `x` by the names of _EPSILONS.
+
+    `simulated` is the claim of the paper's procedure from simulated runs.
+    """
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
-    axis.plot(
-        x,
-        claimed,
-        ".",
-        color=IN,
-        ms=3,
-        label=label,
-    )
+    plot_lines(axis, epsilons, {"simulated": (label, IN, "."), **_EPSILONS})
 
 
 def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
@@ -114,35 +116,15 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
     """
     sigma, size, num_steps = study.process
     steps = np.arange(1, num_steps + 1)
-    _draw_claimed(axis, study, answer["upper"], steps, answer["in_sample"])
-    exact = answer["exact"]["half"]
-    label = "exact mu, Gaussian conversion"
-    axis.plot(
-        steps,
-        exact["claimed"],
-        color=IN,
-        ls="--",
-        lw=1,
-        label=label,
-    )
-    axis.plot(
-        steps,
-        exact["epsilon"],
-        color=OUT,
-        lw=1.2,
-        label="exact epsilon",
-    )
     deviations = sigma * np.sqrt(1 + (steps - 1) / size**2)
     constant = [conversions.epsilon_from_mu(1 / x, study.delta) for x in deviations]
-    label = "constant gradient (Example 1)"
-    axis.plot(
-        steps,
-        constant,
-        color=PURPLE,
-        ls="-.",
-        lw=1,
-        label=label,
-    )
+    epsilons = {
+        "x": steps,
+        "simulated": answer["in_sample"],
+        **answer["exact"]["half"],
+        "constant": constant,
+    }
+    _draw_epsilons(axis, study, answer["upper"], epsilons)
     # Panels of a row share their axis, so only extend it.
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(answer["in_sample"])))
     axis.set_xlabel("step t")
@@ -157,15 +139,18 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
-    rates: dict[str, list[float]] = {}
+    all_rates = []
     for _, answer in audits:
         upper = answer["upper"]
         exact = answer["exact"]
         first = answer["in_sample"][0] or np.nan
-        rates.setdefault(simulated, []).append(answer["in_sample"][-1] / first)
-        rates.setdefault(converted, []).append(exact["half"]["claimed"][-1] / upper)
+        rates = {
+            simulated: answer["in_sample"][-1] / first,
+            converted: exact["half"]["claimed"][-1] / upper,
+        }
         for name, title in _EXACT_PANELS.items():
-            rates.setdefault(title, []).append(exact[name]["epsilon"][-1] / upper)
+            rates[title] = exact[name]["epsilon"][-1] / upper
+        all_rates.append(rates)
     # Audits are in order of noise multiplier, then of batch size.
     processes = [study.process for study, _ in audits]
     sigmas = dict.fromkeys(map(attrgetter("noise_multiplier"), processes))
@@ -173,14 +158,14 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     rows = list(map("{:g}".format, sigmas))
     columns = list(map(str, sizes))
 
-    def draw_rates(axis: Axes, values: list[float]) -> None:
+    def draw_rates(axis: Axes, values: Any) -> None:
         """Draws the rates of all landscapes."""
         draw_heat_map(axis, np.reshape(values, (len(rows), -1)), rows, columns, most=1.0)
         axis.set_xlabel("batch size B")
 
     panels = {}
-    for title, values in rates.items():
-        panels[title] = partial(draw_rates, values=values)
+    for title, values in pd.DataFrame(all_rates).items():
+        panels[str(title)] = partial(draw_rates, values=values)
     rate = f"epsilon (T = {study.process.steps}) / epsilon (1)"
     title = f"Amplification rate, {rate} at delta {show_level(study.delta)}"
     return draw_panels(title, panels, (3.3, 3.3), ylabel="noise multiplier sigma")
@@ -213,13 +198,7 @@ def _draw_loss(axis: Axes) -> None:
     """Draws Figure 10, the crafted loss -C |theta - C / 2|, which peaks at the threshold h = C / 2."""
     theta = np.linspace(-2, 3, 501)  # in units of C
     axis.plot(theta, -np.abs(theta - HALF), color=BOUND)
-    axis.axvline(
-        HALF,
-        color=UPPER,
-        ls=":",
-        lw=1,
-        label="h = C / 2",
-    )
+    axis.axvline(HALF, color=UPPER, ls=":", label="h = C / 2")
     # The mean of theta_1 is 0 without the canary and C with it. Both have the same loss.
     axis.plot(0, -HALF, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
     axis.plot(1, -HALF, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
@@ -228,7 +207,11 @@ def _draw_loss(axis: Axes) -> None:
 
 def _draw_search(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
     """Draws the claimed and the exact epsilon of a landscape's thresholds after two steps (Algorithm 6)."""
-    _draw_claimed(axis, study, answer["upper"], answer["thresholds"], answer["claimed"])
-    axis.plot(answer["thresholds"], answer["epsilon"], color=OUT, label="exact epsilon")
+    epsilons = {
+        "x": answer["thresholds"],
+        "simulated": answer["claimed"],
+        "epsilon": answer["epsilon"],
+    }
+    _draw_epsilons(axis, study, answer["upper"], epsilons)
     axis.axvline(HALF, color="0.6", lw=0.8, label="h = C / 2, the paper's")
     axis.set(xlabel="threshold h / C", ylim=(0, 1.25 * answer["upper"]))

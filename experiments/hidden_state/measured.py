@@ -35,11 +35,6 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
       runs: The number of runs; each draws its own initial model, canary and noise.
     """
 
-    def is_complete(store: Store) -> bool:
-        """Returns whether the store has the norms of all runs."""
-        answer = read_answer(store)
-        return answer is not None and len(answer[_KEY]) >= runs
-
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains the runs in chunks that share a compiled program, and stores their norms."""
         from audit.training import build, game
@@ -53,8 +48,15 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
         write_answer(store, {_KEY: all_norms[:runs]})
 
     name = f"norms of L's canary, {setting.model}"
+    is_complete = partial(_has_norms, runs=runs)
     cell = setting_cell(name, setting, runs, is_complete, do, NORMS)
     return cell._replace(request=setting)
+
+
+def _has_norms(store: Store, runs: int) -> bool:
+    """Returns whether a store has the norms of all runs."""
+    answer = read_answer(store)
+    return answer is not None and len(answer[_KEY]) >= runs
 
 
 def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:

@@ -341,15 +341,18 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         for lines in all_lines:
             cells += _list_cells(lines, sizes_here[lines.model])
         found[name] = Sweep(name, title, cells, axis)
+    found["figure_8"] = _make_norms_sweep(sizes, NORM_RUNS[scale])
+    return found
 
-    # Figure 8 has a cell for each model, with the norms of L's canaries.
-    norms = []
+
+def _make_norms_sweep(sizes: Sizes, most_runs: int) -> Sweep:
+    """Returns the sweep of Figure 8: a cell for each model, with the norms of L's canaries at k = 1."""
+    cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
         audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
         assert audited is not None
-        norms.append(norms_cell(audited.setting, min(NORM_RUNS[scale], audited.runs)))
-    found["figure_8"] = Sweep("figure_8", "L's canary before clipping", norms)
-    return found
+        cells.append(norms_cell(audited.setting, min(most_runs, audited.runs)))
+    return Sweep("figure_8", "L's canary before clipping", cells)
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:

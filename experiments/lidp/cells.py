@@ -1,6 +1,7 @@
 """Audits of the Gaussian mechanism as data and as cells of a sweep."""
 
 import json
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,7 +52,7 @@ class MechanismAudit(NamedTuple):
         """Returns the Gaussian mechanism to simulate."""
         from experiments.lidp.gaussian_mechanism import GaussianMechanism  # loads SciPy
 
-        sigma = float(np.sqrt(SIGMA_SQUARED[self.epsilon]))
+        sigma = np.sqrt(SIGMA_SQUARED[self.epsilon])
         return GaussianMechanism(self.runs, self.canaries, self.dimension, sigma)
 
 
@@ -91,31 +92,29 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
     Returns:
       epsilons: A lower bound on epsilon for each seed, by method: `lifted`, and wilson_1, wilson_2 and
         wilson_4 by the order of Wilson's intervals.
-      second: The mean of |mu_2 - mu_1^2| over seeds, at order 2's threshold; None for a single canary.
-      fourth: The mean of |mu_4 - mu_2^2| over seeds, at order 2's threshold; None for fewer than 4 canaries.
+      second, fourth: The means over seeds of `moment_gaps` at order 2's threshold, if defined.
     """
     from experiments.lidp import gaussian_mechanism
 
     tuning = gaussian_mechanism.simulate(audit.mechanism(), TUNING_SEED)
     levels = Level(audit.delta, audit.confidence)
     thresholds = gaussian_mechanism.choose_thresholds(tuning, levels)
-    epsilons: dict[str, list[float]] = {}
-    gaps = []
+    epsilons: dict[str, list[float]] = defaultdict(list)
+    all_gaps: dict[str, list[float]] = defaultdict(list)
     audit_seed = partial(_audit_seed, audit, thresholds)
-    for by_method, seed_gaps in in_order(audit_seed, range(audit.seeds), processes):
+    for by_method, gaps in in_order(audit_seed, range(audit.seeds), processes):
         for method, epsilon in by_method.items():
-            epsilons.setdefault(method, []).append(epsilon)
-        gaps.append(seed_gaps)
+            epsilons[method].append(epsilon)
+        for name, gap in gaps.items():
+            all_gaps[name].append(gap)
         progress(audit.runs)
-    answer: dict[str, Any] = {"epsilons": epsilons}
-    for name, values in zip(("second", "fourth"), zip(*gaps, strict=True), strict=True):
-        answer[name] = None if values[0] is None else float(np.mean(values))
-    return answer
+    means = {name: float(np.mean(gaps)) for name, gaps in all_gaps.items()}
+    return {"epsilons": epsilons, **means}
 
 
 def _audit_seed(
     audit: MechanismAudit, thresholds: dict[int, float], seed: int
-) -> tuple[dict[str, float], tuple[float | None, float | None]]:
+) -> tuple[dict[str, float], dict[str, float]]:
     """Returns epsilon by method from the runs of a seed, and the gaps of moments at order 2's threshold."""
     from audit.methods import lifted
     from experiments.lidp.gaussian_mechanism import moment_gaps, simulate, wilson_epsilon
@@ -126,5 +125,5 @@ def _audit_seed(
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # One canary has no order 2, and its gaps are None at any threshold.
+    # A single canary has neither order 2 nor gaps.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -20,7 +21,7 @@ from audit.evidence.canaries import Design, make_sets
 from audit.laws import conversions
 from audit.methods import lifted
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, UPPER, VERMILION
-from audit.report.table import Column, at_least, number
+from audit.report.table import at_least
 from audit.settings.setting import identity
 from audit.storage.store import Scores
 from audit.written import Level, at_most
@@ -29,13 +30,12 @@ from experiments.lidp import gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit
 from experiments.sweeps.panels import draw_panels, plot_lines
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.records import Record, field, own_table, select, text_field
+from experiments.sweeps.records import Record, Records, field, own_table, select, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 MIN_RUNS = 40  # on a curve, if twice as many are stored
 _MAX_CURVE_POINTS = 7
 _NUM_PARTS = 8  # a bound is averaged over this many random parts of the runs
-Records = Sequence[Record]
 _X_AXES = {  # by panel: the field of an audit, and the axis' label
     "over n": ("runs", r"runs n a world; $K = \sqrt{n}$"),
     "over K": ("canaries", "canaries K"),
@@ -85,23 +85,22 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
     """Returns an entry of Table 1: the bounds with one canary and with several, and the ratios of runs.
 
     Args:
-      by_canaries: Scores by the number of canaries: 1, bounded by order 1, and several, bounded by orders 2
-        and 4. Both have the same number of runs.
+      by_canaries: Scores by the number of canaries: 1, bounded by order 1, and at least 4, bounded by orders
+        2 and 4. Both have the same number of runs.
       levels: Delta and confidence of the bounds.
 
     Returns:
       The record's `epsilon_1`, `epsilon_2` and `epsilon_4` are the largest mean epsilons over numbers of
-        runs, by order. `gain_2` and `gain_4` are from `compute_gain`. Order 4 needs 4 canaries.
+        runs, by order. `gain_2` and `gain_4` are from `compute_gain`.
     """
     runs = choose_numbers_of_runs(len(by_canaries[1].scores))
     single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
     record: Record = {"epsilon_1": max(single_curve)}
-    canaries = max(by_canaries)
+    several = by_canaries[max(by_canaries)]
     for order in (2, 4):
-        if canaries >= order:
-            curve = compute_curve(f"wilson_{order}", by_canaries[canaries], runs, levels)
-            record[f"epsilon_{order}"] = max(curve)
-            record[f"gain_{order}"] = compute_gain(runs, single_curve, curve)
+        curve = compute_curve(f"wilson_{order}", several, runs, levels)
+        record[f"epsilon_{order}"] = max(curve)
+        record[f"gain_{order}"] = compute_gain(runs, single_curve, curve)
     return record
 
 
@@ -117,47 +116,26 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
 
-    def add_curve(records: Records, name: str, method: str, canaries: int) -> None:
-        """Adds a method's bounds at the records' numbers of runs as a field."""
-        numbers = list(map(itemgetter("n"), records))
-        curve = compute_curve(method, by_canaries[canaries], numbers, levels)
-        for record, epsilon in zip(records, curve, strict=True):
-            record[name] = epsilon
-
-    def add_methods(records: Records, canaries: int) -> None:
-        """Adds the bounds of each method that allows this number of canaries."""
+    def bound(canaries: int, runs: Sequence[int]) -> pd.DataFrame:
+        """Returns bounds by number of runs, and by each method that allows this number of canaries."""
+        curves = {}
         for method in _METHODS:
             if canaries >= _find_method(method).canaries:
-                add_curve(records, method, method, canaries)
+                curves[method] = compute_curve(method, by_canaries[canaries], runs, levels)
+        return pd.DataFrame(curves).assign(canaries=canaries)
 
-    over_canaries: list[Record] = []
+    records: list[Record] = []
     for canaries in sorted(by_canaries):
-        record: Record = {
-            "panel": "over K",
-            "x": canaries,
-            "n": all_runs,
-            "canaries": canaries,
-        }
-        add_methods([record], canaries)
-        over_canaries.append(record)
-
-    several = sorted(by_canaries.keys() - {1})
-    nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5), default=1)
-    over_runs: list[Record] = []
-    for runs in choose_numbers_of_runs(all_runs):
-        over_runs.append(
-            {
-                "panel": "over n",
-                "x": runs,
-                "n": runs,
-                "canaries": nearest,
-            }
-        )
+        over_canaries = bound(canaries, [all_runs]).assign(panel="over K", x=canaries)
+        records += over_canaries.to_dict("records")
+    several = sorted(by_canaries.keys() - {1}) or [1]
+    nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
+    runs = choose_numbers_of_runs(all_runs)
+    over_runs = bound(nearest, runs).assign(panel="over n", x=runs)
     if 1 in by_canaries:
-        add_curve(over_runs, "single", "wilson_1", 1)
-    if several:
-        add_methods(over_runs, nearest)
-    return over_canaries + over_runs
+        over_runs["single"] = compute_curve("wilson_1", by_canaries[1], runs, levels)
+    records += over_runs.to_dict("records")
+    return records
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
@@ -213,12 +191,6 @@ def compute_gain(
     return _interpolate_runs(runs, single, level) / _interpolate_runs(runs, several, level)
 
 
-def compute_mean(records: Sequence[Record], field: str) -> float | None:
-    """Returns the harmonic mean of the gains in a field, as in the paper; None without any."""
-    gains = [record[field] for record in records if record.get(field) is not None]
-    return statistics.harmonic_mean(gains) if gains else None
-
-
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """Draws an even number of runs without replacement; half of the runs with one canary insert it."""
     if scores.scores.shape[1] > 1:
@@ -247,12 +219,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
-        return Drawn([], missing)
-    figures = []
-    if draw_figure is not None:
-        figures.append((sweep.name, draw_figure(sweep.title, records)))
-    title = f"{sweep.name}: {sweep.title}"
-    return Drawn(figures, missing, table=make_table(title, records))
+        return Drawn(None, missing)
+    table = make_table(f"{sweep.name}: {sweep.title}", records)
+    return Drawn(draw_figure(sweep.title, records), missing, table=table)
 
 
 def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
@@ -285,8 +254,8 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
         **audit._asdict(),
         "exact": exact,
         "window": window,
-        "second": answer["second"],
-        "fourth": answer["fourth"],
+        "second": answer.get("second"),
+        "fourth": answer.get("fourth"),
     }
     record["x"] = record[_X_AXES[panel][0]]
     for method, epsilons in answer["epsilons"].items():
@@ -369,26 +338,30 @@ def draw_correlations(title: str, records: Records) -> Figure:
     The bias is order 1's mean epsilon with K canaries minus that with a single canary (equation 10). A line
     of slope -1 shows the paper's decay of the gaps of moments as 1/K and as 1/d (Errata L6).
     """
-    single = math.nan  # the mean epsilon with a single canary, if stored
-    several = []
-    for record in sorted(select(records, panel="over K"), key=itemgetter("canaries")):
-        if record["canaries"] == 1:
-            single = record["wilson_1"]
-        else:
-            several.append({**record, "bias": record["wilson_1"] - single})
-    look: dict[str, Any] = {"xlabel": _X_AXES["over K"][1], "xscale": "log"}
-    panels = {"change of epsilon": partial(plot_lines, records=several, looks=_GAINS, **look)}
+    several = [record for record in records if record["second"] is not None]
+    singles = select(records, panel="over K", canaries=1)
+    single = singles[0]["wilson_1"] if singles else math.nan
+    gains = []
+    for record in select(several, panel="over K"):
+        gains.append({**record, "bias": record["wilson_1"] - single})
+    xlabel = _X_AXES["over K"][1]
+    draw_gains = partial(plot_lines, records=gains, looks=_GAINS, xlabel=xlabel, xscale="log")
+    panels = {"change of epsilon": draw_gains}
     for panel in ("over K", "over d"):
-        shown: list[Record] = []
-        for record in select(records, panel=panel):
-            if record["second"] is not None:
-                first = shown[0] if shown else record
-                slope = first["second"] * first["x"] / record["x"]
-                shown.append({**record, "slope": slope})
-        if shown:  # an empty logarithmic axis does not have a range
-            look = {"xlabel": _X_AXES[panel][1], "xscale": "log", "yscale": "log"}
-            name = f"dependence of detections {panel}"
-            panels[name] = partial(plot_lines, records=shown, looks=_GAPS, **look)
+        gaps: list[Record] = []
+        for record in select(several, panel=panel):
+            first = gaps[0] if gaps else record
+            slope = first["second"] * first["x"] / record["x"]
+            gaps.append({**record, "slope": slope})
+        if gaps:  # an empty logarithmic axis does not have a range
+            panels[f"dependence of detections {panel}"] = partial(
+                plot_lines,
+                records=gaps,
+                looks=_GAPS,
+                xlabel=_X_AXES[panel][1],
+                xscale="log",
+                yscale="log",
+            )
     return draw_panels(title, panels, (3.7, 2.9), legend_columns=3)
 
 
@@ -446,24 +419,27 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
     """Makes the table of Figure 4: gains in epsilon at orders 2 and 4, and correlations of detections."""
     columns = [
         *_AUDIT,
-        field("gain_2", "gain, order 2", number(".3f"), 15),
-        field("gain_4", "gain, order 4", number(".3f"), 14),
-        field("second", "|mu_2-mu_1^2|", number(".2e"), 14),
-        field("fourth", "|mu_4-mu_2^2|", number(".2e"), 14),
+        field("gain_2", "gain, order 2", ".3f", 15),
+        field("gain_4", "gain, order 4", ".3f", 14),
+        field("second", "|mu_2-mu_1^2|", ".2e", 14),
+        field("fourth", "|mu_4-mu_2^2|", ".2e", 14),
     ]
     return _make_table(title, columns, records, [_RULE])
 
 
 def make_gains_table(title: str, records: Records) -> OwnTable:
-    """Makes Table 1 from the records of `compare_with_single`."""
+    """Makes Table 1 from the records of `compare_with_single`, with harmonic means as in the paper."""
     columns = [field("entry", "epsilon of", "{:.44}".format, 44, left=True)]
     for order, head in ((1, "K = 1"), (2, "2"), (4, "4")):
         columns.append(field(f"epsilon_{order}", head, _show_bound, 7, none="-"))
     means = f"{'mean':<65}"
     for key in ("gain_2", "gain_4"):
-        columns.append(field(key, key.replace("_", " "), number(".2f"), 7, none="-"))
-        mean = compute_mean(records, key)
-        means += f"{'-' if mean is None else f'{mean:.2f}':>7}"
+        columns.append(field(key, key.replace("_", " "), ".2f", 7, none="-"))
+        gains = [record[key] for record in records if record[key] is not None]
+        mean = "-"
+        if gains:
+            mean = f"{statistics.harmonic_mean(gains):.2f}"
+        means += f"{mean:>7}"
     return _make_table(title, columns, records, [means, _RULE, _NOTE_ON_GAINS])
 
 
@@ -475,25 +451,12 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
     return _make_table(title, columns, select(records, panel="over K"), [_RULE])
 
 
-def _make_table(
-    title: str, columns: Sequence[Column], records: Records, after: Sequence[str]
-) -> OwnTable:
-    """Makes a table with a section for each heading of records."""
-    return own_table(
-        columns,
-        records,
-        section=itemgetter("heading"),
-        before=[title],
-        after=after,
-        gap="",
-    )
-
-
+_make_table = partial(own_table, section="heading")
 _show_bound = partial(at_least, decimals=2)
 # By sweep: the functions that read its records, draw them, and make their table. Table 1 has no figure.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),
-    "lidp_table_1": (_read_gains, None, make_gains_table),
+    "lidp_table_1": (_read_gains, lambda title, records: None, make_gains_table),
     "lidp_figure_5": (_read_bounds, draw_bounds, make_bounds_table),
 }

@@ -103,23 +103,25 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
     return float(np.log((p_1 - levels.delta) / p_0))
 
 
-def moment_gaps(inserted: Array, threshold: float) -> tuple[float | None, float | None]:
-    """Returns |mu_2 - mu_1^2| and |mu_4 - mu_2^2|, which are 0 if detections of canaries are independent.
+def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
+    """Returns two gaps between moments, which are 0 if detections of canaries are independent.
 
     mu_j is the probability that the scores (n, K) of j distinct inserted canaries of a run all reach the
-    threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4). A
-    gap is None if K is less than its highest moment.
+    threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
+
+    Returns:
+      second: |mu_2 - mu_1^2|, for at least 2 canaries.
+      fourth: |mu_4 - mu_2^2|, for at least 4 canaries.
     """
     canaries = inserted.shape[1]
     detected = np.asarray((inserted >= threshold).sum(1), np.float64)
     means = lifted.moments(detected, canaries, min(canaries, 4))
-    second = None
-    fourth = None
+    gaps = {}
     if canaries >= 2:
-        second = abs(means[2] - means[1] ** 2)
+        gaps["second"] = abs(means[2] - means[1] ** 2)
     if canaries >= 4:
-        fourth = abs(means[4] - means[2] ** 2)
-    return second, fourth
+        gaps["fourth"] = abs(means[4] - means[2] ** 2)
+    return gaps
 
 
 def window_limit(sigma: float, delta: float) -> float:
@@ -184,4 +186,4 @@ def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: i
     """Draws an array of cosines of the angles between a fixed and a uniform direction in R^dimension."""
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
-    return np.asarray(along / np.sqrt(along**2 + across_squared))
+    return along / np.sqrt(along**2 + across_squared)

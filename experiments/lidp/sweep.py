@@ -164,8 +164,7 @@ ATTACKS: dict[str, AdversaryFields] = {
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at a scale, by name."""
     size = SIZES[scale]
-    places = list_mechanism_audits(size)
-    mechanisms = [mechanism_cell(panel, audit) for panel, audit in places]
+    mechanisms = _list_mechanisms(size)
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
@@ -182,20 +181,20 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     return {sweep.name: sweep for sweep in all_sweeps}
 
 
-def list_mechanism_audits(size: Extent) -> list[tuple[str, MechanismAudit]]:
-    """Returns the audits of the Gaussian mechanism with their panels, over runs n, canaries K or dimension d.
+def _list_mechanisms(size: Extent) -> list[Cell]:
+    """Returns the audits of the Gaussian mechanism in panels over runs n, canaries K and dimension d.
 
     The panel over n has audits with a single canary and with K = sqrt(n), rounded down, at the paper's
     epsilon 1. The other panels are at epsilon 4. K is sqrt(n) in the panel over d. The dimension is 10,000 in
     the other panels.
     """
     runs = size.mechanism_runs
-    audits = []
+    cells = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
         """Adds an audit to a panel."""
         audit = MechanismAudit(runs, canaries, dimension, epsilon, size.seeds, *Level())
-        audits.append((panel, audit))
+        cells.append(mechanism_cell(panel, audit))
 
     for n in size.single_runs:
         add("over n", n, 1, _DIMENSION, epsilon=1.0)
@@ -205,7 +204,7 @@ def list_mechanism_audits(size: Extent) -> list[tuple[str, MechanismAudit]]:
         add("over K", runs, canaries, _DIMENSION, epsilon=4.0)
     for dimension in size.dimensions:
         add("over d", runs, math.isqrt(runs), dimension, epsilon=4.0)
-    return audits
+    return cells
 
 
 def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:

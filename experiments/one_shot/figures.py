@@ -4,12 +4,14 @@ Table 1 simulates a Gaussian mechanism. With all iterates, the estimate fits nor
 rounds, although these are not normal (Errata O13).
 """
 
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -34,7 +36,6 @@ from audit.report.style import (
     PURPLE,
     VERMILION,
 )
-from audit.report.table import Table, number
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
 from audit.written import Level, counted, show_level
@@ -48,9 +49,9 @@ from experiments.one_shot.sweep import (
     SplitPlan,
     TrainingPlan,
 )
-from experiments.sweeps.panels import draw_panels
+from experiments.sweeps.panels import draw_panels, plot_lines, take
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.records import Record, field, own_table, text_field
+from experiments.sweeps.records import Record, Records, field, own_table, text_field
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -73,20 +74,22 @@ _DENSITIES_NOTE = """\
 cosines with the final model, in units of 1/sqrt(d)
 normal: Anderson-Darling test (A^2) of the inserted canaries"""
 _RULE = "-" * 80
-TABLE_1 = {  # the paper's mean and deviation over 50 simulations, by (sigma, dimension)
-    (0.541, 10**4): (9.89, 0.71),
-    (0.541, 10**5): (10.1, 0.41),
-    (0.541, 10**6): (10.0, 0.23),
-    (0.541, 10**7): (10.0, 0.10),
-    (1.54, 10**4): (3.00, 0.46),
-    (1.54, 10**5): (3.00, 0.31),
-    (1.54, 10**6): (2.96, 0.15),
-    (1.54, 10**7): (3.00, 0.08),
-    (4.22, 10**4): (0.98, 0.41),
-    (4.22, 10**5): (1.05, 0.23),
-    (4.22, 10**6): (0.99, 0.14),
-    (4.22, 10**7): (1.00, 0.07),
-}
+# The paper's mean and standard deviation of the equal-variance estimate over 50 simulations.
+_PRINTED_TABLE_1 = """\
+sigma,dimension,mean,deviation
+0.541,10000,9.89,0.71
+0.541,100000,10.1,0.41
+0.541,1000000,10.0,0.23
+0.541,10000000,10.0,0.10
+1.54,10000,3.00,0.46
+1.54,100000,3.00,0.31
+1.54,1000000,2.96,0.15
+1.54,10000000,3.00,0.08
+4.22,10000,0.98,0.41
+4.22,100000,1.05,0.23
+4.22,1000000,0.99,0.14
+4.22,10000000,1.00,0.07"""
+TABLE_1 = pd.read_csv(io.StringIO(_PRINTED_TABLE_1), index_col=["sigma", "dimension"])
 
 # The paper's rows of Tables 2 and 5, by the data.
 _PRINTED = {
@@ -110,6 +113,11 @@ _CURVE_POINTS = 600
 _COLORS = (BLUE, GREEN, ORANGE, VERMILION, PURPLE)
 _OBSERVED = {"all": "all iterates", "final": "final model"}
 _SIZE = (2.6, 2.4)  # of a panel, in inches
+_MAX_NULL = 4.0  # the end of the drawn law without leakage, in its deviations
+_SPLITS = {  # the lines of Figure 4 by field: label, color, and format of marker and line
+    "one run": ("one run", BLUE, "o-"),
+    "several runs": ("several runs", VERMILION, "s--"),
+}
 _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 
 
@@ -254,7 +262,7 @@ def _compute_quantiles(
         presence = scores.presence[first : first + runs]
         null = known_null or one_shot.fit(values[~presence], dimension)
         observed = one_shot.fit(values[presence], dimension)
-        epsilons.append(float(one_shot.fitted(null, observed, delta)))
+        epsilons.append(one_shot.fitted(null, observed, delta))
     return np.quantile(epsilons, QUANTILES)
 
 
@@ -264,7 +272,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     plan = sweep.plan
     if isinstance(plan, Simulations):
         table = make_simulated_table(plan, simulate(plan))
-        return Drawn([], missing=0, table=table)
+        return Drawn(None, missing=0, table=table)
     # Federated cells do not use the data sets of `is_done`.
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     delta = evidence.levels.delta
@@ -275,14 +283,13 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         for one in plan:
             stored += read_runs(evidence.held, one, evidence.levels)
     if not stored:
-        return Drawn([], missing)
+        return Drawn(None, missing)
     draw_figure, make_table = _DRAWINGS[sweep.name]
-    figures = [(sweep.name, draw_figure(sweep.title, stored))]
-    title = f"{sweep.name}, delta {delta:.3g}: {sweep.title}"
-    return Drawn(figures, missing, table=make_table(title, stored))
+    table = make_table(f"{sweep.name}, delta {delta:.3g}: {sweep.title}", stored)
+    return Drawn(draw_figure(sweep.title, stored), missing, table=table)
 
 
-def draw_histograms(title: str, runs: Sequence[Record]) -> Figure:
+def draw_histograms(title: str, runs: Records) -> Figure:
     """Draws histograms of the canaries' cosines (Tables 2 and 5), with a column for each run."""
     panels = {}
     for name, words in _OBSERVED.items():
@@ -292,7 +299,7 @@ def draw_histograms(title: str, runs: Sequence[Record]) -> Figure:
     return draw_panels(title, panels, _SIZE, len(runs), "density")
 
 
-def draw_densities(title: str, runs: Sequence[Record]) -> Figure:
+def draw_densities(title: str, runs: Records) -> Figure:
     """Draws Figure 1: densities of cosines with the final model, by clients and noise multiplier."""
     panels = {}
     for group in _group_by_noise(runs):
@@ -301,7 +308,7 @@ def draw_densities(title: str, runs: Sequence[Record]) -> Figure:
     return draw_panels(title, panels, _SIZE, 4, "density")
 
 
-def draw_repetitions(title: str, runs: Sequence[Record]) -> Figure:
+def draw_repetitions(title: str, runs: Records) -> Figure:
     """Draws Figure 2 or 3: estimated and accounted epsilons over the number of repetitions."""
     groups = _group_by_noise(runs)
     panels = {}
@@ -312,27 +319,19 @@ def draw_repetitions(title: str, runs: Sequence[Record]) -> Figure:
     return draw_panels(f"{title}; estimates are not bounds", panels, _SIZE, len(groups), "epsilon")
 
 
-def draw_quantiles(title: str, splits: Sequence[Record]) -> Figure:
+def draw_quantiles(title: str, splits: Records) -> Figure:
     """Draws Figure 4: quantiles of estimates over experiments, from a single run and from several runs."""
-
-    def draw_split(axis: Axes, split: Record) -> None:
-        """Draws the quantiles of an observer's estimates."""
-        for name, color, line in (("one run", BLUE, "o-"), ("several runs", VERMILION, "s--")):
-            axis.plot(
-                QUANTILES,
-                split[name],
-                line,
-                color=color,
-                ms=4,
-                label=name,
-            )
-        highest = max(*split["one run"], *split["several runs"])
-        axis.set(xticks=QUANTILES, ylim=(0, 1.1 * highest), xlabel="quantile")
-
     panels = {}
     for split in splits:
         heading = f"{_OBSERVED[split['observe']]}\n{_describe(split)}"
-        panels[heading] = partial(draw_split, split=split)
+        panels[heading] = partial(
+            plot_lines,
+            records={**split, "x": QUANTILES},
+            looks=_SPLITS,
+            xticks=QUANTILES,
+            xlabel="quantile",
+            ylim=(0, None),
+        )
     return draw_panels(title, panels, _SIZE, 4, "estimate of epsilon")
 
 
@@ -342,45 +341,33 @@ def _draw_histogram(axis: Axes, cosines: Any) -> None:
     The null is a histogram of the other canaries or, without any, the law of uniform directions.
     """
     root = np.sqrt(cosines.dimension)
-    observed = cosines.observed * root
-    unobserved = cosines.unobserved * root
-    ends = np.concatenate([observed, unobserved])
-    if not len(unobserved):
-        ends = np.append(ends, [-4.0, 4.0])  # deviations of the law of uniform directions
-    bins = np.linspace(ends.min(), ends.max(), _BINS).tolist()
-    if len(unobserved):
-        axis.hist(
-            unobserved,
-            bins,
-            density=True,
-            color=OUT,
-            alpha=0.45,
-            label="not inserted",
-        )
+    worlds = {"inserted": cosines.observed * root}
+    if len(cosines.unobserved):
+        worlds["not inserted"] = cosines.unobserved * root
     else:
-        _draw_null(axis, bins[0], bins[-1], cosines.dimension)
+        _draw_null(axis, -_MAX_NULL, _MAX_NULL, cosines.dimension)
     axis.hist(
-        observed,
-        bins,
+        list(worlds.values()),
+        _BINS,
         density=True,
-        color=IN,
+        histtype="stepfilled",  # histograms of the same bins on top of each other
+        color=[IN, OUT][: len(worlds)],
         alpha=0.45,
-        label="inserted",
+        label=list(worlds),
     )
     axis.set_xlabel(_X_LABEL)
 
 
-def _draw_densities(axis: Axes, runs: Sequence[Record]) -> None:
+def _draw_densities(axis: Axes, runs: Records) -> None:
     """Draws kernel density estimates of the final model's cosines, for at most five runs."""
     dimension = runs[0]["plan"].dimension
     cosines = {}
-    # Four deviations of the law without leakage, and a margin of 1 for the tails of the kernel estimates.
-    low = -4.0
-    high = 4.0
+    low = -_MAX_NULL
+    high = _MAX_NULL
     for run in runs:
         values = run["final_cosines"].observed * np.sqrt(dimension)
         cosines[counted(run["repetitions"], "repetition")] = values
-        low = min(low, values.min() - 1)
+        low = min(low, values.min() - 1)  # a margin for the tails of the kernel estimates
         high = max(high, values.max() + 1)
     _draw_null(axis, low, high, dimension)
     x = np.linspace(low, high, _CURVE_POINTS)
@@ -405,7 +392,7 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
     )
 
 
-def _draw_bars(axis: Axes, runs: Sequence[Record], observed: str) -> None:
+def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     """Draws fitted estimates as bars with standard errors, the paper's lower values and the noise floor.
 
     Args:
@@ -414,50 +401,31 @@ def _draw_bars(axis: Axes, runs: Sequence[Record], observed: str) -> None:
       observed: "all" iterates, with the accounted epsilons if they are finite, or the "final" model.
     """
     places = list(range(len(runs)))
-
-    def take(name: str) -> list[float]:
-        """Returns a field of each run."""
-        return list(map(itemgetter(name), runs))
-
     axis.bar(
         places,
-        take(observed),
+        take(runs, observed),
         0.6,
         color=BLUE,
         alpha=0.5,
         ecolor=BLACK,
         capsize=3,
-        yerr=take(f"{observed}_error"),
+        yerr=take(runs, f"{observed}_error"),
         label="estimate, standard error",
     )
-    label = "in-sample lower value"
-    values = take(f"{observed}_in_sample")
-    axis.plot(
-        places,
-        values,
-        "_",
-        color=VERMILION,
-        ms=14,
-        mew=2,
-        label=label,
-    )
+    in_sample = take(runs, f"{observed}_in_sample")
+    look: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
+    axis.plot(in_sample, color=VERMILION, label="in-sample lower value", **look)
     # Numbers of canaries hardly differ, so the floor of the first run is shown for all.
     floor = runs[0][f"{observed}_floor"].quantile_95
     axis.axhline(floor, color=FADED, ls=":", label="95% quantile of estimates without leakage")
-    if observed == "all" and np.isfinite(take("accounted")).all():
-        axis.plot(
-            places,
-            take("accounted"),
-            "_",
-            color=BLACK,
-            ms=14,
-            label="accounted",
-        )
-    axis.set_xticks(places, list(map(str, take("repetitions"))))
+    accounted = take(runs, "accounted")
+    if observed == "all" and np.isfinite(accounted).all():
+        axis.plot(accounted, color=BLACK, label="accounted", **look)
+    axis.set_xticks(places, [run["repetitions"] for run in runs])
     axis.set_xlabel("repetitions")
 
 
-def _group_by_noise(runs: Sequence[Record]) -> list[list[Record]]:
+def _group_by_noise(runs: Records) -> list[list[Record]]:
     """Groups runs by clients and noise multiplier, in order of first occurrence."""
     groups: dict[tuple[str, float], list[Record]] = {}
     for run in runs:
@@ -479,7 +447,7 @@ def agrees(record: Record, simulations: int) -> bool:
     standard error is that of the difference of means over our `simulations` and over the paper's 50. Our
     standard deviation may differ by 30% of the paper's.
     """
-    mean, deviation = TABLE_1[record["sigma"], record["dimension"]]
+    mean, deviation = TABLE_1.loc[record["sigma"], record["dimension"]]
     # Half a unit of the last printed decimal: means from 10 have one decimal, others two.
     rounding = 0.05 if mean >= 10 else 0.005
     standard_error = deviation * np.sqrt(1 / SIMULATIONS + 1 / simulations)
@@ -489,7 +457,7 @@ def agrees(record: Record, simulations: int) -> bool:
     return bool(mean_agrees and abs(ratio - 1) <= _MAX_DEVIATION)
 
 
-def make_simulated_table(plan: Simulations, cells: Sequence[Record]) -> OwnTable:
+def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
     """Makes Table 1 with a row for each simulated cell, and the noise floors below.
 
     A star marks an equal-variance estimate that does not agree with the paper's.
@@ -500,21 +468,21 @@ def make_simulated_table(plan: Simulations, cells: Sequence[Record]) -> OwnTable
         for method in one_shot.FITTED:
             record[f"{method}_shown"] = _spread(cell[method], cell[f"{method}_deviation"])
         place = (cell["sigma"], cell["dimension"])
-        if place in TABLE_1:
-            record["paper"] = _spread(*TABLE_1[place])
+        if place in TABLE_1.index:
+            record["paper"] = _spread(*TABLE_1.loc[place])
             record["star"] = "" if agrees(cell, plan.simulations) else "*"
         records.append(record)
     columns = [
-        field("sigma", "sigma", number("g"), 5),
-        field("dimension", "d", number(",.0e"), 9),
+        field("sigma", "sigma", "g", 5),
+        field("dimension", "d", ",.0e", 9),
         field("canaries", "k", width=6),
-        field("exact", "exact", number(".3f"), 7),
+        field("exact", "exact", ".3f", 7),
         text_field("paper", "paper", 15),
         text_field(f"{ONE_SHOT_EQUAL_VARIANCE}_shown", "equal variance", 15),
         text_field("star", "", 1),
         text_field(f"{ONE_SHOT_FITTED}_shown", "fitted", 14),
     ]
-    floor_columns = [field("canaries", "canaries", number(","), 8)]
+    floor_columns = [field("canaries", "canaries", ",", 8)]
     for method in one_shot.FITTED:
         columns += [field(method), field(f"{method}_deviation")]
         head = method.removeprefix("one_shot_").replace("_", " ")
@@ -527,19 +495,12 @@ def make_simulated_table(plan: Simulations, cells: Sequence[Record]) -> OwnTable
             record[method] = _floor(floor, 3)
         floors.append(record)
     at_delta = f"epsilon at delta {show_level(DELTA)}"
-    below = Table(
-        floor_columns,
-        floors,
-        before=[f"Noise floors of {at_delta}"],
-        after=[_FLOORS_NOTE],
-        gap="",
-        rule=80,
-    ).text()
+    below = own_table(f"Noise floors of {at_delta}", floor_columns, floors, [_FLOORS_NOTE])
     title = f"Table 1: estimates of {at_delta}"
-    return _make_table(title, columns, records, f"{_SIMULATED_NOTE}\n\n{below}")
+    return own_table(title, columns, records, [_SIMULATED_NOTE, "", below.text])
 
 
-def make_runs_table(title: str, runs: Sequence[Record], shows_accuracy: bool) -> OwnTable:
+def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
     """Makes the table of training runs of one kind of clients, with their noise floors below.
 
     Args:
@@ -555,19 +516,19 @@ def make_runs_table(title: str, runs: Sequence[Record], shows_accuracy: bool) ->
     if shows_accuracy:
         printed = f"{_PRINTED[plan.counterpart]}\n{_RULE}\n"
         last = [
-            field("accuracy", "with", number(".3f"), 7, none="-"),
-            field("plain_accuracy", "without", number(".3f"), 8, none="-"),
+            field("accuracy", "with", ".3f", 7, none="-"),
+            field("plain_accuracy", "without", ".3f", 8, none="-"),
         ]
     columns = [
-        field("noise", "noise", number(".3g"), 6, left=True),
-        field("accounted", "accounted", number(".4g"), 10),
+        field("noise", "noise", ".3g", 6, left=True),
+        field("accounted", "accounted", ".4g", 10),
     ]
     for observed, width in (("all", 15), ("final", 14)):
         columns += [
             text_field(f"{observed}_shown", "estimate", width),
             field(observed),
             field(f"{observed}_error"),
-            field(f"{observed}_in_sample", "in-sample", number(".3f"), 10),
+            field(f"{observed}_in_sample", "in-sample", ".3f", 10),
         ]
     records = []
     for run in runs:
@@ -585,10 +546,10 @@ def make_runs_table(title: str, runs: Sequence[Record], shows_accuracy: bool) ->
     floor_of_final = _floor(first["final_floor"], 2)
     below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"
     before = f"{title}\n{canaries}, {clients}\n{heads}"
-    return _make_table(before, [*columns, *last], records, below + printed + _ESTIMATES_NOTE)
+    return own_table(before, [*columns, *last], records, [below + printed + _ESTIMATES_NOTE])
 
 
-def make_densities_table(title: str, runs: Sequence[Record]) -> OwnTable:
+def make_densities_table(title: str, runs: Records) -> OwnTable:
     """Makes Table 4: a test of normality of the final model's cosines."""
     records = []
     for run in runs:
@@ -605,45 +566,34 @@ def make_densities_table(title: str, runs: Sequence[Record]) -> OwnTable:
         records.append(record)
     columns = [
         field("clients", "", width=16, left=True),
-        field("noise", "noise", number(".3g"), 9),
+        field("noise", "noise", ".3g", 9),
         field("repetitions", "times", width=7),
-        field("mean", "mean", number(".2f"), 9),
-        field("deviation", "deviation", number(".3f"), 11),
-        field("a_squared", "A^2", number(".3f"), 8),
+        field("mean", "mean", ".2f", 9),
+        field("deviation", "deviation", ".3f", 11),
+        field("a_squared", "A^2", ".3f", 8),
         field("rejected_at", "normal", "rejected at {:g}".format, 18, none="not rejected"),
     ]
-    return _make_table(title, columns, records, f"{_RULE}\n{_DENSITIES_NOTE}")
+    return own_table(title, columns, records, [_RULE, _DENSITIES_NOTE])
 
 
-def make_splits_table(title: str, splits: Sequence[Record]) -> OwnTable:
+def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Makes the table of Figure 4: quantiles of the estimates, from a single run and from several."""
     names = list(map(str, QUANTILES))
     records = []
     for split in splits:
-        for place in ("one run", "several runs"):
+        for place in _SPLITS:
             quantiles = dict(zip(names, split[place], strict=True))
             records.append({**split, "canaries": place, **quantiles})
     columns = [
-        field("noise", "noise", number(".3g"), 7, left=True),
+        field("noise", "noise", ".3g", 7, left=True),
         field("observe", "observed", width=9, left=True),
         field("canaries", "canaries in", width=13, left=True),
     ]
     for name in names:
-        columns.append(field(name, name, number(".4g"), 8))
-    columns.append(field("analytical", "analytical", number(".4g"), 11))
+        columns.append(field(name, name, ".4g", 8))
+    columns.append(field("analytical", "analytical", ".4g", 11))
     note = "columns: quantiles of the estimate over experiments, not a bound"
-    return _make_table(title, columns, records, f"{_RULE}\n{note}")
-
-
-def _make_table(title: str, columns: Any, records: Sequence[Record], note: str) -> OwnTable:
-    """Makes a table with a title above and a note below."""
-    return own_table(
-        columns,
-        records,
-        before=[title],
-        after=[note],
-        gap="",
-    )
+    return own_table(title, columns, records, [_RULE, note])
 
 
 def _floor(floor: NoiseFloor, decimals: int) -> str:

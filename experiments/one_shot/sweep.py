@@ -247,19 +247,21 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     for number, (title, plans) in enumerate(repeated.items(), 1):
         cells = list(itertools.chain(*map(_audit_cells, plans)))
         all_sweeps.append(PlannedSweep(f"one_shot_figure_{number}", title, cells, plan=plans))
-    # Figure 4 has all canaries in one run, or split over several runs.
-    training = splits.training
-    experiments = splits.experiments
+    all_sweeps.append(_make_splits_sweep(splits))
+    return {sweep.name: sweep for sweep in all_sweeps}
+
+
+def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
+    """Returns the sweep of Figure 4, with all canaries in one run or split over several runs."""
+    training, experiments, runs = splits
     cells = []
     for noise in training.noises:
         cells.append(_make_cell(training, splits.one_run(noise), "one run", experiments))
         several = splits.several_runs(noise)
-        words = counted(splits.runs, "run")
-        cells.append(_make_cell(training, several, words, experiments * splits.runs))
+        cells.append(_make_cell(training, several, counted(runs, "run"), experiments * runs))
     canaries = training.setting.canaries
-    title = f"{experiments} experiments, {canaries:,} canaries in 1 or {splits.runs} runs"
-    all_sweeps.append(PlannedSweep("one_shot_figure_4", title, cells, plan=splits))
-    return {sweep.name: sweep for sweep in all_sweeps}
+    title = f"{experiments} experiments, {canaries:,} canaries in 1 or {runs} runs"
+    return PlannedSweep("one_shot_figure_4", title, cells, plan=splits)
 
 
 def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:

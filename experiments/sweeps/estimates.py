@@ -145,21 +145,14 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
     several_seeds = len(point.conclusions) > 1
     if not several_seeds:
         low, high = point.interval()
-        label = "interval if scores are normal"
-        axis.vlines(
-            at,
-            low,
-            min(high, _MAX_DRAWN),
-            color="0.75",
-            lw=5,
-            label=label,
-        )
+        end = min(high, _MAX_DRAWN)
+        axis.vlines(at, low, end, color="0.75", lw=5, label="interval if scores are normal")
     predicted = point.predicted(delta)
     if predicted is not None:
-        axis.plot(
-            (at - 0.42, at + 0.42),
-            [predicted] * 2,
-            solid_capstyle="butt",
+        axis.hlines(
+            predicted,
+            at - 0.42,
+            at + 0.42,
             color=PREDICTED,
             lw=6,
             alpha=0.55,

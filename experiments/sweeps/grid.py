@@ -20,7 +20,7 @@ from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.cells.work import Workplace
 from experiments.sweeps.panels import draw_heat_map, draw_panels, take
-from experiments.sweeps.records import Record, field
+from experiments.sweeps.records import Record, Records, field
 
 MAX_AUDITS = 1000
 
@@ -83,7 +83,7 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> Record:
     }
 
 
-def make_table(results: Sequence[Record], varied: Sequence[str], level: Level) -> Table[Record]:
+def make_table(results: Records, varied: Sequence[str], level: Level) -> Table[Record]:
     """Returns a table with a row for each audit: the varied fields, and both bounds on epsilon."""
     columns = [field(name, name, show_value) for name in varied]
     columns += [
@@ -98,7 +98,7 @@ def make_table(results: Sequence[Record], varied: Sequence[str], level: Level) -
     return Table(columns, results, before=[f"epsilon at {level}"])
 
 
-def draw_grid(results: Sequence[Record], down: str, across: str) -> Figure:
+def draw_grid(results: Records, down: str, across: str) -> Figure:
     """Draws a heat map of the lower bound on epsilon over the values of two varied fields.
 
     Args:
@@ -121,7 +121,7 @@ def draw_grid(results: Sequence[Record], down: str, across: str) -> Figure:
     return draw_panels(title, {"": draw}, size, ylabel=down)
 
 
-def _list_values(results: Sequence[Record], name: str) -> list[str]:
+def _list_values(results: Records, name: str) -> list[str]:
     """Returns the different values of a field, formatted, in order of first occurrence."""
     values = map(itemgetter(name), results)
     return list(dict.fromkeys(map(show_value, values)))

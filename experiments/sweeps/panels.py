@@ -6,13 +6,14 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from audit.report.style import STYLE
-from experiments.sweeps.records import Record
+from experiments.sweeps.records import Records
 
 _DARK = 0.55  # the share of a heat map's range with dark cells and white numbers
 
@@ -78,26 +79,24 @@ def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
 
 
 def plot_lines(
-    axis: Axes, records: Sequence[Record], looks: Mapping[str, tuple[str, str, Any]], **options: Any
+    axis: Axes, records: Any, looks: Mapping[str, tuple[str, str, str]], **options: Any
 ) -> None:
     """Plots fields of records over `x`, with their standard errors (`_error`) if known.
 
     Args:
       axis: The axis to draw on.
-      records: The records. Fields that all records lack are left out.
+      records: The records, or an array for each field. Fields that all records lack are left out.
       looks: The label, the color, and matplotlib's format of marker and line, by field.
       **options: Arguments of `Axes.set`, such as xscale="log".
     """
-    xs = take(records, "x")
+    frame = pd.DataFrame(records).dropna(axis="columns", how="all")
     for name, (label, color, line) in looks.items():
-        values = take(records, name)
-        if np.isfinite(values).any():
-            errors = take(records, f"{name}_error")
-            bars = errors if np.isfinite(errors).any() else None
+        if name in frame:
             axis.errorbar(
-                xs,
-                values,
-                bars,
+                "x",
+                name,
+                frame.get(f"{name}_error"),
+                data=frame,
                 fmt=line,
                 color=color,
                 ms=4,
@@ -108,7 +107,7 @@ def plot_lines(
         axis.minorticks_off()
 
 
-def take(records: Sequence[Record], name: str) -> NDArray[np.float64]:
+def take(records: Records, name: str) -> NDArray[np.float64]:
     """Returns a field of each record; NaN for records without it."""
     return np.array([record.get(name) for record in records], np.float64)
 

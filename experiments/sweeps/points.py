@@ -21,13 +21,13 @@ from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Finding
 from audit.methods.method import NO_BOUND, Method
-from audit.report.table import Column, Table, at_least, at_most, number
+from audit.report.table import Column, Table, at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
 from audit.written import Level, shortened
 from experiments.cells.cell import Audited
 from experiments.sweeps import normal_scores
-from experiments.sweeps.records import Record, field
+from experiments.sweeps.records import Record, Records, field
 from experiments.sweeps.sweep import PaperClaims, Sweep
 
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
@@ -229,7 +229,7 @@ def make_rows(
         yield row
 
 
-def make_table(rows: Sequence[Record], level: Level) -> Table[Record]:
+def make_table(rows: Records, level: Level) -> Table[Record]:
     """Returns the table of rows of all sweeps, by figure and panel, with more columns in CSV than in text.
 
     Args:
@@ -248,23 +248,17 @@ def make_table(rows: Sequence[Record], level: Level) -> Table[Record]:
         field("epsilon_high", "to", partial(at_most, decimals=1), 5),
     ]
     last = [
-        field("predicted", "pred.", number(".2f"), 6),
+        field("predicted", "pred.", ".2f", 6),
         field("upper_bound"),
         field("paper_says", "the paper", left=True),
         field("paper_section"),
     ]
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
-    bounds = []
-    estimates = []
-    for name in dict.fromkeys(itertools.chain(*rows)):
-        method = estimate.METHODS.get(name)
-        if name in known:
-            continue
-        if method is not None and method.assumes.word == NO_BOUND:
-            estimates.append(field(name))
-        else:
-            bounds.append(field(name))
-    columns += bounds + estimates
+    others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
+    no_bounds = {
+        name for name, method in estimate.METHODS.items() if method.assumes.word == NO_BOUND
+    }
+    columns += map(field, sorted(others, key=no_bounds.__contains__))  # bounds come first
     before = [f"lower bounds on epsilon at {level}"]
     return Table(
         [*columns, *last],

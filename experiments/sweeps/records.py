@@ -4,21 +4,27 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from audit.report.table import Column, Show, Table
+from audit.report.table import Column, Show, Table, number
 from experiments.sweeps.sweep import OwnTable
 
 Record = dict[str, Any]
+Records = Sequence[Record]
 
 
 def field(
     name: str,
     head: str | None = None,
-    show: Show = str,
+    show: Show | str = str,
     width: int = 0,
     left: bool = False,
     none: str = "",
 ) -> Column:
-    """Returns the `Column` of a field; a record without the field shows `none`."""
+    """Returns the `Column` of a field; a record without the field shows `none`.
+
+    `show` may be a format specification, as in ".2f".
+    """
+    if isinstance(show, str):
+        show = number(show)
     return Column(name, lambda record: record.get(name), head, show, width, left, none)
 
 
@@ -27,9 +33,26 @@ def text_field(name: str, head: str, width: int = 0, left: bool = False) -> Colu
     return field(name, head, width=width, left=left)._replace(key=None)
 
 
-def own_table(columns: Sequence[Column], records: Sequence[Record], **layout: Any) -> OwnTable:
-    """Returns a sweep's custom table, 80 columns wide; `layout` has further fields of `Table`."""
-    table = Table(columns, records, **layout, rule=80)
+def own_table(
+    title: str,
+    columns: Sequence[Column],
+    records: Sequence[Record],
+    after: Sequence[str] = (),
+    section: str | None = None,
+    gap: str = "",
+) -> OwnTable:
+    """Returns a sweep's custom table, with rules of 80 columns.
+
+    Args:
+      title: The lines above the table.
+      columns: The columns.
+      records: The rows.
+      after: The lines below the table.
+      section: The field with the heading of a record's section, if the table has sections.
+      gap: The text between two columns.
+    """
+    heading = itemgetter(section) if section else None
+    table = Table(columns, records, heading, [title], after, gap, rule=80)
     return OwnTable(table.text(), table.csv())
 
 

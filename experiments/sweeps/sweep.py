@@ -44,16 +44,16 @@ class OwnTable(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The figures and tables of a sweep.
+    """The figure and table of a sweep.
 
     Attributes:
-      figures: (name, figure) for each figure.
+      figure: The figure, if the sweep has one and enough cells are stored.
       missing: The number of cells that are not stored.
       rows: The sweep's rows of the common table (`points.make_rows`), if any.
       table: The sweep's custom table, if any.
     """
 
-    figures: "list[tuple[str, Figure]]"
+    figure: "Figure | None"
     missing: int
     rows: Sequence[dict[str, Any]] = ()
     table: OwnTable | None = None

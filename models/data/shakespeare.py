@@ -65,6 +65,16 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
     return dealt(Dataset(features, labels, source, checksum), owners)
 
 
+def load_sequences(sources: Sources) -> Dataset:
+    """Loads all sequences of Shakespeare's roles as examples, as `load_shakespeare` does.
+
+    Returns:
+      Features (N, 80) uint8 and labels (N, 80) int32.
+    """
+    roles = load_shakespeare(sources)
+    return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
+
+
 def encode(text: str) -> NDArray[np.uint8]:
     """Returns the numbers (n,) of a text's characters: 1 to 86 as in CHARACTERS, UNKNOWN for any other."""
     return np.array([_NUMBERS.get(character, UNKNOWN) for character in text], np.uint8)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from audit.check.sampler_claims import EveryModel, LastModel, SamplerClaim, SamplerClaims
+from audit.claims.sampler_claims import EveryModel, LastModel, SamplerClaim, SamplerClaims
 from audit.written import write_json
 
 

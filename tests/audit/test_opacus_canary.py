@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from audit.errors import InputError
 
@@ -12,6 +13,7 @@ from opacus.optimizers import DPOptimizer  # noqa: E402
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 
 from audit import directions  # noqa: E402
+from audit.laws import cosine_law  # noqa: E402
 from audit.opacus_canary import CanaryOptimizer, DirectionsOptimizer  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -115,3 +117,85 @@ def test_every_step_takes_all_directions_once_and_they_are_what_is_scored():
     np.testing.assert_allclose(
         optimizer.cosines(drift), directions.cosines(pushed, 1, 2, 3), rtol=1e-9
     )
+
+
+def trained_in_a_tensor(run, kind, present=True, count=40):
+    """A training by Opacus with directions in one tensor, in one of several ways; its optimizer."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+    if kind == "tied":
+        network.append(torch.nn.Linear(2, 32)).append(torch.nn.Linear(32, 2))
+        network[4].weight = network[2].weight
+    adam = torch.optim.AdamW(network.parameters(), lr=0.01)
+    sgd = torch.optim.SGD(network.parameters(), lr=RATE)
+    data = torch.utils.data.TensorDataset(torch.randn(SIZE, 8), torch.randint(2, (SIZE,)))
+    engine = opacus.PrivacyEngine()
+    made = engine.make_private(
+        module=network,
+        optimizer=adam if kind == "adamw" else sgd,
+        data_loader=torch.utils.data.DataLoader(data, batch_size=BATCH),
+        noise_multiplier=2.0,
+        max_grad_norm=NORM,
+        criterion=torch.nn.CrossEntropyLoss(),
+        noise_generator=torch.Generator().manual_seed(run),
+        grad_sample_mode="ghost" if kind == "ghost" else "hooks",
+    )
+    model, optimizer, *criterion, loader = made
+    loss = criterion[0] if criterion else torch.nn.CrossEntropyLoss()
+    weight = network[0].weight
+    optimizer = DirectionsOptimizer(optimizer, 1, run, count, present, parameters=[weight])
+    for features, labels in loader:
+        halves = [slice(0, len(labels))]
+        if kind == "accumulated":
+            halves = [slice(0, 3), slice(3, len(labels))]
+        for half in halves:
+            optimizer.signal_skip_step(half is not halves[-1])
+            optimizer.zero_grad()
+            loss(model(features[half]), labels[half]).backward()
+            optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "ghost", "accumulated", "tied"])
+def test_directions_in_one_tensor_follow_the_law_unless_they_are_inserted(kind):
+    out, inside = [], []
+    for run in range(25):
+        out.append(trained_in_a_tensor(run, kind, present=False).cosines())
+        inside.append(trained_in_a_tensor(run, kind).cosines())
+    law = lambda cosines: -np.expm1(cosine_law.log_sf(cosines, 256))  # noqa: E731
+    assert stats.kstest(np.concatenate(out), law).pvalue > 0.001
+    assert np.mean(inside) > 0.03
+
+
+def test_parameters_that_do_not_fit_are_refused():
+    network = torch.nn.Linear(8, 4)
+    other = torch.nn.Linear(8, 4)
+    network.bias.requires_grad_(False)
+    model = opacus.GradSampleModule(network)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    sgd = torch.optim.SGD(trained, lr=RATE)
+    optimizer = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=NORM, expected_batch_size=4)
+    for given, says in (
+        ([other.weight], "parameter 0 of `parameters` is not trained"),
+        ([network.weight, network.bias], "parameter 1 of `parameters` is not trained"),
+        ([network.weight] * 2, "parameter 1 of `parameters` comes twice"),
+        ([], "`parameters` is empty"),
+    ):
+        with pytest.raises(InputError, match=says):
+            DirectionsOptimizer(optimizer, 1, 0, 3, parameters=given)
+
+
+def test_a_tensor_that_the_optimizer_never_updates_is_refused_after_the_first_step():
+    network = torch.nn.Linear(8, 4)
+    model = opacus.GradSampleModule(network)
+    groups = [{"params": [network.weight], "lr": 0.0}, {"params": [network.bias]}]
+    optimizer = DPOptimizer(
+        torch.optim.SGD(groups, lr=RATE),
+        noise_multiplier=1.0,
+        max_grad_norm=NORM,
+        expected_batch_size=4,
+    )
+    optimizer = DirectionsOptimizer(optimizer, 1, 0, 3, parameters=[network.weight])
+    model(torch.ones(4, 8)).sum().backward()
+    with pytest.raises(InputError, match="step 1 does not move parameter 0 of `parameters`"):
+        optimizer.step()

@@ -82,7 +82,7 @@ def test_scores_with_the_wrong_sign_are_no_answer_to_whether_a_claim_is_violated
     np.savez(tmp_path / "scores.npz", **{"in": MATRIX - 2, "out": MATRIX[:, ::-1] + 2})
     for flags in ((), ("--upper_bound=9",), ("--upper_bound=9", "--fail_if_violated")):
         ended = bound(*flags)
-        assert ended.status == 2 and "refuted" not in ended.stdout
+        assert ended.status == 2 and "rejected" not in ended.stdout
         assert ended.stderr.endswith(
             "error: scores are lower with the canary: if lower means in, negate the score, as "
             "--columns=score:-loss does\n"

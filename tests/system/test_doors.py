@@ -17,7 +17,7 @@ from audit.conclusions.finish import finish
 from audit.conclusions.results import keep_result
 from audit.evidence.ranks import rank_among
 from audit.report.bounds_table import bounds_table
-from audit.report.subjects import RequestedLevels, describe_setting
+from audit.report.subjects import describe_setting
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
@@ -180,7 +180,7 @@ def conclude_ours(form):
 def test_a_stored_audit_gives_the_same_table(form, tmp_path):
     """Beside the scores a store knows the mechanism, which adds lines on its upper bounds."""
     folder = store_audit(tmp_path, form)
-    kept = describe_setting(folder, RequestedLevels()).conclusion
+    kept = describe_setting(folder).conclusion
     assert show_without_claim(kept) == bounds_table(conclude_ours(form))
 
 
@@ -200,7 +200,7 @@ def show_without_claim(kept):
 @pytest.mark.parametrize("form", mostly_slow(STORES))
 def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, run_command):
     folder = store_audit(tmp_path / "results", form)
-    kept = describe_setting(folder, RequestedLevels()).conclusion
+    kept = describe_setting(folder).conclusion
     keep_result(Store.at(folder), kept, runs=Store.at(folder).runs_held())
     epsilon = conclude_ours(form).epsilon
     assert epsilon > 0
@@ -251,6 +251,6 @@ def test_a_single_run_is_trained_stored_and_concluded(fields, methods, tmp_path)
     result = audit_one_run(tmp_path, **fields)
     assert set(result.bounds) == methods
     (folder,) = tmp_path.iterdir()
-    kept = describe_setting(folder, RequestedLevels()).conclusion
+    kept = describe_setting(folder).conclusion
     assert bounds_table(kept) == str(result)
     assert Store.at(folder).result().epsilon == result.epsilon

@@ -159,8 +159,8 @@ def differences(keys):
     rows = golden()
     for key in keys:
         process = Process(*key[:3])
-        adversary = ADVERSARIES[key[3]](process, 1e-5)
-        found = landscape.solve(process, adversary.values, 1e-5)
+        thresholds = ADVERSARIES[key[3]](process, 1e-5)
+        found = landscape.solve(process, thresholds, 1e-5)
         values = (found["claimed"][-1], found["epsilon"][-1], found["epsilon"][0])
         yield from (
             (key, n, v)

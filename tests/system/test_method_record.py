@@ -52,8 +52,7 @@ NAMES = {
     "legend": "planted for many",
     "counterpart": "planted",
 }
-FAMILY = lifted.METHODS["lifted"].family
-MANY = CanaryMethod(family=FAMILY, prove=of_many, assumes=LUCK, **NAMES)
+MANY = CanaryMethod(prove=of_many, assumes=LUCK, **NAMES)
 
 
 @pytest.fixture(params=[BOUND, ESTIMATE, MANY], ids=lambda record: record.name, scope="module")
@@ -101,7 +100,7 @@ def test_it_is_in_the_figure(record, concluded):
 
 
 def test_it_is_on_the_page(record, concluded):
-    text = audit_page.report("A page", [subjects.describe_arrays("scores", concluded)]).decode()
+    text = audit_page.make_audits_page([subjects.describe_arrays("scores", concluded)]).decode()
     assert f">{record.label}<" in text and record.assumes.sentence in text
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from audit.claims.claim import DpSgd
 from audit.conclusions import concluded
-from audit.mechanism import dpsgd
+from audit.mechanism import noise
 from audit.methods import claimed_curve, exact_null
 from audit.settings.make import setting_of
 from audit.training import build, game
@@ -48,7 +48,7 @@ def examine(dataset):
             whole = part._replace(
                 first=0, scores=np.concatenate(scores), presence=np.concatenate(presence)
             )
-            counted = exact_null.count_exceedances(concluded.read_directions(whole))
+            counted = exact_null.compute_exceedances(concluded.read_directions(whole))
             test = claimed_curve.examine_claim(counted, power, CONFIDENCE)
             if test.refuted:
                 break
@@ -97,13 +97,13 @@ def find_layer(dataset):
 @pytest.mark.parametrize(("layer", "most"), [("Dense_0", 25), ("Dense_1", 2)])
 def test_noise_that_is_missing_in_a_layer_is_refuted(examine, find_layer, monkeypatch, layer, most):
     """The first layer has a fifth of all parameters, the second three quarters."""
-    honest = dpsgd._draw_noise
+    honest = noise.draw_noise
     places = find_layer(layer)
 
     def draw(key, deviation, theta):
         return honest(key, deviation, theta).at[places].set(0.0)
 
-    monkeypatch.setattr(dpsgd, "_draw_noise", draw)
+    monkeypatch.setattr(noise, "draw_noise", draw)
     test = examine()
     print(test)
     assert test.refuted and test.runs <= most

@@ -108,46 +108,6 @@ def test_a_claim_without_sampling_is_not_called_pld():
     assert report.passed and "(exact, without sampling)" in explain(report)
 
 
-class TestFixedSizes:
-    """Batches of as many examples each time, of which one is replaced."""
-
-    def check(self, claimed, sigma=2.0, steps=1000, rate=0.01):
-        training = {"noise_multiplier": sigma, "steps": steps, "sampling_rate": rate}
-        return audit.check_accounting(claimed, DELTA, **training, batches="fixed")
-
-    @pytest.mark.slow
-    def test_a_claim_is_held_between_a_lower_and_an_upper_bound(self):
-        figures = self.check(5).figures
-        least = figures["at least"]
-        accounted = figures["accounted"]
-        assert 1.1 < least < 1.25 and 3.5 < accounted < 3.6
-        assert self.check(accounted).passed
-        between = self.check((least + accounted) / 2)
-        assert between.verdict.startswith("INCOMPLETE") and "neither proven nor" in explain(between)
-        assert self.check(0.98 * least).findings[0].name == "a claim that is too low"
-
-    @pytest.mark.slow
-    def test_the_lower_bound_is_no_upper_bound_for_poisson_batches(self):
-        """On the usual grid, the epsilon of Poisson batches is 0.0857 here, where 0.0273 leaks."""
-        report = self.check(0.06, sigma=100.0, steps=1_000_000, rate=0.001)
-        assert report.verdict.startswith("INCOMPLETE")
-
-    @pytest.mark.slow
-    def test_the_mistakes_of_fixed_sizes_are_named(self):
-        assert "as Poisson" in explain(self.check(account(2.0, 1000, 0.01)))
-        claimed = account(1.0, 1, 1.0)
-        text = explain(self.check(claimed, sigma=1.0, steps=1, rate=1.0))
-        assert "replacing an example is taken to move the sum by C, not 2 C" in text
-
-    def test_the_whole_data_set_has_the_exact_epsilon_of_2_c(self):
-        """Replacing moves a step's sum by 2 C: as one Gaussian step of half the noise."""
-        figures = self.check(50, sigma=4.0, steps=1, rate=1.0).figures
-        exact = account(2.0, 1, 1.0)
-        assert figures["at least"] == pytest.approx(exact, rel=0.02)
-        assert figures["accounted"] == pytest.approx(exact)
-        assert "(exact, without sampling" in explain(self.check(50, sigma=4.0, steps=1, rate=1.0))
-
-
 @pytest.mark.parametrize(
     ("released", "result", "text"),
     [

@@ -109,7 +109,7 @@ WRONG = {
     "together": (take_two_together, RATE, "Examples 7 and 300 come together"),
     "neighbours": (take_neighbours, RATE, "come together"),
     "some never": (never_take_a_tenth, RATE, "unequally often"),
-    "empty skipped": (skip_empty_batches, 0.005, "no empty batch"),
+    "empty skipped": (skip_empty_batches, 0.005, "No batch has fewer than 1 examples"),
     "rate 3% off": (
         lambda seed: draw_poisson(seed, rate=1.03 * RATE),
         RATE,
@@ -218,10 +218,9 @@ def draw_of_size(size):
         (cut(100), 0.3, "shuffled", "FAILED: another sampling"),
         (cut(300), 0.3, "shuffled", "PASSED"),
         (cut(300), 0.25, "shuffled", "PASSED"),
-        (cut(16), 1 / 64, "shuffled", "INCOMPLETE"),
+        (cut(16), 1 / 64, "shuffled", "FAILED: another sampling"),
         (lambda seed: [*draw_shuffled(seed, 1000, 50), []], 0.05, "shuffled", "FAILED"),
-        (draw_of_size(2), 0.0015, "fixed", "INCOMPLETE"),
-        (draw_of_size(4), 0.0015, "fixed", "FAILED"),
+        (draw_of_size(2), 0.0015, "fixed", "FAILED: another sampling"),
     ],
 )
 def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, verdict):
@@ -335,11 +334,11 @@ class TestLoaders:
             (iter([[1, 2]]), "can be iterated once only"),
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
-            (lambda seed: [[0.5, 1.5]], "gave no batches of indices: build the loader on"),
-            (lambda seed: [{"x": [1]}], "gave dictionaries: build the loader on audit.Indices"),
+            (lambda seed: [[0.5, 1.5]], "no vectors of indices"),
+            (lambda seed: [{"x": [1]}], "build the loader on audit.Indices"),
             (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
-            (lambda seed: [[[1], [1, 2]]], "gave ragged batches"),
-            (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "gave several columns"),
+            (lambda seed: [[[1], [1, 2]]], "no vectors of indices"),
+            (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "no vectors of indices"),
         ],
     )
     def test_what_is_no_loader_ends_in_a_line(self, loader, says):

@@ -27,7 +27,7 @@ WORLDS = RNG.normal(1, 1, 200), RNG.normal(0, 1, 150)
         (None, ""),
         (Curve(0.3, 0.5), "not confirmed"),
         (Curve(0.3, 1.0), "confirmed"),
-        (Curve(1e-9, 0.5), "refuted"),
+        (Curve(1e-9, 0.5), "rejected"),
     ],
 )
 def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status):
@@ -38,7 +38,7 @@ def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status)
     assert [row.method for row in found.ranked()] == ["assumption_free", "if_gaussian"]
     assert found.curve is None or found.curve.status == status
     assert found.epsilon == found.assumption_free.epsilon
-    assert found.gaussian.holds == (status != "refuted") and found.assumption_free.holds
+    assert found.gaussian.holds == (status != "rejected") and found.assumption_free.holds
     for row in found.ranked():
         unchanged = dataclasses.replace(row, holds=True)
         assert unchanged == concluded.bound(row.method)  # no number is changed

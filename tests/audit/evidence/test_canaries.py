@@ -73,12 +73,3 @@ def test_the_pilot_follows_the_ranks_of_a_set_of_runs_alone():
         )
     other = Coins(SCORES, ~BITS).split()[0]
     assert not np.array_equal(np.sort(other.scores, None), np.sort(one.scores, None))
-
-
-def test_the_share_of_misses_among_those_that_happened_to_be_in_is_biased():
-    law = [one for one in small_law() if one[2].any()]
-    total = sum(p for p, *_ in law)
-    assert (
-        abs((sum(p * np.mean(s[b] <= 0.8) for p, s, b in law) / total) - conditional_rates(0.8)[1])
-        > 0.02
-    )

@@ -97,13 +97,6 @@ def test_each_test_holds_its_level_over_all_coins(shape):
             assert np.mean(values <= level * (1 + 1e-12)) <= level * (1 + 1e-9)
 
 
-def test_the_law_of_kinds_is_that_of_balls_in_bins():
-    counts = np.bincount(
-        [len(set(balls)) for balls in itertools.product(range(4), repeat=5)], minlength=6
-    )
-    assert fair_coins._law_of_kinds(5, 4.0) == pytest.approx(counts / 4**5)
-
-
 @pytest.mark.slow
 def test_coins_that_our_own_game_drew_are_not_tested():
     """One in a million of them would be refused, and coins of one run are what is being audited there."""

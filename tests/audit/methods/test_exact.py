@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import special
 
 from audit.methods import exact
 from audit.methods.exact import Counts, lower_bound
@@ -160,13 +160,3 @@ def test_corner_counts_give_a_finite_bound(name, of, trials):
             for error in (1e-6, 0.05, 0.6):
                 found, _ = lower_bound(FAMILIES[name], [Counts(rank, of, errors, trials)], 1, error)
                 assert 0 <= found < 30
-
-
-def test_the_same_hypothesis_rejected_by_a_median_of_dependent_tests(audits=4000):
-    """Eleven of 21 uniform p-values that share most of their evidence lie below 11/21 of the error in at most
-    the error of cases; taken at the whole error they would not."""
-    rng = np.random.default_rng(3)
-    shared, own = rng.normal(size=(audits, 1)), rng.normal(size=(audits, 21))
-    p_values = np.sort(special.ndtr(np.sqrt(0.99) * shared + np.sqrt(0.01) * own))[:, 10]
-    assert np.mean(p_values <= ERROR * 11 / 21) <= ERROR
-    assert np.mean(p_values <= ERROR) > stats.binom.ppf(0.01, audits, ERROR * 0.9) / audits

@@ -1,7 +1,5 @@
 """Bounds from many canaries a run, at their level and near the truth."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import special
@@ -129,24 +127,14 @@ def lower(counted, family=exact.GAUSSIAN):
 
 
 @design_of
-def test_order_does_not_matter_and_pilot_runs_are_never_counted(draw):
-    counted = lifted.count(draw(1.768, 80, 8), exact.GAUSSIAN, 0.05)
-    order = np.random.default_rng(1).permutation(len(counted.rest.misses))
-    turned = counted.rest._replace(
-        misses=counted.rest.misses[order], alarms=counted.rest.alarms[order]
-    )
-    assert lower(counted._replace(rest=turned)) == pytest.approx(lower(counted), rel=1e-9)
+def test_pilot_runs_are_never_counted(draw):
     design = draw(1.768, 80, 8)
     pilot, rest = design.split()
     counted = lifted.count(design, exact.GAUSSIAN, 0.05)
     assert np.array_equal(counted.rest.misses, rest.errors(counted.threshold).misses)
     assert np.array_equal(counted.pilot.misses, pilot.errors(counted.threshold).misses)
     bound = found(LIFTED_GAUSSIAN, design)
-    assert (
-        bound.n_in == rest.scores.size / 2
-        if isinstance(rest, Coins)
-        else bound.n_in == rest.inserted.size
-    )
+    assert bound.n_in == sum(map(len, rest.pooled())) / 2
 
 
 def test_the_threshold_follows_counts_that_no_normal_distribution_gives():
@@ -272,42 +260,3 @@ def test_limits_of_a_callers_coins_are_exact_and_take_a_tenth_of_the_error():
     assert errors == widened._replace(scale_in=2.0, scale_out=2.0)
     for own in (design._replace(given=False), normal_sets(1.0, 9, 2)):
         assert own.widen(errors, 0.05) == (errors, 0.05)
-
-
-def test_bets_beat_the_papers_interval_on_sets_and_need_no_limit_theorem():
-    epsilons = {name: [] for name in ("lidp_wilson_2", "lidp_bernstein_2", LIFTED)}
-    for seed in range(5):
-        design = normal_sets(0.83, 250, 32, seed)
-        for name, values in epsilons.items():
-            values.append(found(name, design).epsilon)
-    wilson, bernstein, bets = (np.mean(values) for values in epsilons.values())
-    assert bets > wilson > bernstein
-
-
-def turned(matrices, rng):
-    """Matrices (R, K) with rows in another order, and each row's columns in one of its own, alike in all."""
-    rows = rng.permutation(len(matrices[0]))
-    columns = np.argsort(rng.random(matrices[0].shape), axis=1)
-    return [np.take_along_axis(matrix[rows], columns, axis=1) for matrix in matrices]
-
-
-@pytest.mark.parametrize("digits", [1, 12], ids=["ties", "no ties"])
-@pytest.mark.parametrize(
-    "increasing", mostly_slow([np.exp, lambda x: x, np.arctan, lambda x: 3e5 * x - 7])
-)
-@design_of
-def test_only_the_set_of_runs_and_the_ranks_of_scores_decide(draw, increasing, digits):
-    rng, matrices = np.random.default_rng(3), draw(1.768, 80, 8)
-    matrices = [np.round(matrices[0], digits), *matrices[1:2]]
-    if draw is normal_coins:
-        other = Coins(*turned(matrices, rng))
-        other = other._replace(scores=increasing(other.scores))
-        design = Coins(*matrices)
-    else:
-        design = Sets(matrices[0], np.round(matrices[1][:50, :6], digits))
-        other = Sets(*(increasing(turned([world], rng)[0]) for world in design[:2]))
-    found, others = (lifted.bounds(one, DELTA, CONFIDENCE) for one in (design, other))
-    assert any(bound.epsilon > 0 for bound in found)
-    for one, same in zip(found, others, strict=True):
-        assert dataclasses.replace(same, threshold=one.threshold) == one
-        assert same.threshold == increasing(np.float64(one.threshold))

@@ -121,15 +121,6 @@ def test_a_sorted_file_proves_no_more():
 CASES = [(1000, 400, 300), (100, 50, 50), (2000, 100, 95), (50, 30, 15)]
 
 
-def largest(refuted, high=40.0):
-    """The largest parameter that a monotone test refutes."""
-    low = 0.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
-
-
 @pytest.mark.parametrize(("coins", "number", "right"), CASES)
 @pytest.mark.parametrize("epsilon", [0.1, 4.0])
 def test_p_values_are_jax_privacys_and_without_delta_the_binomial_tail(
@@ -147,7 +138,7 @@ def test_p_values_are_jax_privacys_and_without_delta_the_binomial_tail(
 @pytest.mark.parametrize(("coins", "number", "right"), mostly_slow(CASES[:3], quick=2))
 def test_the_recursion_is_jax_privacys(coins, number, right):
     auditing = pytest.importorskip("jax_privacy.auditing")
-    mu = largest(lambda mu: gaussian_refutes(coins, number, right, mu, 0.05))
+    mu = mu_from_guesses(coins, number, right, 0.05)
     expected = auditing._epsilon_one_run_fdp(0, coins, number, right, 0.05, 1e-5)
     assert conversions.epsilon_from_mu(mu, 1e-5) == pytest.approx(expected, abs=1e-4)
 
@@ -195,5 +186,5 @@ def test_independent_guesses_of_a_gaussian_mechanism_are_within_what_it_allows(m
     tails = stats.binom.sf(np.arange(coins + 1) - 1, coins, share)
     right = int(np.argmax(tails <= error))  # too many for the truth at this level
     assert not gaussian_refutes(coins, coins, right - 1, mu, error)
-    reached = largest(lambda m: gaussian_refutes(coins, coins, coins, m, error))
+    reached = mu_from_guesses(coins, coins, coins, error)
     assert 1.4 < reached < 1.7  # all right: below the binomial limit, 2 Phi^-1(0.05^(1 / 60)) = 3.3

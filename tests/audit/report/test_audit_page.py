@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import single
 from audit.report import audit_page as report
 from audit.report import audit_panels, bounds_table, listing, page, subjects
-from audit.report.subjects import RequestedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import index
@@ -24,7 +22,6 @@ from tests.audit.report.outline import Outline
 
 pytestmark = pytest.mark.usefixtures("powerful")
 
-ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = "<script>alert('&\"')</script>"
 
 
@@ -57,9 +54,7 @@ def plain(monkeypatch):
 @pytest.mark.slow
 def test_a_page_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    outline = Outline(
-        report.report("Audit", [subjects.describe_setting(folder, RequestedLevels())]).decode()
-    )
+    outline = Outline(report.make_audits_page([subjects.describe_setting(folder)]).decode())
     for words in (
         "delta = 1e-06",
         "90%",
@@ -82,14 +77,12 @@ def test_a_page_asks_for_nothing(tmp_path):
 
 
 def test_names_are_escaped_everywhere(tmp_path, plain):
-    about = subjects.describe_setting(
-        stored(tmp_path, seeded(0, HOSTILE), audited=False), RequestedLevels()
-    )
-    content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
-    assert (
-        "script" not in {tag for tag, _ in Outline(content).tags}
-        and HOSTILE in Outline(content).text
-    )
+    about = subjects.describe_setting(stored(tmp_path, seeded(0, HOSTILE), audited=False))
+    for others in ([], [about._replace(anchor="other")]):
+        outline = Outline(
+            report.make_audits_page([about._replace(title=HOSTILE), *others]).decode()
+        )
+        assert "script" not in {tag for tag, _ in outline.tags} and HOSTILE in outline.text
 
 
 @pytest.mark.slow
@@ -110,13 +103,12 @@ def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share
 def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
     for seed in range(3):
         stored(tmp_path, seeded(seed), audited=False)
-    levels = RequestedLevels(delta=1e-3)
-    about = [subjects.describe_setting(folder, levels) for folder in index.settings(tmp_path)]
-    outline = Outline(report.report("All", about).decode())
+    about = [subjects.describe_setting(folder, 1e-3) for folder in index.settings(tmp_path)]
+    outline = Outline(report.make_audits_page(about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
     assert "delta = 0.001" in outline.text
-    assert "Of 3 audits up to 0.15 by a method may exceed the truth by chance" in outline.text
+    assert "Of 3 audits a method may exceed the truth by chance in up to 0.15" in outline.text
 
 
 def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_command):

@@ -117,10 +117,10 @@ def test_scores_that_differ_by_the_rounding_of_floats_are_drawn(largest):
 
 def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
     axis = panel("trade_off", refuted)
-    assert f"Gaussian curve refuted ({refuted.curve.show_p_value()})" in words(axis)
-    marked = [line for line in axis.lines if "(refuted)" in line.get_label()]
+    assert f"Gaussian curve rejected ({refuted.curve.show_p_value()})" in words(axis)
+    marked = [line for line in axis.lines if "(rejected)" in line.get_label()]
     assert len(marked) == 1 and marked[0].get_color() == style.FADED
-    assert not any("(refuted)" in label and "≤" in label for label in labels(axis))
+    assert not any("(rejected)" in label and "≤" in label for label in labels(axis))
 
 
 COINS = np.random.default_rng(0).random((60, 24)) < 0.5
@@ -147,7 +147,7 @@ def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, passed, do
             axis = panel(name, found)
             said = " ".join(f"{words(axis)} {labels(axis)}".split())
             assert (mark or "(not confirmed)") in said or not mark
-            assert "refuted" not in said
+            assert "rejected" not in said
             assert all(line.get_color() != style.FADED for line in axis.lines)
             assert all(bar.get_hatch() != "xxx" for bar in axis.patches)
             plt.cla()

@@ -12,7 +12,7 @@ from audit.conclusions import concluded
 from audit.conclusions.finish import finish
 from audit.evidence import given
 from audit.laws import cosine_law
-from audit.report import audit_page, audit_panels, federated_table, subjects
+from audit.report import audit_page, federated_table, subjects
 from audit.report.federated_table import FederatedAudit
 from audit.storage.store import Scores
 from tests.audit.report.outline import Outline
@@ -39,14 +39,8 @@ def subject(conclusion):
     return subjects.describe_arrays("<script>it</script>", conclusion)
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    panels = dict.fromkeys(("scores", "bounds"), b"<svg/>")
-    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
-
-
 def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
-    made = Outline(audit_page.report("Audit", [subject(observed(0.1))]).decode())
+    made = Outline(audit_page.make_audits_page([subject(observed(0.1))]).decode())
     assert "No upper bound was given" in made.text  # the rest is a golden output
     assert "script" not in {tag for tag, _ in made.tags}
     images = [attributes for tag, attributes in made.tags if tag == "svg"]

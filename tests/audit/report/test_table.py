@@ -83,7 +83,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     assert bounds_table.bounds_table(conclusion).splitlines()[-2] == line
     (tmp_path / "s.npz").touch()
     about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion, "bound")
-    assert line[1:].encode() in audit_page.report("Audit", [about])
+    assert line[1:].encode() in audit_page.make_audits_page([about])
 
 
 @pytest.mark.parametrize(("insertions", "is_out_of_reach"), [(14, False), (15, True)])

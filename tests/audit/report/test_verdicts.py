@@ -151,7 +151,7 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
     assert verdicts.at_least(concluded.bound("if_gaussian").epsilon) not in verdict.sentence
     text = bounds_table(concluded)
     assert " (p < 1e-06): ignore these rows, only assumption_free is valid\n" in text
-    assert [line.split()[-1] for line in text.splitlines()[3:5]] == ["nothing", "REFUTED"]
+    assert [line.split()[-1] for line in text.splitlines()[3:5]] == ["nothing", "REJECTED"]
     weak = dataclasses.replace(concluded.bound("assumption_free"), epsilon=0.0)
     bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
     verdict = finish(concluded._replace(bounds=bounds)).verdict
@@ -195,7 +195,7 @@ def test_reversed_scores_test_no_claim_whatever_their_shape():
     for evidence in reversed_evidence:
         result = audit.bounds(*evidence, claim=audit.Gdp(0.1))
         assert result.verdict == "reversed scores" and result.claim_test is None
-        assert "not refuted" not in str(result)
+        assert "not rejected" not in str(result)
         assert "claim:      not tested: scores are reversed" in str(result)
         assert result.to_dict()["verdict"] == "reversed scores"
 

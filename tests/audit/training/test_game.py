@@ -15,7 +15,7 @@ from audit.errors import InputError
 from audit.laws import densities
 from audit.mechanism import base
 from audit.training import game
-from experiments.canife import cohort_law, round_game
+from experiments.canife import cohort_law
 from tests import programs
 
 RUNS = 20_000
@@ -191,7 +191,8 @@ def direction():
 def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, direction, cohort, sigma):
     rng, rounds, own = np.random.default_rng(3), 500_000, 1.0
     known = np.asarray(matrix @ direction, np.float64) / NORM
-    s_in, s_out = round_game.mock_scores(rng, known, cohort, own, sigma, rounds)
+    s_in = cohort_law.simulate_scores(rng, known, cohort, sigma, rounds) + own
+    s_out = cohort_law.simulate_scores(rng, known, cohort, sigma, rounds)
     thresholds = np.quantile(s_out, [0.001, 0.03, 0.2, 0.5, 0.8, 0.97, 0.999])
     pair = cohort_law.score_densities(known, cohort, sigma, own)
     exact = densities.error_rates(pair, thresholds)

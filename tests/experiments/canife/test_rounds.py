@@ -80,10 +80,13 @@ def test_charges_and_compositions_at_the_edges():
 def test_a_perfect_canary_scores_the_published_numbers(sigma, target, mean, deviation, total):
     charge = Charge(sigma, 0.01189, 2550)
     assert rounds.composed([charge], 1e-5) == pytest.approx(target, rel=3e-3)
-    found = rounds.ideal(np.random.default_rng(0), charge, 1e-5)
-    assert found.mean == pytest.approx(mean, abs=0.06)
-    assert found.deviation == pytest.approx(deviation, rel=0.25)
-    assert found.composed == pytest.approx(total, rel=0.03) and found.composed < 7.19
+    found = rounds.estimate_perfect_canary(np.random.default_rng(0), sigma, 100)
+    finite = np.extract(np.isfinite(found), found)
+    assert finite.mean() == pytest.approx(mean, abs=0.06)
+    assert finite.std() == pytest.approx(deviation, rel=0.25)
+    noise = rounds.renyi_charge(np.median(found), 0.01, sigma)
+    composed = rounds.composed([charge._replace(noise_multiplier=noise)], 1e-5)
+    assert composed == pytest.approx(total, rel=0.03) and composed < 7.19
 
 
 @pytest.mark.parametrize("sigma, rate", [(0.2, 0.002), (0.4166, 0.01189), (9.2, 0.2)])

@@ -15,20 +15,14 @@ from experiments.canife.rounds import Charge
 from experiments.cells.cell import DataSets
 
 SMALL = Attacked(
-    "linear", rounds=5, every=2, cohort=8, noise_multiplier=0.5, pool=24, population=40, scores=40,
+    "linear", rounds=5, every=2, cohort=8, noise_multiplier=0.5, pool=16, population=40, scores=40,
     mock_rounds=2000, design_steps=60,
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    rng = np.random.default_rng(0)
-    labels = rng.integers(10, size=(2, 60)).astype(np.int32)
-    pixels = rng.integers(256, size=(2, 60, 28, 28)).astype(np.uint8)
-    path = tmp_path_factory.mktemp("images") / "images.npz"
-    arrays = {"train_images": pixels[0], "test_images": pixels[1]}
-    np.savez(path, train_labels=labels[0], test_labels=labels[1], **arrays)
-    return DataSets({"fashion_mnist": str(path)})
+def data(image_file):
+    return DataSets({"fashion_mnist": str(image_file)})
 
 
 def measure(setting, data, folder):
@@ -95,7 +89,7 @@ def test_what_is_stored_is_read_shown_and_drawn(whole):
     assert style.png(figures.training_figure(SMALL, stored[-1], frame)).startswith(b"\x89PNG")
     perfect, _, accountant, released = (float(line.split()[-1]) for line in totals.splitlines()[3:])
     assert 0 < perfect < accountant < released
-    charges = [Charge(0.5, 8 / 60, 5), Charge(0.5, 8 / 40, 3 * SMALL.scores)]
+    charges = [Charge(0.5, 8 / 200, 5), Charge(0.5, 8 / 40, 3 * SMALL.scores)]
     assert released == pytest.approx(rounds.composed(charges, SMALL.delta), abs=0.006)
 
 
@@ -123,10 +117,10 @@ def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_th
 ):
     setting = dataclasses.replace(
         SMALL, alpha=10.0, cohort=4, rounds=1, client_learning_rate=0.001,
-        clients=12, population=12, pool=12,
+        clients=40, population=12, pool=4,
     )  # fmt: skip
     split = populations.split_clients(setting, data)
-    assert split.train.number == split.mock.number == 12
+    assert (split.train.number, split.mock.number) == (40, 4)
     _, (one,) = measure(setting, data, tmp_path)
     assert np.abs(one.known).max() <= 1 + 1e-5
     assert one.own == pytest.approx(min(0.001 * one.norm, 1), rel=1e-4)

@@ -13,7 +13,7 @@ from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 from experiments.compare import rows
 from experiments.compare.compared import ALL, FINAL, Compared, list_methods, validate
-from experiments.compare.rows import ESTIMATE, REFUTED
+from experiments.compare.rows import ESTIMATE, REJECTED
 from models.catalogue import task
 
 NAMES = ("method", "value", "sees", "runs", "seconds", "epsilon", "assumes")
@@ -85,13 +85,13 @@ def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
     assert shown == [("if_gaussian", "Gaussian"), ("assumption_free", "nothing")]
     refuted = list(made_up(tmp_path / "refuted", compared, one, seldom))
     shown = [(row["value"], row["assumes"]) for row in refuted]
-    assert shown == [("assumption_free", "nothing"), ("if_gaussian", REFUTED)]
+    assert shown == [("assumption_free", "nothing"), ("if_gaussian", REJECTED)]
     text = rows.make_table(compared, refuted, 24.0).text()
-    assert text.endswith("refute a Gaussian curve.") and max(map(len, text.splitlines())) <= 80
+    assert text.endswith("reject a Gaussian curve.") and max(map(len, text.splitlines())) <= 80
     assert "refute" not in rows.make_table(compared, sound, 24.0).text()
     for found, marked in ((sound, 0), (refuted, 1)):
         (legend,) = rows.draw(found, 24.0, 1e-5).legends
-        assert sum("refuted" in text.get_text() for text in legend.texts) == marked
+        assert sum("rejected" in text.get_text() for text in legend.texts) == marked
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_every_method_audits_one_mechanism(tmp_path):
     found = rows.find_rows(compared, place)
     names = {one.name for one in list_methods(compared)}
     assert {row["method"] for row in found} == {*names, "CANIFE"}
-    no_bounds = (ESTIMATE, REFUTED, "Gaussian, runs")
+    no_bounds = (ESTIMATE, REJECTED, "Gaussian, runs")
     bounds = [row for row in found if row["assumes"] not in no_bounds]
     assert len(bounds) >= 9 and all(row["epsilon"] <= upper for row in bounds)
     known = {row["value"]: row["epsilon"] for row in found}

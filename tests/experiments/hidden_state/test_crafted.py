@@ -28,18 +28,6 @@ def test_the_convex_landscape_attains_the_bound_which_is_rounded_up():
             assert row[name] <= float(cell) < row[name] + 1.01e-4
 
 
-def test_any_schedule_is_attained_by_slopes_of_a_convex_loss():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        shifts = rng.integers(0, 2, 30) * 1.0
-        constants = rng.uniform(0.5, 1, 30)
-        noise = rng.uniform(1, 2, 30)
-        bound = hidden_state_bound(shifts, constants, noise, 1e-5)
-        slopes = bound.attained_by
-        assert exact_mu(shifts, slopes, noise) == pytest.approx(bound.mu, rel=1e-9)
-        assert (slopes >= 0).all() and (slopes <= constants).all()
-
-
 def test_simulated_last_iterates_have_the_exact_mu():
     rng = np.random.default_rng(1)
     shifts = rng.integers(0, 2, 30) * 1.0

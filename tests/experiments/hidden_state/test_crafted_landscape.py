@@ -17,8 +17,8 @@ from tests.cases import mostly_slow
 DELTA = 1e-5
 
 
-def constant(process, threshold):
-    return np.full(process.steps - 1, threshold)
+def exact(process, thresholds):
+    return law.compute_epsilon(process, thresholds, DELTA)
 
 
 CELLS = [(sigma, size) for sigma in (1.0, 4.0, 8.0) for size in (1, 2, 16)]
@@ -27,7 +27,7 @@ CELLS = [(sigma, size) for sigma in (1.0, 4.0, 8.0) for size in (1, 2, 16)]
 @pytest.mark.parametrize(("sigma", "size"), mostly_slow(CELLS, quick=2))
 def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, size):
     process = Process(sigma, size, 25)
-    thresholds = constant(process, 0.5)
+    thresholds = law.constant(process, 0.5)
     pairs = [law.last_law(process, thresholds, per_deviation) for per_deviation in (8, 16)]
     assert len(pairs[1].points) > 1.9 * len(pairs[0].points)
     coarse, fine = (densities.epsilon_at(pair, DELTA) for pair in pairs)
@@ -45,7 +45,7 @@ def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
 
 def test_the_conversion_claims_twice_as_much_and_a_grid_can_be_too_large():
     process = Process(4.0, 1, 25)
-    pair = law.last_law(process, constant(process, 0.5))
+    pair = law.last_law(process, law.constant(process, 0.5))
     claimed = conversions.epsilon_from_mu(float(densities.mu_at(pair, 0.5)), DELTA)
     assert claimed > 1.9 * densities.epsilon_at(pair, DELTA)
     with pytest.raises(InputError, match=r"`steps=10000000`: .* use fewer steps"):
@@ -53,11 +53,9 @@ def test_the_conversion_claims_twice_as_much_and_a_grid_can_be_too_large():
 
 
 @pytest.mark.parametrize("sigma", [0.5, 4.0, 8.0])
-def test_the_upper_bound_is_the_first_steps_whatever_follows(sigma):
-    (bound,) = {
-        upper_bound(Process(sigma, size, steps), 1e-5) for size in (1, 16) for steps in (1, 25)
-    }
-    assert bound == pytest.approx(accounting.epsilon_upper_bound(sigma, 1, 1e-5), rel=1e-4)
+def test_the_upper_bound_is_that_of_a_single_release(sigma):
+    expected = accounting.epsilon_upper_bound(sigma, 1, DELTA)
+    assert upper_bound(Process(sigma, 16, 25), DELTA) == pytest.approx(expected, rel=1e-4)
 
 
 RUNS = 5000
@@ -84,18 +82,18 @@ def simulated():
 @pytest.mark.parametrize("index", range(len(CELLS)))
 def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
     process = Process(*CELLS[index], 25)
-    laws = list(law.laws(process, constant(process, 0.5)))
+    laws = list(law.laws(process, law.constant(process, 0.5)))
     for step in (1, 2, 5, 25):
         theta = simulated[index, step - 1]
         thresholds = np.quantile(theta, [0.1, 0.5, 0.9])
-        exact = densities.error_rates(laws[step - 1], thresholds)
+        expected = densities.error_rates(laws[step - 1], thresholds)
         scores_out = theta[::2]
         scores_in = theta[1::2]
         positive_out = (scores_out[:, None] > thresholds).mean(0)
         negative_in = (scores_in[:, None] < thresholds).mean(0)
         for seen, rates in (
-            (positive_out, exact.false_positive),
-            (negative_in, exact.false_negative),
+            (positive_out, expected.false_positive),
+            (negative_in, expected.false_negative),
         ):
             deviation = np.sqrt(rates * (1 - rates) / len(scores_out))
             assert np.all(np.abs(seen - rates) < 5 * deviation + 1e-3), (step, seen, rates)
@@ -109,21 +107,6 @@ def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
     seen = (theta > 4.0).mean()
     assert abs(seen - rates[0]) > 3 * np.sqrt(rates[0] * (1 - rates[0]) / len(theta))
     assert seen == pytest.approx(special.ndtr(-1.0), abs=0.03)
-
-
-RATES = [(1, 0.46, 0.23, 0.29, 0.455), (2, 0.86, 0.38, 0.68, 0.855), (8, 1.00, 0.84, 1.00, 1.000)]
-
-
-@pytest.mark.parametrize(("size", "gaussian", "half", "best", "most"), mostly_slow(RATES, quick=0))
-def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
-    process = Process(4.0, size, 25)
-    upper = upper_bound(process, DELTA)
-    at_half = law.half(process, DELTA)
-    mu = float(densities.mu_at(law.last_law(process, at_half.values), 0.5))
-    assert conversions.epsilon_from_mu(mu, DELTA) / upper == pytest.approx(gaussian, abs=0.02)
-    assert at_half.epsilon / upper == pytest.approx(half, abs=0.02)
-    assert law.best_constant(process, DELTA).epsilon / upper == pytest.approx(best, abs=0.02)
-    assert law.optimal(process, DELTA).epsilon / upper == pytest.approx(most, abs=0.005)
 
 
 def slow_delta(process, epsilon, moves, points):
@@ -154,29 +137,30 @@ def move_at(points, thresholds):
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 6), Process(0.6, 1, 3)])
 def test_an_independent_computation_agrees(process):
     points = make_grid(process, 3000)
-    for find in (law.optimal, law.half):
-        found = find(process, 1e-4)
-        delta = slow_delta(process, found.epsilon, move_at(points, found.values), points)
+    for thresholds in (law.optimal(process, 1e-4), law.constant(process, law.HALF)):
+        epsilon = law.compute_epsilon(process, thresholds, 1e-4)
+        delta = slow_delta(process, epsilon, move_at(points, thresholds), points)
         assert delta == pytest.approx(1e-4, rel=0.03)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 5)])
 def test_no_random_landscape_beats_the_optimal_one(process):
-    adversary = law.optimal(process, 1e-3)
+    thresholds = law.optimal(process, 1e-3)
+    epsilon = law.compute_epsilon(process, thresholds, 1e-3)
     points = make_grid(process)
-    best = move_at(points, adversary.values)
-    limit = slow_delta(process, adversary.epsilon, best, points)
+    best = move_at(points, thresholds)
+    limit = slow_delta(process, epsilon, best, points)
     rng = np.random.default_rng(0)
     for _ in range(20):
         anything = [rng.uniform(-1, 1, len(points)) for _ in best]
-        other_thresholds = move_at(points, adversary.values + rng.normal(size=len(best)))
+        other_thresholds = move_at(points, thresholds + rng.normal(size=len(best)))
         changed_on_an_interval = [
             np.where(np.abs(points - rng.normal(0, 3)) < 0.5, rng.uniform(-1, 1), moves)
             for moves in best
         ]
         for moves in (anything, other_thresholds, changed_on_an_interval):
-            reached = slow_delta(process, adversary.epsilon, moves, points)
+            reached = slow_delta(process, epsilon, moves, points)
             assert reached <= limit * (1 + 1e-3)
 
 
@@ -185,7 +169,8 @@ def test_no_random_landscape_beats_the_optimal_one(process):
     mostly_slow([(Process(2.0, 1, 10),), (Process(4.0, 2, 25),), (Process(8.0, 16, 25),)]),
 )
 def test_adversaries_are_ordered_and_below_the_upper_bound(process):
-    half, best, most = (find(process, DELTA).epsilon for find in law.ADVERSARIES.values())
+    adversaries = [find(process, DELTA) for find in law.ADVERSARIES.values()]
+    half, best, most = (exact(process, thresholds) for thresholds in adversaries)
     upper = upper_bound(process, DELTA)
     assert half <= best * (1 + 1e-6) and best <= most * (1 + 1e-4) and most <= upper * (1 + 1e-6)
 
@@ -193,8 +178,9 @@ def test_adversaries_are_ordered_and_below_the_upper_bound(process):
 def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
     process = Process(2.0, 2, 8)
     best = law.optimal(process, DELTA)
-    for pair, threshold in zip(law.laws(process, best.values), best.values, strict=False):
+    epsilon = exact(process, best)
+    for pair, threshold in zip(law.laws(process, best), best, strict=False):
         ratio = np.log(pair.q[pair.p > 1e-290]) - np.log(pair.p[pair.p > 1e-290])
         assert np.all(np.diff(ratio) > -1e-6)
         at = np.interp(threshold, pair.points[pair.p > 1e-290], ratio)
-        assert at == pytest.approx(best.epsilon, rel=1e-3)
+        assert at == pytest.approx(epsilon, rel=1e-3)

@@ -42,8 +42,7 @@ def make_data(model: str) -> Dataset:
 
 def make_setting(model, k, seed, adversary, **more):
     fields = {"insertions": 10, "noise_multiplier": 0.8, "batch_size": BATCH, "seed": seed, **more}
-    values = vars(adversary) if vars(adversary) else {}
-    return setting_of(model, k=k, adversary=adversary.name, **values, **fields)
+    return setting_of(model, k=k, adversary=adversary.name, **vars(adversary), **fields)
 
 
 def bound_last_model(setting, dataset, effort=EFFORT):
@@ -85,7 +84,6 @@ def test_no_gdp_limit_is_above_the_bound_on_the_last_model(model, k):
     for seed in range(AUDITS):
         setting = make_setting(model, k, seed, SphereFields(), canaries="auto")
         ratios += compare(setting, dataset, bound_last_model(setting, dataset))
-    print(f"{model}, k = {k}: {len(ratios)} audits, limit / bound at most {max(ratios):.3f}")
     assert len(ratios) == AUDITS and max(ratios) <= 1
 
 
@@ -97,7 +95,6 @@ def test_no_gdp_limit_of_a_convnet_is_above_the_bound_on_its_last_model(k, pytes
     setting = make_setting("gelu_convnet", k, 0, SphereFields(), canaries="auto")
     mu = bound_last_model(setting, dataset, CONVNET_EFFORT)
     ratios = compare(setting, dataset, mu, audits)
-    print(f"gelu_convnet, k = {k}: {audits} audits, limit / bound at most {max(ratios):.3f}")
     assert len(ratios) == audits and max(ratios) <= 1
 
 
@@ -118,5 +115,4 @@ def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
     deviation = np.sqrt((world_in.var() + world_out.var()) / 2)
     audited = (world_in.mean() - world_out.mean()) / deviation
     error = np.sqrt(4 / runs * (1 + audited**2 / 8))
-    print(f"tanh_fcnn, k = {k}: mu {audited:.3f} +- {error:.3f} of {mu:.3f}")
     assert share * mu <= audited <= mu + 4 * error

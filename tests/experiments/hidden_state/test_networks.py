@@ -25,14 +25,13 @@ def keep_scores(out, audited):
     setting = audited.setting
     store = make.open_store(out, setting, DATA)
     rng = np.random.default_rng(0)
-    dimension = 68 if audited.series == FRESH.label else 0
-    presence = np.arange(audited.runs)[:, None] % 2 == 1
-    presence = np.broadcast_to(presence, (audited.runs, setting.canaries))
-    scores = rng.normal(3.0 * presence, 1.0)
-    if dimension:
-        presence = np.ones((audited.runs, setting.canaries), bool)
-        scores = np.tanh(rng.normal(1, 1, presence.shape) / 68**0.5)
-    store.save(Scores(0, scores, presence, dimension))
+    shape = (audited.runs, setting.canaries)
+    if audited.series == FRESH.label:
+        cosines = np.tanh(rng.normal(1, 1, shape) / 68**0.5)
+        store.save(Scores(0, cosines, np.ones(shape, bool), 68))
+    else:
+        presence = np.broadcast_to(np.arange(audited.runs)[:, None] % 2 == 1, shape)
+        store.save(Scores(0, rng.normal(3.0 * presence, 1.0), presence))
 
 
 @pytest.mark.parametrize(

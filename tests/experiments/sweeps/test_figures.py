@@ -49,27 +49,9 @@ def conclusion():
 
 @pytest.fixture(scope="module")
 def found():
-    """audits(cells): one and the same conclusion for every cell, with its setting's reason."""
+    """found(cells): one and the same conclusion for every cell."""
     one = conclusion()
-    reasons = {True: "", False: "it has a reason"}
-
-    def find(cells):
-        found = {}
-        for cell in cells:
-            reason = reasons[concluded.predicted_mu(cell.setting) is None]
-            found[cell.setting, cell.runs] = one._replace(reason=reason)
-        return found
-
-    return find
-
-
-@pytest.fixture
-def run(run_command):
-    return lambda *flags: run_command("figures", *flags)
-
-
-def nothing():
-    return points.Evidence(NOWHERE, {}, LEVELS)
+    return lambda cells: {(cell.setting, cell.runs): one for cell in cells}
 
 
 def bars(axis, method):
@@ -84,8 +66,9 @@ def bars(axis, method):
     return drawn
 
 
-@pytest.mark.parametrize("scale", sweeps.SCALES)
-def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
+@pytest.mark.parametrize("scale", mostly_slow(sorted(sweeps.SCALES, key=len)))
+def test_every_cell_is_on_one_figure_and_in_a_table_of_80_columns(scale, found):
+    rows = []
     for sweep in sweeps.sweeps(scale).values():
         cells = sweep.audits()
         every = points.points(cells, found(cells))
@@ -97,8 +80,15 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
             seeds = {cell.setting.seed for cell in point.cells}
             assert len(seedless) == 1 and len(seeds) == len(point.cells)
         if not cells:  # norms
-            missing = figures.draw(sweep, nothing())
-            assert missing.missing == len(sweep.cells) and not missing.figures
+            missing = figures.draw(sweep, points.Evidence(NOWHERE, {}, LEVELS))
+            assert missing.missing == len(sweep.cells) and not missing.figure
+        rows += points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
+    shown = points.make_table(rows, LEVELS)
+    assert max(map(len, shown.text().splitlines())) <= 80
+    entries = list(csv.DictReader(shown.csv().decode().splitlines()))
+    assert len(entries) == len(rows) and shown.text().count("\n") > len(rows)
+    epsilon = conclusion().bound("if_gaussian").epsilon
+    assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
 
 
 @pytest.mark.slow
@@ -110,7 +100,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     fill(tmp_path, cells)
     audits = points.evidence(make.holdings(tmp_path), cells, LEVELS)
     drawn = figures.draw(Sweep("made_up", "Made up", tuple(map(audit_cell, cells))), audits)
-    (axis,) = drawn.figures[0][1].axes
+    (axis,) = drawn.figure.axes
     for method, record in estimate.METHODS.items():
         marks = bars(axis, method)
         assert sorted(marks) == [0, 1]
@@ -123,7 +113,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
             assert marks[place] == pytest.approx((np.mean(epsilons), min(epsilons), max(epsilons)))
     upper = [line.get_ydata()[0] for line in axis.lines if line.get_color() == UPPER]
     assert upper == pytest.approx([23.995] * 2, abs=1e-3)
-    plt.close(drawn.figures[0][1])
+    plt.close(drawn.figure)
 
 
 K_5 = {"periodicity": 5, "steps": 1250}
@@ -168,25 +158,10 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     assert len(point.cells) == 3 and len(point.conclusions) == 2
 
 
-@pytest.mark.parametrize("scale", mostly_slow(sorted(sweeps.SCALES, key=len)))
-def test_the_table_holds_the_bounds_and_80_columns(scale, found):
-    rows = []
-    for sweep in sweeps.sweeps(scale).values():
-        cells = sweep.audits()
-        every = points.points(cells, found(cells))
-        rows += points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
-    shown = points.make_table(rows, LEVELS)
-    assert max(map(len, shown.text().splitlines())) <= 80
-    entries = list(csv.DictReader(shown.csv().decode().splitlines()))
-    assert len(entries) == len(rows) and shown.text().count("\n") > len(rows)
-    epsilon = conclusion().bound("if_gaussian").epsilon
-    assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
-
-
-def test_a_range_of_bounds_claims_no_more_than_they_do():
+def test_a_range_of_bounds_claims_no_more_than_they_do(found):
     sweep = sweeps.sweeps("smoke")["figure_1c"]
     cells = sweep.audits()[:1]
-    every = points.points(cells, {(cell.setting, cell.runs): conclusion() for cell in cells})
+    every = points.points(cells, found(cells))
     (row,) = points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
     names = ("if_gaussian", "if_gaussian_min", "if_gaussian_max", "epsilon_low", "epsilon_high")
     made = points.make_table([row | dict.fromkeys(names, 7.089)], LEVELS)
@@ -196,11 +171,12 @@ def test_a_range_of_bounds_claims_no_more_than_they_do():
 
 
 @pytest.mark.slow
-def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
+def test_figures_are_written_and_what_is_missing_is_said(run_command, tmp_path):
     every = sweeps.sweeps("smoke")
     fill(tmp_path, every["figure_1c"].audits()[1:])
     fill(tmp_path, every["figure_11"].audits())
-    process = run(f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
+    flags = (f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
+    process = run_command("figures", *flags)
     assert process.returncode == 0, process.stderr
     folder = tmp_path / "figures" / "smoke"
     names = {f"figure_{n}.{suffix}" for n in ("1c", "11") for suffix in ("png", "svg", "pdf")}

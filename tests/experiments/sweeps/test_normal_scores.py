@@ -5,7 +5,7 @@ from scipy import stats
 from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, draw
 from audit.errors import InputError
-from audit.evidence import canaries, given
+from audit.evidence import canaries
 from experiments.sweeps import normal_scores
 from tests.cases import mostly_slow
 
@@ -48,12 +48,8 @@ def test_an_interval_is_finite_and_starts_at_0_or_above(mu):
 
 def test_a_run_a_world_says_nothing():
     assert normal_scores.mu_interval([3.0], [1.0], 0.95) == (0, np.inf)
-    assert normal_scores.mu_interval_of_runs(
-        canaries.make_sets([[3.0, 2.0]], [[1.0, 0.5]]), 0.95
-    ) == (
-        0,
-        np.inf,
-    )
+    sets = canaries.make_sets([[3.0, 2.0]], [[1.0, 0.5]])
+    assert normal_scores.mu_interval_of_runs(sets, 0.95) == (0, np.inf)
 
 
 def test_what_can_not_be_used_is_refused():
@@ -71,18 +67,3 @@ def test_the_limits_over_runs_miss_as_often_as_they_say_however_canaries_are_tie
     found = [normal_scores.mu_interval_of_runs(draw(setting, i), 0.9) for i in range(audits)]
     outside = sum(not low <= mu <= high for low, high in found)
     assert stats.binom.ppf(1e-4, audits, 0.06) <= outside <= stats.binom.ppf(1 - 1e-4, audits, 0.13)
-
-
-def test_the_limits_over_runs_are_narrower_by_the_root_of_the_canaries_and_keep_the_unit():
-    rng = np.random.default_rng(0)
-    widths = []
-    for count in (1, 64):
-        presence = rng.random((200, count)) < 0.5
-        design = given.coins(3.0 * presence + rng.standard_normal((200, count)), presence)
-        low, high = normal_scores.mu_interval_of_runs(design, 0.95)
-        moved = given.coins(1e3 + 0.01 * design.scores, presence)
-        assert normal_scores.mu_interval_of_runs(moved, 0.95) == pytest.approx(
-            (low, high), rel=1e-6
-        )
-        widths.append(high - low)
-    assert widths[0] / widths[1] == pytest.approx(8, rel=0.5)

@@ -1,28 +1,23 @@
-"""Bounds on the epsilon of training with the batches of a sampler, and advice."""
+"""The epsilon that may be claimed for training with the batches of a sampler, and advice."""
 
-import math
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import sqrt
 from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from audit.check.accounting import read_noise_multiplier
 from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
 from audit.claims.brackets import ZERO_OUT, EveryModel
 from audit.claims.samplers import MixtureLimit, ShuffledSteps
 from audit.errors import number, require, shown
 from audit.laws import conversions
-from audit.report.table import Column, Table, at_least, at_most
-from audit.written import counted, write_json
+from audit.written import at_most, write_json
 
 _MAX_STEPS = 10**6
-_TAILS = (1, 2, 5, 10, 20, 50, 100)  # numbers of noise-only steps for the advice
-_DECIMALS = 2
-_COLUMNS = 80
+_DECIMALS = 2  # of epsilon and sigma in the advice
 
 
 @dataclass(frozen=True)
@@ -54,12 +49,12 @@ class LastModel(NamedTuple):
     """Upper bounds on epsilon against an adversary who only sees the last model.
 
     Attributes:
-      upper: the bound without noise-only steps at the end; None if there is not any.
+      upper: the bound without noise-only steps at the end.
       tail: the bound with these steps; None without them.
       assumes: what both bounds assume, in words.
     """
 
-    upper: float | None
+    upper: float
     tail: float | None
     assumes: str
 
@@ -81,18 +76,12 @@ class SamplerClaim(NamedTuple):
     last_model: LastModel
     advice: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the row as nested dicts, ready for json.dumps."""
-        nested = {
-            "every_model": self.every_model._asdict(),
-            "last_model": self.last_model._asdict(),
-        }
-        return {**self._asdict(), **nested}
-
 
 @dataclass(frozen=True)
 class SamplerClaims:
-    """The epsilon that may be claimed for a sampler, and that of Poisson sampling; it prints as a table.
+    """The epsilon that may be claimed for a sampler, and that of Poisson sampling.
+
+    `audit.report.claims_table` shows it as a table.
 
     Attributes:
       rows: the claims, that of the caller's sampler first.
@@ -108,7 +97,11 @@ class SamplerClaims:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the claims as nested dicts and lists, ready for json.dumps."""
-        rows = [row.to_dict() for row in self.rows]
+        rows = []
+        for row in self.rows:
+            every_model = row.every_model._asdict()
+            last_model = row.last_model._asdict()
+            rows.append({**row._asdict(), "every_model": every_model, "last_model": last_model})
         return {
             "delta": self.delta,
             "tail": self.tail,
@@ -121,63 +114,20 @@ class SamplerClaims:
         """Returns `to_dict` as JSON text, with null for infinity."""
         return write_json(self.to_dict(), indent=2)
 
-    def __str__(self) -> str:
-        """Returns the table with its notes, at most 80 columns wide."""
-        columns = [
-            Column("sampler", _show_sampler, "sampler", left=True),
-            Column("every_model", _show_bracket, "every model\nseen"),
-            Column("last", lambda row: row.last_model.upper, "last model\nalone", _show_upper),
-        ]
-        if self.tail:  # training ends with noise-only steps
-            head = f"and {self.tail} noise-\nonly steps"
-            columns.append(Column("tail", lambda row: row.last_model.tail, head, _show_upper))
-        lines = [f"epsilon at delta {self.delta:g}", "", Table(columns, self.rows).text(), ""]
-        notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in self.rows]
-        assumes = self.rows[0].last_model.assumes
-        notes.append(f"last model alone: {assumes}. Neighbours: {ZERO_OUT}.")
-        if self.order:
-            notes.append(f"order: {self.order}.")
-        for note in notes:
-            lines.extend(textwrap.wrap(note, _COLUMNS, subsequent_indent="  "))
-        return "\n".join(lines)
-
-
-def _show_upper(value: float) -> str:
-    """Returns an upper bound as text with two decimals, rounded up."""
-    return at_most(value, _DECIMALS)
-
-
-def _show_sampler(row: SamplerClaim) -> str:
-    """Returns a sampler's name, marked if it is the caller's."""
-    if row.yours:
-        return f"{row.sampler} (yours)"
-    return row.sampler
-
-
-def _show_bracket(row: SamplerClaim) -> str:
-    """Formats a row's bounds on epsilon for every model: "lower to upper", or only the upper bound.
-
-    The lower bound is left out if it is missing, or if both round to the same text.
-    """
-    lower, upper, _ = row.every_model
-    shown_upper = _show_upper(upper)
-    if lower is None or _show_upper(lower) == shown_upper:
-        return shown_upper
-    return f"{at_least(lower, _DECIMALS)} to {shown_upper}"
-
 
 class _Sampler(NamedTuple):
     """How a sampler is accounted for.
 
     Attributes:
-      bracket: returns the bounds on epsilon if every model is seen, from steps and delta.
+      bracket: returns the bounds on epsilon if every model is seen, from the noise multiplier, the number of
+        batches of an epoch, the number of epochs, and delta.
       bound: returns an upper bound on the epsilon of the last model, from steps and delta.
       advice: the condition of the claim; empty if changes to the training are advised instead.
       unseen: for the last model's bound, the information that must not be seen, in words.
       order: the condition on the order of examples, in words.
     """
 
-    bracket: Callable[[ShuffledSteps, float], EveryModel]
+    bracket: Callable[[float, int, int, float], EveryModel]
     bound: Callable[[ShuffledSteps, float], MixtureLimit]
     advice: str = ""
     unseen: str = "an earlier model or the batches"
@@ -220,9 +170,11 @@ def sampler_claims(
     >>> round(claims.rows[0].every_model.upper, 2), round(claims.rows[0].last_model.upper, 2)
     (6.57, 4.98)
     """
-    name = "truncated_poisson" if isinstance(sampler, TruncatedPoisson) else sampler
-    is_sampler = isinstance(name, str) and name in _SAMPLERS
-    require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(_SAMPLERS)}")
+    name = sampler
+    if isinstance(sampler, TruncatedPoisson):
+        name = "truncated_poisson"
+    is_sampler = isinstance(name, str) and name in SAMPLERS
+    require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}")
     method = _SAMPLERS[str(name)]
     if isinstance(sampler, TruncatedPoisson):
         method = method._replace(bracket=partial(_bracket_truncated, sampler))
@@ -241,116 +193,118 @@ def sampler_claims(
 
     constants = 1.0 if lipschitz is None else lipschitz
     schedule = samplers.make_schedule(sigma, batches, epochs, constants)
-    poisson = _bracket_poisson(schedule, delta)
-    every_model = poisson if name == "poisson" else method.bracket(schedule, delta)
+    condition = f"if steps are Lipschitz with constants up to {schedule.lipschitz.max():g}"
+    if lipschitz is None:
+        condition = "if every step is Lipschitz with constant 1, which is not checked"
+
+    poisson = _bracket_poisson(sigma, batches, epochs, delta)
+    every_model = method.bracket(sigma, batches, epochs, delta)
     limit = method.bound(schedule, delta)
-    upper = min(limit.epsilon, every_model.upper)  # the last model leaks no more than all models
-    with_tail = None
-    if tail:  # steps without a gradient do not leak more
-        with_tail = min(method.bound(_add_tail(schedule, tail), delta).epsilon, upper)
-    condition = "if every step is Lipschitz with constant 1, which is not checked"
-    if lipschitz is not None:
-        condition = f"if steps are Lipschitz with constants up to {schedule.lipschitz.max():g}"
     assumes = f"holds {condition}, and nobody sees {method.unseen}"
     if limit.error:  # the bound was simulated, and may be too low with this probability
         assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
-    advice = method.advice or _advise_changes(schedule, delta, poisson.upper, upper, method)
-    last_model = LastModel(upper, with_tail, assumes)
-    rows = [SamplerClaim(str(name), True, every_model, last_model, advice)]
-    if name != "poisson":  # to compare with: the last model leaks no more than all models together
-        with_tail = poisson.upper if tail else None
-        last_model = LastModel(poisson.upper, with_tail, "no more than every model leaks")
+    # The last model leaks no more than all models, and noise-only steps do not leak more.
+    yours = LastModel(min(limit.epsilon, every_model.upper), None, assumes)
+    others = LastModel(poisson.upper, None, "no more than every model leaks")
+    if tail:
+        longer = samplers.make_schedule(sigma, batches, epochs, constants, tail)
+        with_tail = min(method.bound(longer, delta).epsilon, yours.upper)
+        yours = yours._replace(tail=with_tail)
+        others = others._replace(tail=poisson.upper)
+    advice = method.advice or _advise_changes(epochs, delta, poisson.upper, yours)
+    rows = [SamplerClaim(str(name), True, every_model, yours, advice)]
+    if name != "poisson":
         advice = _SAMPLERS["poisson"].advice
-        rows.append(SamplerClaim("poisson", False, poisson, last_model, advice))
+        rows.append(SamplerClaim("poisson", False, poisson, others, advice))
     return SamplerClaims(tuple(rows), delta, tail, method.order)
 
 
-def _add_tail(schedule: ShuffledSteps, tail: int) -> ShuffledSteps:
-    """Returns steps with noise-only steps at their end."""
-    return samplers.make_schedule(*schedule[:4], tail)
+def read_noise_multiplier(noise_multiplier: Any) -> float:
+    """Returns a noise multiplier; raises InputError unless it is a number from 0.05 to 10,000."""
+    sigma = number("noise_multiplier", noise_multiplier, float)
+    require(0.05 <= sigma <= 1e4, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
+    return sigma
 
 
-def _compose(schedule: ShuffledSteps) -> Composition:
-    """Returns the steps as if batches were drawn by Poisson sampling."""
-    return Composition(schedule.noise_multiplier, schedule.insertable, 1 / schedule.batches)
-
-
-def _bracket_poisson(schedule: ShuffledSteps, delta: float) -> EveryModel:
+def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns dp-accounting's upper bound on epsilon for Poisson batches."""
-    epsilon = accounting.participant_upper_bound(_compose(schedule), delta)
+    steps = Composition(sigma, batches * epochs, 1 / batches)
+    epsilon = accounting.participant_upper_bound(steps, delta)
     return EveryModel(None, epsilon, "dp-accounting (PLD)")
 
 
-def _bracket_truncated(
-    truncation: TruncatedPoisson | None, schedule: ShuffledSteps, delta: float
-) -> EveryModel:
-    """Returns an upper bound on epsilon for truncated Poisson batches, if every model is seen.
+def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
+    """Returns an upper bound on epsilon for Poisson batches that are cut at an unknown size.
 
-    It is the smaller of two bounds: dp-accounting's, and the composition of all steps without sampling.
-    Without the numbers of the truncation there is only the latter. An example may push another out of a batch
-    that is cut. It then moves the sum by up to 2 C, as if sigma were halved.
+    It is the composition of all steps without sampling. An example may push another out of a batch that is
+    cut. It then moves the sum by up to 2 C, as if sigma were halved.
     """
-    sigma, steps, rate = _compose(schedule)
-    composed = accounting.epsilon_upper_bound(sigma / 2, steps, delta)
-    if truncation is None:
-        sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
-        return EveryModel(None, composed, f"composition of all steps; {sizes}")
+    epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
+    sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
+    return EveryModel(None, epsilon, f"composition of all steps; {sizes}")
+
+
+def _bracket_truncated(
+    truncation: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
+) -> EveryModel:
+    """Returns an upper bound on epsilon for truncated Poisson batches: dp-accounting's, or composition."""
     import dp_accounting  # here, since it takes half a second to load
     from dp_accounting.pld import PLDAccountant
 
+    composed = _bracket_cut(sigma, batches, epochs, delta).upper
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
-        truncation.examples, rate, truncation.largest_batch, sigma
+        truncation.examples, 1 / batches, truncation.largest_batch, sigma
     )
     grid = max(1e-4, 1e-7 * composed)  # distance of privacy losses; coarser where epsilon is large
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
-    epsilon = float(accountant.compose(step, steps).get_epsilon(delta))
+    epsilon = float(accountant.compose(step, batches * epochs).get_epsilon(delta))
     return EveryModel(None, min(epsilon, composed), "dp-accounting (truncated PLD)")
 
 
-def _bracket_by_epochs(
-    bracket: Callable[[float, int, int, float], EveryModel], schedule: ShuffledSteps, delta: float
-) -> EveryModel:
-    """Returns the bounds of a function of noise multiplier, batches and epochs."""
-    return bracket(schedule.noise_multiplier, schedule.batches, schedule.epochs, delta)
-
-
-def _bracket_cyclic(schedule: ShuffledSteps, delta: float) -> EveryModel:
+def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryModel:
     """Returns epsilon for batches in a fixed order: the composition of epochs, which is exact."""
-    epsilon = accounting.epsilon_upper_bound(schedule.noise_multiplier, schedule.epochs, delta)
+    epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
     return EveryModel(epsilon, epsilon, "composition of epochs, exact")
 
 
-def _advise_changes(
-    schedule: ShuffledSteps, delta: float, poisson: float, last_model: float, method: _Sampler
-) -> str:
+def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns the advice on how training may claim the epsilon of Poisson sampling.
 
-    The ways are Poisson batches, more noise, or releasing only the last model, after noise-only steps if
+    The ways are Poisson batches, more noise, or releasing only the last model, after the noise-only steps if
     needed. With more noise the claim is true in any order of batches: an example takes part once an epoch,
     and training is mu-GDP with mu = sqrt(epochs) / sigma.
+
+    Args:
+      epochs: the number of epochs.
+      delta: the delta of epsilon.
+      poisson: the epsilon of Poisson sampling.
+      last_model: the bounds on the last model.
     """
-    sigma = math.sqrt(schedule.epochs) / conversions.mu_from_epsilon(poisson, delta)
-    ways = f"draw Poisson batches, or raise the noise multiplier to {_show_upper(sigma)}"
-    advice = f"To claim {_show_upper(poisson)}, {ways}"
-    if last_model <= poisson:
-        return f"{advice}, or release the last model alone, on the condition below."
-    for tail in _TAILS:
-        if method.bound(_add_tail(schedule, tail), delta).epsilon <= poisson:
-            steps = counted(tail, "noise-only step")
-            return (
-                f"{advice}, or release the last model alone after {steps}, on the condition below."
-            )
-    return f"{advice}; the last model alone may claim {_show_upper(last_model)}."
+    sigma = sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
+    noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"
+    advice = f"To claim {at_most(poisson, _DECIMALS)}, draw Poisson batches, or {noise}"
+    least = last_model.upper if last_model.tail is None else last_model.tail
+    if least > poisson:
+        return f"{advice}; the last model alone may claim {at_most(least, _DECIMALS)}."
+    steps = ""
+    if last_model.upper > poisson:
+        steps = " after the noise-only steps"
+    return f"{advice}, or release the last model alone{steps}, on the condition below."
 
 
 _UNIFORM = "every epoch draws a uniform order anew, which is not checked"
-_EARLIER = "an earlier model"  # and the batches may be seen
-_SHUFFLED = partial(_bracket_by_epochs, brackets.bracket_shuffled)
 _ALLOCATION = _Sampler(
-    partial(_bracket_by_epochs, brackets.bracket_allocation),
+    brackets.bracket_allocation,
     samplers.bound_one_of_each_epoch,
     "The claim is true if every example draws its step of each epoch independently.",
     order=_UNIFORM,
+)
+_SHUFFLED = _Sampler(brackets.bracket_shuffled, samplers.bound_one_of_each_epoch, order=_UNIFORM)
+_ANY_ORDER = _Sampler(
+    brackets.bracket_shuffled,
+    samplers.bound_any_order,
+    unseen="an earlier model",  # the batches may be seen
+    order="each example comes once an epoch, in any step, which may be known",
 )
 _SAMPLERS = {
     "poisson": _Sampler(
@@ -359,23 +313,17 @@ _SAMPLERS = {
         "The claim is true if the loader samples every example independently: audit.check_batches looks.",
     ),
     "truncated_poisson": _Sampler(
-        partial(_bracket_truncated, None),
+        _bracket_cut,
         samplers.bound_poisson,
         "Let largest_batch be well above the expected size: then truncation costs little.",
     ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,
-    "shuffled": _Sampler(_SHUFFLED, samplers.bound_one_of_each_epoch, order=_UNIFORM),
-    "any_order": _Sampler(
-        _SHUFFLED,
-        samplers.bound_any_order,
-        unseen=_EARLIER,
-        order="each example comes once an epoch, in any step, which may be known",
-    ),
-    "cyclic": _Sampler(
-        _bracket_cyclic,
-        samplers.bound_fixed_order,
-        unseen=_EARLIER,
+    "shuffled": _SHUFFLED,
+    "any_order": _ANY_ORDER,
+    "cyclic": _ANY_ORDER._replace(
+        bracket=_bracket_cyclic,
+        bound=samplers.bound_fixed_order,
         order="every epoch has the same order, which may be known",
     ),
 }

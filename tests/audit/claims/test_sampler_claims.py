@@ -10,9 +10,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import audit
-from audit.check.accounting import compute_shuffled_epsilon
-from audit.check.sampler_claims import SAMPLERS
 from audit.claims import accounting, samplers
+from audit.claims.brackets import compute_shuffled_epsilon
+from audit.claims.sampler_claims import SAMPLERS
+from audit.report.claims_table import show_claims
 from tests.cases import mostly_slow
 
 SMALL = {"noise_multiplier": 1.0, "batches": 6, "epochs": 3}
@@ -71,20 +72,19 @@ def test_shuffled_batches_have_a_bracket_and_a_smaller_bound_for_the_last_model(
     assert yours.last_model.upper == pytest.approx(4.5703, abs=1e-4)
     assert yours.last_model.tail < yours.last_model.upper
     assert "draw Poisson batches, or raise the noise multiplier to 1.45" in yours.advice
-    assert "release the last model alone" in yours.advice and "zero-out" in str(claims)
+    assert "release the last model alone" in yours.advice and "zero-out" in show_claims(claims)
 
 
 @pytest.mark.slow
 def test_the_advised_noise_and_noise_only_steps_are_enough():
-    training = {"batches": 20, "epochs": 6}
-    yours, poisson = audit.sampler_claims("shuffled", noise_multiplier=1.0, **training).rows
+    training = {"noise_multiplier": 1.0, "batches": 20, "epochs": 6, "tail": 10}
+    yours, poisson = audit.sampler_claims("shuffled", **training).rows
     words = yours.advice.split()
     sigma = float(words[words.index("multiplier") + 2].rstrip(","))
     assert accounting.epsilon_upper_bound(sigma, 6, 1e-5) <= poisson.every_model.upper
-    tail = int(words[words.index("after") + 1]) if "after" in words else 0
-    again = audit.sampler_claims("shuffled", noise_multiplier=1.0, tail=tail, **training).rows[0]
-    reached = again.last_model.tail if tail else again.last_model.upper
-    assert reached <= poisson.every_model.upper
+    assert ("release the last model alone" in yours.advice) == (
+        yours.last_model.tail <= poisson.every_model.upper
+    )
 
 
 @pytest.mark.parametrize("sampler", mostly_slow(SAMPLERS, quick=2))

@@ -1,0 +1,261 @@
+"""Checks the noise of many steps of a matrix mechanism: undoes the strategy, and tests what is left.
+
+With the right strategy S the noise N (T, d) of T steps gives W = S N / (sigma C eta / B): independent normal
+numbers of deviation 1. A single step shows neither a lost state nor another strategy.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from audit.check.findings import CheckFinding
+from audit.check.noise import compute_two_sided_p_value
+from audit.check.report import CheckOutcome, CheckReport, describe_error, make_report
+from audit.claims.strategies import Strategy, Toeplitz, make_strategy, read_strategy
+from audit.errors import InputError, number, require
+from audit.evidence import arrays
+
+Array = NDArray[np.float64]
+_REPEATED = 0.9  # the correlation of two steps above which they share a draw
+_LEVEL = 1e-3  # of a test that leaves a cause possible
+_FIT = 0.02  # the relative error up to which a deviation agrees with a cause
+_OTHERS = ("sqrt", *(f"{name}:{bands}" for name in ("bsr", "bisr") for bands in range(2, 65)))
+
+_REPEATS = CheckFinding(
+    "whiteness",
+    "steps {first} and {second} share their noise",
+    "The raw noise of the two steps has correlation {correlation:.2f}: their difference shows gradients.",
+    "make the generator once, and restore its state together with the step when training resumes",
+)
+_LOST = CheckFinding(
+    "whiteness",
+    "the noise's state is lost at step {step}",
+    "Noise before and from this step on is each as stated, but they are not correlated as the strategy "
+    "assumes: the accountant's sensitivity does not apply.",
+    "store the state of the noise in checkpoints, and restore it when training resumes",
+)
+_INDEPENDENT = CheckFinding(
+    "whiteness",
+    "independent noise, not that of the strategy",
+    "The steps' noise is independent, with {ratio:.3g} times the stated deviation of raw noise.",
+    "add the strategy's noise, or account for DP-SGD",
+)
+_ANOTHER = CheckFinding(
+    "whiteness",
+    "noise of the strategy {name}",
+    "It fits the noise of {name}, with {ratio:.3g} times the stated deviation of raw noise.",
+    "state the strategy that the noise has",
+)
+_UNKNOWN = CheckFinding(
+    "whiteness",
+    "noise of another strategy",
+    "After undoing the strategy, noise of different steps is still correlated (p {p_value:.2g}).",
+    "compare the coefficients: is S meant or its inverse, and does training start with an empty state?",
+)
+_WRONG_SIZE = CheckFinding(
+    "size",
+    "raw noise of {ratio:.4g} times the stated deviation",
+    "Undoing the strategy leaves noise of {ratio:.4g} sigma C eta / B. {why}",
+    "state the deviation that the noise has, for S with the columns that it has",
+)
+
+
+class _Whitened(NamedTuple):
+    """Noise after undoing a strategy.
+
+    Attributes:
+      values: (T, d) W.
+      ratio: its standard deviation.
+      p_value: that of the correlations of different steps.
+      correlations: (T, T) the correlations of two steps, 0 on the diagonal.
+    """
+
+    values: Array
+    ratio: float
+    p_value: float
+    correlations: Array
+
+
+def check_noise(
+    draw: Callable[[], ArrayLike] | ArrayLike,
+    strategy: str | ArrayLike,
+    *,
+    noise_multiplier: float,
+    clipping_norm: float = 1.0,
+    learning_rate: float = 1.0,
+    batch_size: float = 1.0,
+) -> CheckReport:
+    """Checks whether the noise of T steps is that of a matrix mechanism's strategy.
+
+    Args:
+      draw: the noise of T steps in d parameters, (T, d), or a function that returns it. Take steps on an
+        empty batch, or subtract the steps of the same batches without noise. 1,000 parameters of 100 steps
+        show most bugs.
+      strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16", a file, or the coefficients (n,)
+        or matrix (T, T) of S (`audit.MatrixMechanism`).
+      noise_multiplier: sigma, the deviation of the raw noise over C, for S as it is.
+      clipping_norm, learning_rate, batch_size: C, eta and B; the noise of a step is eta / B times that on the
+        sum of gradients.
+
+    Returns:
+      The report: the size and the whiteness of the noise, and the bugs by name.
+
+    Raises:
+      InputError: `draw` fails or gives no finite matrix, or a number is out of range.
+
+    >>> import numpy as np
+    >>> raw = np.random.default_rng(0).normal(size=(50, 1000))
+    >>> audit.check_noise(raw[:, :], "independent", noise_multiplier=1.0).passed
+    True
+    >>> audit.check_noise(raw, "lambda:0.9", noise_multiplier=1.0).verdict
+    'FAILED: independent noise, not that of the strategy'
+    """
+    stated = {
+        "noise_multiplier": noise_multiplier,
+        "clipping_norm": clipping_norm,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+    }
+    numbers = {name: number(name, value, float) for name, value in stated.items()}
+    for name, value in numbers.items():
+        require(0 < value < np.inf, f"`{name}` must be above 0, got {value:g}")
+    noise = _read_noise(draw)
+    steps = len(noise)
+    chosen: Strategy
+    chosen = (
+        read_strategy(strategy, steps)
+        if isinstance(strategy, str)
+        else make_strategy(strategy, steps)
+    )
+    unit = numbers["noise_multiplier"] * numbers["clipping_norm"]
+    noise = noise / (unit * numbers["learning_rate"] / numbers["batch_size"])
+    whitened = _whiten(chosen, noise)
+    report = _judge(chosen, noise, whitened)
+    return report.add_provenance(draw if callable(draw) else None, stated)
+
+
+def _read_noise(draw: Any) -> Array:
+    """Returns the noise (T, d); raises InputError unless it is a finite matrix of at least two steps."""
+    if callable(draw):
+        try:
+            draw = draw()
+        except InputError:
+            raise
+        except Exception as error:  # of the caller's code
+            raise InputError(f"`draw` failed: {describe_error(error)}") from error
+    noise = arrays.floats("the noise", draw)
+    fits = noise.ndim == 2 and len(noise) > 1 and noise.shape[1] > 1
+    require(fits, f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)")
+    require(bool(np.all(np.isfinite(noise))), "`draw` gave noise that is not finite")
+    return noise
+
+
+def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
+    """Returns S N with its deviation and the test of its correlations.
+
+    Two statistics are combined (Bonferroni): the largest correlation of two steps, of T (T - 1) / 2, against
+    a normal law; and the sums of the products of steps at each distance, which show small correlations.
+    """
+    values = strategy.multiply(noise)
+    steps, size = values.shape
+    ratio = float(np.sqrt(np.mean(values**2)))
+    lengths = np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-300)
+    correlations = (values / lengths) @ (values / lengths).T
+    np.fill_diagonal(correlations, 0)
+    largest = float(np.max(np.abs(correlations)))
+    p_pair = steps * (steps - 1) / 2 * 2 * stats.norm.sf(largest * np.sqrt(size))
+    distances = np.arange(1, steps)
+    sums = np.array([np.trace(correlations, distance) for distance in distances])
+    deviates = np.abs(sums) * np.sqrt(size / (steps - distances))
+    p_distance = len(distances) * 2 * stats.norm.sf(np.max(deviates))
+    p_value = min(1.0, 2 * min(p_pair, p_distance))
+    return _Whitened(values, ratio, float(p_value), correlations)
+
+
+def _judge(strategy: Strategy, noise: Array, whitened: _Whitened) -> CheckReport:
+    """Returns the report on noise, in units of its stated deviation."""
+    count = noise.size
+    p_size = compute_two_sided_p_value(stats.chi2(count), whitened.ratio**2 * count)
+    steps, size = noise.shape
+    drawn = f"{steps} steps, {size:,} parameters"
+    outcomes = {
+        "size": CheckOutcome(
+            f"raw noise of {whitened.ratio:.4g} times the stated deviation ({drawn})",
+            p_values={"chi-square": float(p_size)},
+            figures={"ratio": whitened.ratio},
+        ),
+        "whiteness": CheckOutcome(
+            f"no evidence that steps are correlated (p {whitened.p_value:.2g})",
+            p_values={"correlations": whitened.p_value},
+        ),
+    }
+
+    def explain(_: Any, rejected: dict[str, list[str]]) -> list[CheckFinding]:
+        """Returns the bug that explains the rejected tests."""
+        if rejected["whiteness"]:
+            return [_explain_correlations(strategy, noise, whitened)]
+        if rejected["size"]:
+            why = ""
+            column = strategy.multiply(np.eye(steps, 1))[:, 0]
+            norm = float(np.linalg.norm(column))
+            for factor in (norm, 1 / norm):
+                if abs(whitened.ratio / factor - 1) < _FIT and abs(factor - 1) > _FIT:
+                    why = f"The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
+            return [_WRONG_SIZE.fill(ratio=whitened.ratio, why=why)]
+        return []
+
+    return make_report("noise", outcomes, ("size", "whiteness"), explain)
+
+
+def _explain_correlations(strategy: Strategy, noise: Array, whitened: _Whitened) -> CheckFinding:
+    """Returns the cause of correlated steps: a repeated draw, a lost state, or another strategy."""
+    independent = _whiten(Toeplitz(), noise)
+    if independent.p_value > _LEVEL:
+        return _INDEPENDENT.fill(ratio=independent.ratio)
+    # Restarted at a step, noise from there on has the stated law by itself, and so has the noise before.
+    found = _find_restart(strategy, noise, whitened)
+    if found is not None:
+        restart, first, second = found
+        raw = np.concatenate(
+            [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
+        )
+        correlation = float(np.corrcoef(raw[first], raw[second])[0, 1])
+        if abs(correlation) > _REPEATED:
+            return _REPEATS.fill(first=first + 1, second=second + 1, correlation=correlation)
+        return _LOST.fill(step=restart + 1)
+    # Of several strategies with S[t, t] = 1, the right one leaves the smallest noise (maximum likelihood).
+    sizes = {}
+    for name in _OTHERS:
+        sizes[name] = np.sum(read_strategy(name, len(noise)).multiply(noise) ** 2)
+    likeliest = min(sizes, key=sizes.__getitem__)
+    other = _whiten(read_strategy(likeliest, len(noise)), noise)
+    if other.p_value > _LEVEL:
+        return _ANOTHER.fill(name=likeliest, ratio=other.ratio)
+    return _UNKNOWN.fill(p_value=whitened.p_value)
+
+
+def _find_restart(
+    strategy: Strategy, noise: Array, whitened: _Whitened
+) -> tuple[int, int, int] | None:
+    """Returns the step at which the noise restarts, from 0, and the two most correlated steps of raw noise.
+
+    After a restart, undoing the strategy leaves a part of the earlier noise in later steps: the first step
+    that is correlated with an earlier one is the restart. None if the parts are not white on their own.
+    """
+    steps, size = noise.shape
+    least = stats.norm.isf(_LEVEL / steps**2) / np.sqrt(size)
+    is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > least, axis=0)
+    if not np.any(is_correlated):
+        return None
+    restart = int(np.argmax(is_correlated))
+    raw = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
+    for part in raw:
+        if len(part) > 1 and _whiten(Toeplitz(), part).p_value < _LEVEL:
+            return None
+    joined = _whiten(Toeplitz(), np.concatenate(raw))
+    across = np.abs(joined.correlations[:restart, restart:])
+    first, second = np.unravel_index(int(np.argmax(across)), across.shape)
+    return restart, int(first), int(second) + restart

@@ -1,0 +1,196 @@
+"""Strategies of matrix mechanisms: how the noise of different steps is correlated.
+
+A strategy is a lower-triangular matrix S (T, T). With raw noise z ~ N(0, (sigma C)^2 I) for T steps, step t
+adds n_t = (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022). Releasing every model releases
+S G + z for the gradients G.
+
+    independent   S = I, DP-SGD
+    lambda:l      S^-1 = I - l L, with L the shift by a step (lambda-CGD, Koloskova et al., 2023)
+    sqrt          S = (I - L)^(-1/2), the square root of the prefix sum (Henzinger et al., 2023)
+    bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
+    bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
+
+Any other strategy is a file of Toeplitz coefficients or of the matrix, as jax_privacy's `toeplitz` returns.
+Sigma is for S as it is: a strategy that is scaled to columns of norm 1 needs another sigma.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from audit.errors import InputError, number, require, shown
+
+Array = NDArray[np.float64]
+INDEPENDENT = "independent"
+
+
+class Strategy(Protocol):
+    """A lower-triangular matrix S with a positive diagonal, as functions."""
+
+    def multiply(self, values: Array) -> Array:
+        """Returns S x for x (T, ...)."""
+
+    def solve(self, values: Array) -> Array:
+        """Returns S^-1 x for x (T, ...)."""
+
+    def solve_transposed(self, values: Array) -> Array:
+        """Returns S^-T x for x (T,)."""
+
+    def stream(self, steps: int) -> tuple[Array, Array]:
+        """Returns the coefficients of noise as a stream, `Coefficients` of audit/mechanism/noise.py."""
+
+
+def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
+    """Returns B(L) / A(L) applied along the first axis of values (T, ...)."""
+    from scipy import signal  # here, since it takes a quarter of a second to load
+
+    return np.asarray(signal.lfilter(numerator, denominator, values, axis=0))
+
+
+class Toeplitz(NamedTuple):
+    """A strategy with constant diagonals: S = B(L) / A(L), for polynomials in the shift L by a step.
+
+    Attributes:
+      numerator: (b,) the coefficients of B, by powers of L.
+      denominator: (a,) the coefficients of A, by powers of L.
+    """
+
+    numerator: tuple[float, ...] = (1.0,)
+    denominator: tuple[float, ...] = (1.0,)
+
+    def multiply(self, values: Array) -> Array:
+        return _filter(self.numerator, self.denominator, values)
+
+    def solve(self, values: Array) -> Array:
+        return _filter(self.denominator, self.numerator, values)
+
+    def solve_transposed(self, values: Array) -> Array:
+        return self.solve(values[::-1])[::-1]
+
+    def stream(self, steps: int) -> tuple[Array, Array]:
+        return np.array(self.numerator), np.array(self.denominator)
+
+
+class Dense(NamedTuple):
+    """A strategy of T steps as a matrix.
+
+    Attributes:
+      matrix: (T, T) S, lower triangular.
+    """
+
+    matrix: Array
+
+    def multiply(self, values: Array) -> Array:
+        return np.asarray(self.matrix @ values)
+
+    def solve(self, values: Array) -> Array:
+        return np.asarray(np.linalg.solve(self.matrix, values))
+
+    def solve_transposed(self, values: Array) -> Array:
+        return np.asarray(np.linalg.solve(self.matrix.T, values))
+
+    def stream(self, steps: int) -> tuple[Array, Array]:
+        """Returns (1,) and (T, T): row t has the coefficients of the raw noise of steps t, t - 1, ..."""
+        inverse = self.solve(np.eye(steps))
+        rows = np.zeros_like(inverse)
+        for step in range(steps):
+            rows[step, : step + 1] = inverse[step, step::-1]
+        return np.ones(1), rows
+
+
+def expand_power(exponent: float, count: int) -> tuple[float, ...]:
+    """Returns the first coefficients of the power series of (1 - L)^exponent."""
+    orders = np.arange(1, count)
+    return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
+
+
+def _make_square_root(_: float, steps: int) -> Toeplitz:
+    """Returns the square root as 1 / (1 - L)^(1/2): its noise needs no earlier noise, only earlier draws."""
+    return Toeplitz(denominator=expand_power(0.5, steps))
+
+
+def _make_bsr(bands: float, steps: int) -> Toeplitz:
+    """Returns the banded square root."""
+    return Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps)))
+
+
+def _make_bisr(bands: float, steps: int) -> Toeplitz:
+    """Returns the banded inverse square root."""
+    return Toeplitz(denominator=expand_power(0.5, min(int(bands), steps)))
+
+
+# By name: the function of the number after the colon and of the steps, and an example of the text.
+_NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
+    INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
+    "lambda": (lambda share, steps: Toeplitz(denominator=(1.0, -share)), "lambda:0.9"),
+    "sqrt": (_make_square_root, "sqrt"),
+    "bsr": (_make_bsr, "bsr:16"),
+    "bisr": (_make_bisr, "bisr:16"),
+}
+
+
+def read_strategy(text: str, steps: int) -> Strategy:
+    """Returns the strategy that a text names, for training of T = `steps` steps.
+
+    Args:
+      text: one of the names above, or a file (.npy, or text that numpy.loadtxt reads) of S: its first column
+        (n,), or the matrix (T, T).
+      steps: T.
+
+    Raises:
+      InputError: the text is not a strategy, or the file's matrix does not fit T steps.
+    """
+    name, colon, parameter = text.partition(":")
+    examples = ", ".join(example for _, example in _NAMED.values())
+    unknown = f"`noise={shown(text)}` is not a strategy: give {examples}, or a file of coefficients"
+    if name not in _NAMED:
+        require(Path(text).is_file(), unknown)
+        return _read_file(text, steps)
+    make, example = _NAMED[name]
+    require(bool(colon) == (":" in example), unknown)
+    value = 0.0
+    if colon:
+        try:
+            value = float(parameter)
+        except ValueError:
+            raise InputError(unknown) from None
+        is_share = 0 <= value < 1
+        is_count = value >= 1 and value == math.floor(value) and value < 1e9
+        is_valid = is_share if name == "lambda" else is_count
+        require(is_valid, f"`noise={text}`: give a number like that in {example}")
+    return make(value, steps)
+
+
+def _read_file(path: str, steps: int) -> Strategy:
+    """Returns the strategy in a file; raises InputError if it does not fit T steps."""
+    try:
+        values = np.load(path) if path.endswith(".npy") else np.loadtxt(path)
+        values = np.asarray(values, np.float64)
+    except (OSError, ValueError) as error:
+        raise InputError(f"`noise={path}` has no numbers: {error}") from error
+    return make_strategy(values, steps)
+
+
+def make_strategy(values: ArrayLike, steps: int) -> Strategy:
+    """Returns the strategy with the coefficients (n,) or matrix (T, T) of S; raises InputError if unfit."""
+    array = np.asarray(values, np.float64)
+    require(bool(np.all(np.isfinite(array))), "the strategy's numbers must be finite")
+    if array.ndim == 1 and array.size:
+        require(array[0] > 0, f"the first coefficient must be positive, got {array[0]:g}")
+        return Toeplitz(numerator=tuple(array[:steps].tolist()))
+    fits = array.shape == (steps, steps)
+    require(fits, f"the strategy has shape {array.shape}: give (n,) or {(steps, steps)}")
+    is_lower = np.array_equal(array, np.tril(array)) and bool(np.all(np.diag(array) > 0))
+    require(is_lower, "the matrix must be lower triangular, with a positive diagonal")
+    return Dense(array)
+
+
+def require_steps(steps: int) -> int:
+    """Returns a number of steps as an int; raises InputError unless it is from 1 to a million."""
+    count = number("steps", steps, int)
+    require(1 <= count <= 10**6, f"`steps` must be from 1 to 1,000,000, got {count}")
+    return count

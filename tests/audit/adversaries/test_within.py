@@ -1,0 +1,106 @@
+"""Directions within chosen tensors: the null law and the level, the power, and choices that are refused."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import audit
+from audit.adversaries.subspace import choose_tensors
+from audit.laws import cosine_law
+from audit.settings.make import setting_of
+from audit.training import build, game
+
+KERNEL = "Dense_1/kernel"
+
+
+def play(dataset, runs, model="wide_fcnn", batch_size=100, **given):
+    """Trains runs of fresh directions on a small data set; returns their scores."""
+    setting = setting_of(model, adversary="sphere", batch_size=batch_size, **given)
+    table = build.build(setting, dataset)
+    (scores,) = game.play(table, [(0, runs)], runs)
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "within", "size"),
+    [("sgd", KERNEL, 2048), ("adam", "auto", 2048), ("momentum", "*bias", 97)],
+)
+def test_directions_that_were_not_inserted_follow_the_law_of_their_tensor(
+    dataset, optimizer, within, size
+):
+    canaries = 32
+    scores = play(
+        dataset, 320, steps=5, canaries=canaries, coins=True, within=within, optimizer=optimizer
+    )
+    out = scores.scores[~scores.presence]
+    assert scores.dimension == size and len(out) > 4900
+    distribution = lambda cosines: -np.expm1(cosine_law.log_sf(cosines, size))  # noqa: E731
+    assert stats.kstest(out, distribution).pvalue > 0.001
+    assert scores.scores[scores.presence].mean() > 3 * out.std() / len(out) ** 0.5
+
+
+def test_nothing_outside_the_tensor_is_inserted_or_scored(dataset):
+    setting = setting_of(
+        "wide_fcnn", adversary="sphere", canaries=8, within=KERNEL, steps=1, batch_size=100
+    )
+    table = build.build(setting, dataset)
+    theta = table.init(game.root(0, "theta"))
+    state = table.adversary.init(game.root(0, "canary"), theta, 1.0)
+    crafted = table.adversary.craft(state, 0, theta)
+    sizes = {
+        name: one.size for name, one in build.trainee("wide_fcnn", dataset).model.tensors().items()
+    }
+    start = sum(sizes[name] for name in list(sizes)[: list(sizes).index(KERNEL)])
+    assert crafted.within.tolist() == list(range(start, start + 2048))
+    changed = theta.at[:start].add(1.0)
+    scored = [table.adversary.score(state, (), one, theta) for one in (theta + 1, changed + 1)]
+    np.testing.assert_array_equal(*scored)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("within", ["Dense_0/kernel", "Dense_1/kernel", "*kernel"])
+def test_the_power_is_that_of_all_parameters(dataset, within):
+    means = [
+        play(dataset, 200, canaries=16, steps=50, noise_multiplier=2.0, within=one)
+        for one in ("all", within)
+    ]
+    found = [scores.scores.mean() * scores.dimension**0.5 for scores in means]
+    assert found[1] == pytest.approx(found[0], rel=0.03)
+
+
+def test_the_choice_is_the_largest_tensor_that_can_be_used():
+    zeros = {"a": np.zeros((4, 100), "f4"), "b": np.zeros((6, 100), "f2"), "c": np.zeros(90, "f4")}
+    assert choose_tensors(zeros, 5).names == ("a",)
+    assert choose_tensors(zeros, 5, "[ac]") == (("a", "c"), 490, 1090)
+    assert choose_tensors(zeros, 5, ["c", "a"]).names == ("a", "c")
+    tied = zeros | {"d": zeros["a"]}
+    assert choose_tensors(tied, 5).names == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("within", "count", "says"),
+    [
+        ("dense", 5, "`within=dense` is not a tensor of the model: choose "),
+        ("b", 5, "`within=b` is float16, in which rounding hides small updates"),
+        ("d", 5, "`within=d` is the same tensor as a, which counts it twice"),
+        ("c", 46, "`canaries` must be at most 45, half the parameters of c, got 46"),
+        ("c", "many", "count"),
+    ],
+)
+def test_what_breaks_the_law_is_refused(within, count, says):
+    zeros = {"a": np.zeros((4, 100), "f4"), "b": np.zeros((6, 100), "f2"), "c": np.zeros(90, "f4")}
+    with pytest.raises(audit.InputError, match=says):
+        choose_tensors(zeros | {"d": zeros["a"]}, count, within)
+
+
+@pytest.mark.slow
+def test_without_insertion_at_most_5_percent_of_audits_prove_anything(dataset):
+    """200 audits of eight runs each, of 4 canaries that no step inserts."""
+    scores = play(dataset, 1600, steps=5, canaries=32, coins=True, within=KERNEL)
+    proven = 0
+    for part in np.split(np.arange(1600), 200):
+        out = ~scores.presence[part]
+        rows = [scores.scores[run][out[i]][:4] for i, run in enumerate(part)]
+        evidence = audit.cosines(np.array(rows), scores.dimension, in_order=True)
+        proven += audit.bounds(evidence).epsilon > 0
+    assert proven <= stats.binom.ppf(0.999, 200, 0.05)

@@ -1,0 +1,111 @@
+"""The noise of many steps: the strategy's passes; lost, repeated and other noise is named."""
+
+import json
+
+import numpy as np
+import pytest
+
+import audit
+from audit.claims.strategies import expand_power, read_strategy
+
+T, D = 96, 1000
+
+
+def draw(strategy="bsr:16", seed=0, sigma=2.0, steps=T):
+    raw = sigma * np.random.default_rng(seed).normal(size=(steps, D))
+    return read_strategy(strategy, steps).solve(raw)
+
+
+def check(noise, strategy="bsr:16", **given):
+    return audit.check_noise(noise, strategy, **{"noise_multiplier": 2.0} | given)
+
+
+@pytest.mark.parametrize("strategy", ["independent", "lambda:0.9", "sqrt", "bsr:16", "bisr:16"])
+def test_the_strategys_noise_passes(strategy):
+    assert check(draw(strategy), strategy).passed
+    assert check(lambda: 0.1 * draw(strategy), strategy, learning_rate=0.5, batch_size=5).passed
+
+
+NORM = np.linalg.norm(expand_power(-0.5, 16))
+BROKEN = {
+    "steps 11 and 61 share their noise": np.concatenate([draw(steps=50), draw(steps=46)]),
+    "the noise's state is lost at step 51": np.concatenate(
+        [draw(steps=50), draw(seed=1, steps=46)]
+    ),
+    "independent noise, not that of the strategy": draw("independent"),
+    "noise of the strategy bsr:4": draw("bsr:4"),
+    "noise of the strategy bisr:3": draw("bisr:3"),
+    "noise of another strategy": draw("lambda:0.77"),
+    "raw noise of 0.9": draw(sigma=1.8),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_bug_is_named(name):
+    (finding,) = check(BROKEN[name]).findings
+    stem = name.split(" 11 ")[0]
+    assert finding.name.startswith(stem) and finding.fix
+
+
+def test_columns_that_were_scaled_to_norm_1_are_named():
+    (finding,) = check(draw() / NORM).findings
+    assert finding.check == "size" and "was S scaled to norm 1?" in finding.meaning
+
+
+@pytest.mark.slow
+def test_at_most_one_correct_mechanism_in_a_thousand_is_accused():
+    accused = 0
+    for seed in range(300):
+        raw = np.random.default_rng(seed).normal(size=(60, 300))
+        for strategy in ("bsr:16", "bisr:8"):
+            noise = read_strategy(strategy, 60).solve(raw)
+            accused += not check(noise, strategy, noise_multiplier=1.0).passed
+    assert accused <= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", [None, 40])
+def test_jax_privacys_privatizer_passes_unless_it_restarts(restart):
+    jax = pytest.importorskip("jax")
+    noise_addition = pytest.importorskip("jax_privacy.noise_addition")
+    from jax_privacy.matrix_factorization import toeplitz
+
+    coefficients = toeplitz.optimal_max_error_strategy_coefs(T)[:16]
+    inverse = toeplitz.inverse_as_streaming_matrix(coefficients)
+
+    def begin(seed):
+        privatizer = noise_addition.matrix_factorization_privatizer(
+            inverse, stddev=2.0, prng_key=jax.random.key(seed)
+        )
+        return privatizer, privatizer.init(jax.numpy.zeros(D))
+
+    privatizer, state = begin(0)
+    noise = []
+    for step in range(T):
+        if step == restart:
+            privatizer, state = begin(1)
+        added, state = privatizer.update(jax.numpy.zeros(D), state)
+        noise.append(np.asarray(added))
+    report = check(noise, coefficients)
+    assert report.passed == (restart is None), report
+    if restart:
+        assert report.verdict == "FAILED: the noise's state is lost at step 41"
+
+
+def test_the_report_is_a_table_and_json():
+    report = check(draw("independent"))
+    assert max(map(len, str(report).splitlines())) <= 80
+    assert json.loads(report.to_json())["verdict"].startswith("FAILED: independent noise")
+
+
+@pytest.mark.parametrize(
+    ("noise", "says"),
+    [
+        (np.zeros(4), r"`draw` gave shape \(4,\)"),
+        (np.full((4, 4), np.nan), "not finite"),
+        (lambda: 1 / 0, "`draw` failed: ZeroDivisionError"),
+    ],
+)
+def test_what_is_not_noise_is_refused(noise, says):
+    with pytest.raises(audit.InputError, match=says):
+        check(noise)

@@ -1,0 +1,101 @@
+"""Noise that is correlated across steps: it is S^-1 z, in any segments, and leaks as predicted."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import audit
+from audit.claims.strategies import make_strategy, read_strategy
+from audit.mechanism import base, dpsgd, noise
+from audit.settings.make import setting_of
+from audit.training import build, game
+
+T = 24
+STRATEGIES = ("independent", "lambda:0.9", "sqrt", "bsr:5", "bisr:5", "dense")
+
+
+def make(text, steps=T):
+    if text == "dense":
+        matrix = np.tril(np.random.default_rng(0).random((steps, steps))) + np.eye(steps)
+        return make_strategy(matrix, steps)
+    return read_strategy(text, steps)
+
+
+def train(text, cuts=(T,), sigma=1.5, size=7):
+    """Returns the models (T, p) of a run without gradients, whose steps subtract only noise."""
+    strategy = make(text)
+    coefficients = noise.Coefficients(*map(jnp.float32, strategy.stream(T)))
+    chosen = noise.correlate(len(coefficients.numerator))
+    silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: 0 * theta, noise=chosen))
+    hyper = base.Hyperparameters(1.0, 1.0, sigma, own=coefficients)
+    data = jnp.zeros((2, 1)), jnp.zeros(2)
+    state = silent.start(jnp.zeros(size))
+    models = []
+    for start, stop in zip((0, *cuts[:-1]), cuts, strict=True):
+        schedule = base.Schedule(jnp.zeros((stop - start, 1), int), jnp.zeros(stop - start))
+        key = jax.random.key(3)
+        state = silent.segment(hyper, state, data, schedule, base.no_canaries(), key)
+        models.append(np.asarray(state.theta))
+    return np.array(models)
+
+
+@pytest.mark.parametrize("text", STRATEGIES)
+def test_noise_is_the_strategys(text):
+    models = train(text, tuple(range(1, T + 1)))
+    added = -np.diff(models, axis=0, prepend=0)
+    keys = [jax.random.fold_in(jax.random.key(3), step) for step in range(T)]
+    raw = np.array([1.5 * np.asarray(jax.random.normal(key, (7,))) for key in keys], np.float64)
+    np.testing.assert_allclose(added, make(text).solve(raw), atol=2e-5)
+
+
+@pytest.mark.parametrize("text", STRATEGIES)
+def test_noise_does_not_depend_on_segments(text):
+    np.testing.assert_array_equal(train(text)[-1], train(text, (5, 6, 17, T))[-1])
+
+
+def test_it_is_zero_without_noise():
+    assert not np.any(train("bsr:5", sigma=0.0))
+
+
+@pytest.mark.parametrize("strategy", ["bisr:4", "bsr:4"])
+def test_runs_are_equal_to_the_bit_in_any_chunks(dataset, strategy):
+    setting = setting_of("fcnn", adversary="gc_r", steps=20, batch_size=50, noise=strategy)
+    table = build.build(setting, dataset)
+    (whole,) = game.play(table, [(0, 8)], 8)
+    parts = list(game.play(table, [(0, 8)], 2))
+    np.testing.assert_array_equal(whole.scores, np.concatenate([one.scores for one in parts]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["independent", "bisr:16"])
+@pytest.mark.parametrize("k", [5, 25])
+def test_trained_models_leak_as_linear_losses_do(dataset, strategy, k):
+    """The shift of the cosines of fresh directions is mu standard deviations, within 3 standard errors."""
+    runs, canaries, steps = 24, 64, 250
+    claim = audit.MatrixMechanism(strategy, 1.0, steps, k=k).with_epsilon(24.0, 1e-5)
+    setting = setting_of(
+        "wide_fcnn",
+        adversary="sphere",
+        canaries=canaries,
+        batch_size=100,
+        learning_rate=0.01,
+        k=k,
+        steps=steps,
+        noise=strategy,
+        noise_multiplier=claim.noise_multiplier,
+    )
+    (scores,) = game.play(build.build(setting, dataset), [(0, runs)], runs)
+    shares = scores.scores.mean(axis=1) * scores.dimension**0.5
+    measured, error = shares.mean(), shares.std() / runs**0.5
+    predicted = claim.linear_mu() / np.sqrt(1 + claim.linear_mu() ** 2 / scores.dimension)
+    assert abs(measured - predicted) < 3 * error + 0.01 * predicted
+
+
+def test_correlated_noise_has_no_sampler():
+    with pytest.raises(
+        audit.InputError, match="`noise=bsr:4` has no accountant for `sampler=poisson"
+    ):
+        audit.audit("fcnn", noise="bsr:4", sampler="poisson:0.1", runs=4)
+    with pytest.raises(audit.InputError, match="is not a strategy"):
+        audit.audit("fcnn", noise="pink", runs=4)
