@@ -4,7 +4,6 @@ The noise is drawn with many seeds, at the batch as given and at others. It is i
 deviation eta sigma C / B. Its mean over n seeds is removed, which leaves n - 1 degrees of freedom a number.
 """
 
-import itertools
 import zlib
 from typing import Any, NamedTuple
 
@@ -63,7 +62,7 @@ class StepNoise(NamedTuple):
     def values(self) -> Vector:
         """(n, k) The draws less their mean over seeds, exactly 0 where all draws are equal."""
         noise = self.draws - self.draws[0]
-        return np.asarray(noise - noise.mean(axis=0))
+        return noise - noise.mean(axis=0)
 
 
 class DrawnNoise(NamedTuple):
@@ -129,15 +128,12 @@ class DrawnNoise(NamedTuple):
         """Returns whether a step moves all parameters equally far on any batch, as Adam's first does."""
         edges = []
         for noise in self.batches.values():
-            distances = np.abs(noise.draws)
-            distances = distances[np.isfinite(distances) & (distances > 0)]
+            distances = np.abs(noise.draws[noise.draws != 0])
             if distances.size:
                 # Without the extremes, since a gradient near 0 moves its parameter less.
-                edges.append(np.quantile(distances, [0.05, 0.95]))
-        if len(edges) < 2:
-            return False
-        low, high = np.transpose(edges)
-        return bool(np.max(high) < _MAX_SIGN_SPREAD * np.min(low))
+                edges.append(np.nanquantile(distances, [0.05, 0.95]))
+        low, high = np.transpose(edges).reshape(2, -1)
+        return len(edges) > 1 and bool(np.max(high) < _MAX_SIGN_SPREAD * np.min(low))
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
@@ -151,16 +147,18 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     Raises:
       RefusedError: the step fails at the batch as given.
     """
-    probe.run(probe.rows, 1)  # together with the first step it shows which parameters are trained
     count = seeds or _choose_count(probe, seconds)
 
-    # Coarse rounding would show in tests of the noise. Parameters are selected by the rounding at the
-    # farthest value that they can draw, not at the values that they drew: otherwise those that drew far
-    # values would be left out, and the noise's tails with them.
+    # Coarse rounding would show in tests of the noise. Parameters are selected by the rounding at the farthest
+    # value that they can draw, not at the values that they drew: otherwise those that drew far values would
+    # be left out, and the noise's tails with them. Noise that is much larger than stated, as without clipping,
+    # allows coarser rounding. Two draws of right noise differ by less than 10 deviations.
     deviation = probe.settings.unit * probe.settings.noise_multiplier
-    farthest = np.abs(probe.base) + _REACH * deviation
-    rounding = trees.compute_ulp(farthest, probe.spacings) / deviation
-    is_fine = rounding <= _MAX_ROUNDING
+    difference = probe.run(probe.rows, 1) - probe.base
+    larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
+    farthest = np.abs(probe.base) + _REACH * larger_deviation
+    spacing = trees.compute_ulp(farthest, probe.spacings)
+    is_fine = spacing <= _MAX_ROUNDING * larger_deviation
     # Only the first parameters of each layer are stored for every seed, which bounds the memory.
     share = max(_MAX_NUMBERS // len(probe.layer_names), 256)
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
@@ -196,7 +194,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
         layer_names=probe.layer_names,
         layer_sizes=np.bincount(probe.layer),
         layer=probe.layer[is_kept],
-        rounding=rounding[is_kept],
+        rounding=spacing[is_kept] / deviation,
         # Four spacings leave room for rounding each of the noise's factors, such as sigma C, eta and 1 / B.
         tolerance=4 * float(np.max(probe.spacings)),
         hidden=np.flatnonzero(probe.is_layer_trained & (given.freedom == 0)),
@@ -207,13 +205,11 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 
 
 def _choose_count(probe: StepProbe, seconds: float) -> int:
-    """Returns the number of seeds to draw: what the trained layers need and time allows, at least 12."""
-    sizes = np.bincount(probe.layer)[probe.is_layer_trained]
-    if not sizes.size:
-        return 12
+    """Returns the number of seeds to draw: what layers need and time allows, at least 12."""
     # A layer of p parameters gets p degrees of freedom from each seed.
-    needed = max(_FREEDOM / np.min(sizes), _NUMBERS / np.sum(sizes))
-    needed = np.clip(needed, 64, 2000)
+    smallest = np.min(np.bincount(probe.layer))
+    needed = max(_FREEDOM / smallest, _NUMBERS / probe.start.size)
+    needed = min(max(needed, 64), 2000)
     return int(max(min(needed, _MAX_SECONDS / seconds), 12))
 
 
@@ -273,17 +269,15 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 
     If fewer than two numbers have noise, only its deviations are tested.
     """
-    p_values: dict[str, dict[str, float]] = {
-        "noise": _test_deviations(drawn),
-        "independence": {},
-        "shape": {},
-        "noise and data": {},
-        "empty batch": {},
-    }
+    rows = ("noise", "independence", "shape", "noise and data", "empty batch")
+    p_values: dict[str, dict[str, float]] = {row: {} for row in rows}
+    p_values["noise"] = _test_deviations(drawn)
     if np.sum(drawn.has_noise) < 2:
         return p_values
+    seeds = len(drawn.given.draws)
+    lengths = _test_ratios(LENGTH_OF, compute_length_spreads(drawn), seeds)
     p_values["independence"] = _test_independence(drawn)
-    p_values["shape"] = _test_distribution(drawn) | _test_lengths(drawn)
+    p_values["shape"] = _test_distribution(drawn) | lengths
     for batch, noise in drawn.others.items():
         if not noise.not_finite:  # otherwise that is a finding, which needs no test
             p_values[row_of(batch)] |= _test_batch(drawn, batch)
@@ -329,20 +323,16 @@ def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
     p_values = {CONSECUTIVE: _compute_correlation_p_value(correlation, (seeds - 2) * numbers)}
 
     # Layers are compared by their first numbers, which are equal if each layer's generator has the same seed.
-    # Of more than 40 layers the first 40, since every pair of layers is compared.
-    layer = drawn.layer[drawn.has_noise]
-    layers = [noise[:, layer == i] for i in np.unique(layer)[:40]]
-    pairs = []
-    for first, second in itertools.combinations(layers, 2):
-        size = min(first.shape[1], second.shape[1])
-        correlation = np.mean(first[:, :size] * second[:, :size])
-        pairs.append(_compute_correlation_p_value(correlation, (seeds - 2) * size))
-    if pairs:
-        p_values["layers"] = min(1.0, len(pairs) * min(pairs))
+    _, firsts = np.unique(drawn.layer[drawn.has_noise], return_index=True)
+    if len(firsts) > 1:
+        correlations = np.triu(np.corrcoef(noise[:, firsts].T), 1)
+        p_value = _compute_correlation_p_value(np.max(np.abs(correlations)), seeds - 2)
+        pairs = len(firsts) * (len(firsts) - 1) / 2
+        p_values["layers"] = min(1.0, pairs * p_value)
 
     for name, values in groups.items():
         p_values[f"the covariance of {name}"] = _compute_covariance_p_value(_standardise(values))
-    return p_values | _test_sums(drawn)
+    return p_values | _test_ratios(SUM_OF, compute_shares(drawn), seeds)
 
 
 def _standardise(values: Vector) -> Vector:
@@ -392,21 +382,6 @@ def compute_shares(drawn: DrawnNoise) -> dict[str, float]:
     return shares
 
 
-def _test_sums(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests the variance of the sum of each layer's noise.
-
-    A share over m degrees of freedom, over p numbers, has the law Beta(m / 2, m (p - 1) / 2) in right noise.
-    """
-    groups = drawn.group_noise()
-    freedom = len(drawn.given.draws) - 2  # without the mean and the deviation over seeds
-    p_values = {}
-    for name, share in compute_shares(drawn).items():
-        numbers = groups[name].shape[1]
-        law = stats.beta(freedom / 2, freedom * (numbers - 1) / 2)
-        p_values[f"{SUM_OF} {name}"] = float(compute_two_sided_p_value(law, share / numbers))
-    return p_values
-
-
 def compute_length_spreads(drawn: DrawnNoise) -> dict[str, float]:
     """Returns, by layer and for all layers, how much the norm of the noise varies over seeds.
 
@@ -423,13 +398,13 @@ def compute_length_spreads(drawn: DrawnNoise) -> dict[str, float]:
     return spreads
 
 
-def _test_lengths(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that the norm of each layer's noise varies as much as that of independent normal numbers."""
-    freedom = len(drawn.given.draws) - 1
+def _test_ratios(test: str, ratios: dict[str, float], seeds: int) -> dict[str, float]:
+    """Tests that variances over seeds, each divided by its value for independent normal numbers, are 1."""
+    freedom = seeds - 2  # without the mean, and the deviation by which numbers are divided
+    law = stats.chi2(freedom)
     p_values = {}
-    for name, spread in compute_length_spreads(drawn).items():
-        p_value = compute_two_sided_p_value(stats.chi2(freedom), freedom * spread)
-        p_values[f"{LENGTH_OF} {name}"] = float(p_value)
+    for name, ratio in ratios.items():
+        p_values[f"{test} {name}"] = float(compute_two_sided_p_value(law, freedom * ratio))
     return p_values
 
 

@@ -6,6 +6,7 @@ Movements are in units of eta C / B, the farthest that a single example may move
 import copy
 import functools
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -99,17 +100,16 @@ class StepProbe:
                 layers[name] = leaf
         advice = "give the parameters"
         require(layers, f"`params={shown(params)}` has no floating-point array: {advice}")
-        parts = {name: trees.to_numpy(leaf).ravel() for name, leaf in layers.items()}
         self.step: Callable[..., Any] = step
         self._params = params
-        sizes = list(map(np.size, parts.values()))
-        self._ends = np.cumsum(sizes)[:-1]
         self._given_spacing = max(map(trees.get_spacing, layers.values()))
         self.is_torch = any(hasattr(leaf, "detach") for leaf in layers.values())
         self.layer_names = list(layers)
         self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
-        self.layer = np.repeat(np.arange(len(parts)), sizes)
-        self.start = np.concatenate(list(parts.values()))
+        sizes = [math.prod(leaf.shape) for leaf in layers.values()]
+        self._ends = np.cumsum(sizes)[:-1]
+        self.layer = np.repeat(np.arange(len(layers)), sizes)
+        self.start = self._read_numbers(layers)
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
         self._batch = batch
         self.rows = examples.read_columns("batch", batch)
@@ -153,8 +153,10 @@ class StepProbe:
             return leaf.detach().clone() if hasattr(leaf, "detach") else leaf.copy()
 
         remaining = iter(rows)
-        params = trees.map_tree(self._params, copy_leaf)
-        batch = trees.map_tree(self._batch, lambda _, leaf: trees.restore(next(remaining), leaf))
+        params = trees.map_tree(self._params, copy_leaf, "params")
+        batch = trees.map_tree(
+            self._batch, lambda _, leaf: trees.restore(next(remaining), leaf), "batch"
+        )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the caller's code, which is called many times
@@ -176,15 +178,13 @@ class StepProbe:
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
         """Returns the layers that a step returned, by their paths, as a vector (p,)."""
-        after = []
-        for name, part in zip(self.layer_names, np.split(self.start, self._ends), strict=True):
-            values = trees.to_numpy(leaves[name]).ravel()
-            same_size = values.size == part.size
-            require(same_size, f"`step` returned parameters of other shapes: {_RETURN}")
-            is_real = values.dtype.kind in "iuf"
-            require(is_real, f"`step` returned {values.dtype} for {name}: {_RETURN}")
-            after.append(values)
-        return np.concatenate(after)
+        parts = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
+        same_sizes = list(map(np.size, parts)) == np.bincount(self.layer).tolist()
+        require(same_sizes, f"`step` returned parameters of other shapes: {_RETURN}")
+        for name, part in zip(self.layer_names, parts, strict=True):
+            is_real = part.dtype.kind in "iuf"
+            require(is_real, f"`step` returned {part.dtype} for {name}: {_RETURN}")
+        return np.concatenate(parts)
 
     def with_clipping_norm(self, factor: float) -> "StepProbe | None":
         """Returns a probe of the step with `factor` times the clipping norm, and as much larger noise.
@@ -273,10 +273,10 @@ class StepProbe:
         result_spacings = trees.compute_ulp(after, self.spacings)
         count = 4 + len(rows[0])
         rounding = np.sqrt(result_spacings**2 + count * update_spacings**2) / self.settings.unit
-        is_moved = self.sum_layers(self.is_trained | (after != self.start)) > 0
-        if not self.settings.noise_multiplier:  # without noise, what did not move was not rounded
-            return np.where(after == self.start, 0, rounding)
-        return np.where(is_moved[self.layer], rounding, 0)
+        is_moved = after != self.start
+        if self.settings.noise_multiplier:  # noise moves all parameters of a trained layer
+            is_moved = self.sum_layers(is_moved | self.is_trained)[self.layer] > 0
+        return np.where(is_moved, rounding, 0)
 
 
 def _read(name: str, value: Any) -> float:

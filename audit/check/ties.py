@@ -14,6 +14,7 @@ from audit.check.noise import DrawnNoise
 from audit.check.trees import Vector
 
 _DENSITY = 0.2821  # 1 / sqrt(4 pi), the density at 0 of the difference of two standard normal draws
+_ERROR = 1e-9  # deviations: more than the errors of float64 arithmetic
 _FLOAT32 = 2.0**-22  # how often two draws of a float32 generator agree
 _MIN_TIES = 30  # on a grid, beyond three times the expected number
 _MIN_AT_ENDS = 4  # the same for a clamp
@@ -44,9 +45,8 @@ def find_ties(drawn: DrawnNoise) -> Ties:
     seeds, numbers = draws.shape
     if not numbers:
         return Ties()
-    # Two draws agree if they are equal or neighbours in the parameter's floating-point type. The second term
-    # is for the errors of float64 arithmetic.
-    tolerances = 1.5 * drawn.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
+    # Two draws agree if they are equal or neighbours in the parameter's floating-point type.
+    tolerances = 1.5 * drawn.rounding[columns] + _ERROR
     is_tie = np.diff(draws, axis=0) <= tolerances
     count = int(np.sum(is_tie))
     at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, numbers)
@@ -54,7 +54,7 @@ def find_ties(drawn: DrawnNoise) -> Ties:
     # Two draws agree by chance if their normal difference is within the tolerance, or if a float32 generator
     # repeats a number.
     rates = 2 * tolerances * _DENSITY / np.std(draws, axis=0) + _FLOAT32
-    expected = np.sum(np.minimum(rates, 1)) * seeds * (seeds - 1) / 2
+    expected = np.sum(rates) * seeds * (seeds - 1) / 2
     # Noise with two values has most draws at an end, and clamped noise has few.
     is_clamped = 0.5 * count < num_at_ends < 0.5 * draws.size
     is_at_ends = bool(is_clamped and num_at_ends > 3 * expected + _MIN_AT_ENDS)
@@ -107,10 +107,8 @@ class Repeats(NamedTuple):
 def find_repeats(drawn: DrawnNoise) -> Repeats:
     """Returns the repeated draws of the noise at the batch as given."""
     values = drawn.given.values
-    varies = np.any(values, axis=0)
-    if np.any(varies):
-        values = values[:, varies]
-    if values.shape[1] < _MIN_REPEATED:
+    num_varying = np.sum(np.any(values, axis=0))
+    if 0 < num_varying < _MIN_REPEATED:
         return Repeats()
     draws, counts = np.unique(values, axis=0, return_counts=True)
     # Three seeds agree if they have no noise. If a generator repeats, there are other seeds that agree.

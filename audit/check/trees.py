@@ -2,7 +2,7 @@
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,7 @@ Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # between 1 and 2
 
 
-def map_tree(
-    tree: Any, function: Callable[[str, Any], Any], name: str = "tree", path: str = ""
-) -> Any:
+def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: str = "") -> Any:
     """Returns a tree with each array replaced by function(path, array).
 
     Args:
@@ -31,27 +29,24 @@ def map_tree(
     """
 
     def map_child(key: Any, child: Any) -> Any:
-        """Returns the mapped child at `key`."""
-        return map_tree(child, function, name, f"{path}.{key}" if path else str(key))
+        return map_tree(child, function, name, f"{path}.{key}".removeprefix("."))
 
     if tree is None:
         return None
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
         # An array that is the whole tree has no path, but errors and reports need a name for it.
         return function(path or "parameters", tree)
-    kind: Any = type(tree)
-    if isinstance(tree, Mapping):
-        children = {key: map_child(key, child) for key, child in tree.items()}
-        if not isinstance(tree, dict):  # which may be read-only
-            return kind(children)
+    if isinstance(tree, dict):
         # A copy, since some kinds of dict are made of more than their items, as defaultdict is.
         mapped = copy.copy(tree)
-        mapped.update(children)
+        for key, child in tree.items():
+            mapped[key] = map_child(key, child)
         return mapped
+    kind: Any = type(tree)
+    if hasattr(tree, "_fields"):  # a NamedTuple
+        return kind(*map(map_child, tree._fields, tree))
     if isinstance(tree, list | tuple):
-        keys = getattr(tree, "_fields", range(len(tree)))  # those of a NamedTuple
-        values = [map_child(key, child) for key, child in zip(keys, tree, strict=True)]
-        return kind(*values) if hasattr(tree, "_fields") else kind(values)
+        return kind(map(map_child, range(len(tree)), tree))
 
     advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
     require("jax" in sys.modules, advice)
@@ -59,8 +54,7 @@ def map_tree(
     require(not tree_util.all_leaves([tree]), advice)
 
     def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
-        """Returns the mapped leaf; JAX writes its key "w" as ".w" or "['w']"."""
-        return map_child(tree_util.keystr(jax_path).strip(".[]'"), leaf)
+        return map_child(tree_util.keystr(jax_path, simple=True, separator="."), leaf)
 
     return tree_util.tree_map_with_path(map_jax_leaf, tree)
 
@@ -98,7 +92,7 @@ def get_spacing(leaf: Any) -> float:
     return SPACING.get(str(leaf.dtype).split(".")[-1], 2.0**-52)  # "float32" of torch.float32
 
 
-def compute_ulp(values: Vector, spacings: Vector | float) -> Vector:
+def compute_ulp(values: Vector, spacings: Vector) -> Vector:
     """Returns the distance from each number to the next of its floating-point type.
 
     0 gets half of `spacings`, as if it were just below 1; numbers near it are much closer.

@@ -436,9 +436,9 @@ class Pair(NamedTuple):
 def test_trees_of_any_kind_come_back_as_they_went():
     tree = Pair(np.ones(2), {"a": [np.zeros((2, 3)), None], "b": (np.float32([1]),)})
     assert list(trees.collect_leaves("tree", tree)) == ["first", "rest.a.0", "rest.b.0"]
-    again = trees.map_tree(tree, lambda name, leaf: leaf + 1)
+    again = trees.map_tree(tree, lambda _, leaf: leaf + 1, "tree")
     start = collections.defaultdict(list, {"w": np.zeros(8)})
-    copied = trees.map_tree(start, lambda name, leaf: leaf + 1)
+    copied = trees.map_tree(start, lambda _, leaf: leaf + 1, "tree")
     assert copied["other"] == [] and copied["w"][0] == 1 and "other" not in start
     assert isinstance(again, Pair) and again.rest["a"][1] is None and again.rest["b"][0] == 2
 
