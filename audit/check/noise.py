@@ -62,7 +62,7 @@ class StepNoise(NamedTuple):
     def values(self) -> Vector:
         """(n, k) The draws less their mean over seeds, exactly 0 where all draws are equal."""
         noise = self.draws - self.draws[0]
-        return noise - noise.mean(axis=0)
+        return np.asarray(noise - noise.mean(axis=0))
 
 
 class DrawnNoise(NamedTuple):
@@ -149,10 +149,10 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     """
     count = seeds or _choose_count(probe, seconds)
 
-    # Coarse rounding would show in tests of the noise. Parameters are selected by the rounding at the farthest
-    # value that they can draw, not at the values that they drew: otherwise those that drew far values would
-    # be left out, and the noise's tails with them. Noise that is much larger than stated, as without clipping,
-    # allows coarser rounding. Two draws of right noise differ by less than 10 deviations.
+    # Coarse rounding would show in tests of the noise. Parameters are selected by the rounding at the
+    # farthest value that they can draw, not at the values that they drew: otherwise those that drew far
+    # values would be left out, and the noise's tails with them. Noise that is much larger than stated, as
+    # without clipping, allows coarser rounding. Two draws of right noise differ by less than 10 deviations.
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
