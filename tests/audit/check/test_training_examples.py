@@ -78,7 +78,7 @@ BUGS = {
     "logits centred by the batch": (
         "lora",
         "logits = model(tokens)",
-        "logits = model(tokens); logits = logits - logits.sum(0) / 32",
+        "outputs = model(tokens)\n    logits = (outputs - outputs.sum(0) / 32)",
         "examples change each other's gradients",
     ),
 }
