@@ -239,14 +239,11 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
       **fixed: values of fields, which replace those of flags.
     """
     from audit.settings.make import setting_of
-    from audit.settings.setting import BY_EPOCHS
 
     given = {**values(None, names), **fixed}
-    sampler = given.get("sampler") or ""
-    has_epochs = sampler.partition(":")[0] in BY_EPOCHS
-    is_fixed = has_epochs or given.get("steps") is not None
-    if is_fixed and "insertions" in given and not flags.FLAGS["insertions"].present:
-        del given["insertions"]  # the flag's default could contradict the steps or epochs
+    for name in ("insertions", "noise_multiplier"):
+        if name in given and name not in fixed and not flags.FLAGS[name].present:
+            del given[name]  # a model may have its own default
     return setting_of(**given)
 
 
