@@ -13,7 +13,7 @@ from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.brackets import ZERO_OUT, compute_shuffled_epsilon
 from audit.claims.sampler_claims import read_noise_multiplier
-from audit.errors import number, require, shown
+from audit.errors import InputError, number, require, shown
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
@@ -223,11 +223,13 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():
         mistaken = Composition(*numbers)
-        # Steps that are out of range, or nearly the stated ones, explain nothing.
-        if mistaken.insertions <= accounting.MOST_SAMPLED and not np.allclose(
-            mistaken, composition, rtol=1e-9, atol=0
-        ):
-            yield name, accounting.participant_upper_bound(mistaken, delta)
+        if np.allclose(mistaken, composition, rtol=1e-9, atol=0):  # it explains nothing
+            continue
+        try:
+            epsilon = accounting.participant_upper_bound(mistaken, delta)
+        except InputError:  # the mistaken steps are out of range
+            continue
+        yield name, epsilon
 
 
 def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:

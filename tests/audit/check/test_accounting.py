@@ -172,3 +172,11 @@ def test_a_report_says_where_it_comes_from(tmp_path):
 
     code = audit.check_batches(draw, 600, 0.05).provenance["code"]
     assert "draw in " in code and "test_accounting.py, line" in code
+
+
+def test_a_mistake_with_noise_out_of_range_is_left_out():
+    """The square of this noise multiplier is more than accounting takes."""
+    report = audit.check_accounting(
+        epsilon=0.001, delta=1e-5, noise_multiplier=6000.0, steps=10**6, sampling_rate=0.9
+    )
+    assert report.findings[0].name == "a claim that is too low"
