@@ -137,6 +137,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         _require_trained(self._chosen, self.params)
         self._draw = (seed, run, count)
         self._present = present
+        self._steps_taken = 0
         self._is_moved = False  # whether a step was seen to move every chosen parameter
         self._start = self._read_parameters()  # (dimension,) before training
         # The sum of all directions, each scaled to the clipping norm, split by parameter.
@@ -157,20 +158,23 @@ class DirectionsOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Takes a step; raises InputError if the first one does not move one of the chosen parameters."""
+        """Takes a step; raises InputError if the first one does not move one of the chosen parameters.
+
+        Inserted directions move every parameter that the optimizer updates, unless the learning rate is 0, as
+        in the first step of a warm-up.
+        """
+        learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
-        if not self._is_moved and not self._is_last_step_skipped:
+        if self._is_last_step_skipped:
+            return loss
+        self._steps_taken += 1
+        if self._present and learns and not self._is_moved:
             sizes = [parameter.numel() for parameter in self._chosen]
             moves = np.split(self._read_parameters() - self._start, np.cumsum(sizes)[:-1])
-            is_moved = [bool(np.any(move)) for move in moves]
-            unmoved = (
-                f"step 1 does not move parameter {is_moved.index(False)}"
-                if not all(is_moved)
-                else ""
-            )
-            require(
-                not unmoved, f"{unmoved} of `parameters`: choose tensors that the optimizer updates"
-            )
+            unmoved = [str(index) for index, move in enumerate(moves) if not np.any(move)]
+            problem = f"step {self._steps_taken} does not move parameter {', '.join(unmoved)}"
+            fix = "choose tensors that the optimizer updates"
+            require(not unmoved, f"{problem} of `parameters`: {fix}")
             self._is_moved = True
         return loss
 

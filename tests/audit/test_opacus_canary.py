@@ -199,3 +199,19 @@ def test_a_tensor_that_the_optimizer_never_updates_is_refused_after_the_first_st
     model(torch.ones(4, 8)).sum().backward()
     with pytest.raises(InputError, match="step 1 does not move parameter 0 of `parameters`"):
         optimizer.step()
+
+
+@pytest.mark.parametrize(("present", "rate"), [(False, RATE), (True, 0.0)])
+def test_no_movement_without_directions_or_a_learning_rate_is_right(present, rate):
+    """A rehearsal of LoRA does not move one factor in its first step, and a warm-up moves nothing."""
+    model = opacus.GradSampleModule(torch.nn.Linear(8, 4, bias=False))
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=rate),
+        noise_multiplier=0.0,
+        max_grad_norm=NORM,
+        expected_batch_size=4,
+    )
+    optimizer = DirectionsOptimizer(optimizer, 1, 0, 3, present)
+    model(torch.zeros(4, 8)).sum().backward()
+    optimizer.step()
+    assert not np.any(optimizer.movement())
