@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.claims.accounting import LAST, insert_step
 from audit.claims.claim import Claim, Gdp
-from audit.claims.strategies import Strategy, make_strategy, read_strategy, require_steps
+from audit.claims.strategies import Strategy, find_strategy, require_steps
 from audit.errors import number, plain, require
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, Assumption
@@ -73,9 +73,7 @@ class MatrixMechanism(Claim):
     @functools.cached_property
     def encoder(self) -> Strategy:
         """The strategy S as functions."""
-        if isinstance(self.strategy, str):
-            return read_strategy(self.strategy, self.steps)
-        return make_strategy(self.strategy, self.steps)
+        return find_strategy(self.strategy, self.steps)
 
     @property
     def assumes(self) -> Assumption:

@@ -14,6 +14,7 @@ Any other strategy is a file of Toeplitz coefficients or of the matrix, as jax_p
 Sigma is for S as it is: a strategy that is scaled to columns of norm 1 needs another sigma.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -133,23 +134,48 @@ _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
 }
 
 
+def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
+    """Returns the strategy of a text (`read_strategy`) or of numbers (`make_strategy`) for T steps."""
+    if isinstance(strategy, str):
+        return read_strategy(strategy, steps)
+    return make_strategy(strategy, steps)
+
+
+def pin_file(text: str) -> str:
+    """Returns a file's name with a checksum of its content, which `read_strategy` verifies; else the text.
+
+    A stored audit then never takes the numbers of a file that has changed.
+    """
+    if text.partition(":")[0] in _NAMED or not Path(text).is_file():
+        return text
+    return f"{text}#{_compute_checksum(text)}"
+
+
+def _compute_checksum(path: str) -> str:
+    """Returns the first digits of the SHA-256 of a file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
 def read_strategy(text: str, steps: int) -> Strategy:
     """Returns the strategy that a text names, for training of T = `steps` steps.
 
     Args:
       text: one of the names above, or a file (.npy, or text that numpy.loadtxt reads) of S: its first column
-        (n,), or the matrix (T, T).
+        (n,), or the matrix (T, T). The file's name may have a checksum (`pin_file`).
       steps: T.
 
     Raises:
-      InputError: the text is not a strategy, or the file's matrix does not fit T steps.
+      InputError: the text is not a strategy, or the file's matrix does not fit T steps or has changed.
     """
     name, colon, parameter = text.partition(":")
     examples = ", ".join(example for _, example in _NAMED.values())
     unknown = f"`noise={shown(text)}` is not a strategy: give {examples}, or a file of coefficients"
     if name not in _NAMED:
-        require(Path(text).is_file(), unknown)
-        return _read_file(text, steps)
+        path, _, checksum = text.partition("#")
+        require(Path(path).is_file(), unknown)
+        is_same = not checksum or checksum == _compute_checksum(path)
+        require(is_same, f"`noise={path}` has changed since the audit: restore it, or audit again")
+        return _read_file(path, steps)
     make, example = _NAMED[name]
     require(bool(colon) == (":" in example), unknown)
     value = 0.0

@@ -190,20 +190,20 @@ def conclude_setting(
     mechanism = setting.mechanism
     reason = ""
     expected = None
-    is_sampled = setting.sampling.name != EVERY
+    # The formulas need a last model that is the sum of all steps, as with SGD without weight decay.
+    is_sum = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
     if setting.adversary.any_time:  # every run draws canaries afresh
         evidence: Evidence = read_directions(scores)
     else:
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = _GAUSSIAN_REASON
-        # The formula needs a last model that is the sum of all steps, as with SGD without weight decay.
-        if is_sampled and mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
+        if setting.sampling.name != EVERY and is_sum:
             expected = _expect_linear_losses(setting, level.delta)
     # Only the setting has the optimizer and the schedule, which determine the last model.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     claim = make_claim(setting)
-    if isinstance(claim, MatrixMechanism) and mechanism.optimizer == "sgd":
+    if isinstance(claim, MatrixMechanism) and is_sum:
         expected = claim.last_model_if_linear(level.delta)
     concluded = _conclude_rows(evidence, claim, level)
     if isinstance(last_model, str):  # why there is no bound

@@ -3,11 +3,11 @@
     m_t = (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B
     theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
 
-Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), or correlated across
-steps (`audit.mechanism.noise`). b_k is the presence
-of canary k, or if canaries are sampled, whether it joins step t. The weight decay lambda is outside the
-clipping, as with `optax.add_decayed_weights` before any optimizer. Learning rate, C, sigma, lambda, mask,
-presence and canaries are traced.
+Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), or noise that is
+correlated across steps (`audit.mechanism.noise`). b_k is the presence of canary k, or if canaries are
+sampled, whether it joins step t. The weight decay lambda is outside the clipping, as with
+`optax.add_decayed_weights` before any optimizer. Learning rate, C, sigma, lambda, mask, presence and canaries
+are traced.
 """
 
 from collections.abc import Callable

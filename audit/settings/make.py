@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.sphere import SphereFields
+from audit.claims.strategies import pin_file
 from audit.errors import InputError, OutdatedError, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import (
@@ -41,12 +42,12 @@ from audit.written import counted
 
 
 class Usual(NamedTuple):
-    """A model's default learning rate, batch size, noise multiplier and number of insertions."""
+    """A model's own defaults; None for a default that all models share."""
 
     learning_rate: float
     batch_size: int
-    noise_multiplier: float = 4.0
-    insertions: int = 250
+    noise_multiplier: float | None = None
+    insertions: int | None = None
 
 
 @cache
@@ -129,10 +130,14 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     for name, field in fields().items():
         if field.default is not None:
             values[name] = field.default
-    values |= usual._asdict() | changes
+    for name, default in usual._asdict().items():
+        if default is not None:
+            values[name] = default
+    values |= changes
     # The batch size has not been checked yet: it may be 0.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
+    values["noise"] = pin_file(values["noise"])
     periodicity = values["periodicity"]
     # Settings with the same meaning get the same name of the inserting step, and so the same identity.
     names = {"1": FIRST, str(periodicity): LAST}

@@ -333,8 +333,8 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     require(setting.schedule.place <= k, f"`insert={setting.schedule.insert}`: {choices}")
 
     noise = setting.mechanism.noise
-    read_strategy(noise, steps)  # raises InputError for another text
     if noise != INDEPENDENT:
+        read_strategy(noise, steps)  # raises InputError for another text
         sampled = f"`noise={noise}` has no accountant for `sampler={setting.sampler}`"
         require(setting.sampling.name == EVERY, f"{sampled}: drop one of them")
 

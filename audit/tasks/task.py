@@ -195,8 +195,8 @@ class Task(NamedTuple):
       not_convex: the reason why its steps have no known Lipschitz constant, without `convex`.
       curved: the limits on its curvature, if known, without `convex`.
       smooth: whether its loss has no kinks, so that constants may be measured along training runs.
-      noise_multiplier: the default noise multiplier.
-      insertions: the default number of insertions.
+      noise_multiplier: the default noise multiplier; None for that of all models.
+      insertions: the default number of insertions; None for that of all models.
     """
 
     name: str
@@ -216,8 +216,8 @@ class Task(NamedTuple):
     not_convex: str = "a network with ReLU is not smooth"
     curved: Curved | None = None
     smooth: bool = False
-    noise_multiplier: float = 4.0
-    insertions: int = 250
+    noise_multiplier: float | None = None
+    insertions: int | None = None
 
 
 # Features (n, ...), labels (n, ...).

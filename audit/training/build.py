@@ -222,6 +222,8 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
 def _sum_noise(setting: Setting) -> float:
     """Returns the variance of the sum of all steps' noise, in units of that of a step's raw noise."""
     steps = setting.schedule.steps
+    if setting.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
+        return steps
     weights = read_strategy(setting.mechanism.noise, steps).solve_transposed(np.ones(steps))
     return float(np.sum(weights**2))
 

@@ -7,8 +7,11 @@ import pytest
 
 import audit
 from audit.claims.strategies import make_strategy, read_strategy
+from audit.conclusions.concluded import conclude_setting
 from audit.mechanism import base, dpsgd, noise
 from audit.settings.make import setting_of
+from audit.settings.setting import validate
+from audit.storage.store import Scores
 from audit.training import build, game
 
 T = 24
@@ -99,3 +102,25 @@ def test_correlated_noise_has_no_sampler():
         audit.audit("fcnn", noise="bsr:4", sampler="poisson:0.1", runs=4)
     with pytest.raises(audit.InputError, match="is not a strategy"):
         audit.audit("fcnn", noise="pink", runs=4)
+
+
+def test_a_file_is_known_by_its_content(tmp_path):
+    """Scores of other coefficients have another name, and a file that changed is not read for them."""
+    path = tmp_path / "s.txt"
+    settings = []
+    for coefficients in ([1.0, 0.5], [1.0, 0.25]):
+        np.savetxt(path, coefficients)
+        settings.append(setting_of("fcnn", noise=str(path)))
+    assert settings[0] != settings[1]
+    validate(settings[1])
+    with pytest.raises(audit.InputError, match="has changed since the audit"):
+        validate(settings[0])
+
+
+def test_no_linear_losses_are_expected_with_weight_decay():
+    claims = {}
+    for decay in (0.0, 0.1):
+        setting = setting_of("fcnn", noise="bsr:4", weight_decay=decay, steps=20, batch_size=50)
+        scores = Scores(0, np.arange(8.0)[:, None], np.arange(8)[:, None] % 2 == 1)
+        claims[decay] = conclude_setting(scores, setting).expected
+    assert claims[0.0] > 0 and claims[0.1] is None
