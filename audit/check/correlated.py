@@ -14,7 +14,7 @@ from scipy import stats
 from audit.check.findings import CheckFinding
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.report import CheckOutcome, CheckReport, describe_error, make_report
-from audit.claims.strategies import Strategy, Toeplitz, make_strategy, read_strategy
+from audit.claims.strategies import Strategy, Toeplitz, find_strategy, read_strategy
 from audit.errors import InputError, number, require
 from audit.evidence import arrays
 
@@ -67,13 +67,11 @@ class _Whitened(NamedTuple):
     """Noise after undoing a strategy.
 
     Attributes:
-      values: (T, d) W.
       ratio: its standard deviation.
       p_value: that of the correlations of different steps.
       correlations: (T, T) the correlations of two steps, 0 on the diagonal.
     """
 
-    values: Array
     ratio: float
     p_value: float
     correlations: Array
@@ -108,7 +106,7 @@ def check_noise(
 
     >>> import numpy as np
     >>> raw = np.random.default_rng(0).normal(size=(50, 1000))
-    >>> audit.check_noise(raw[:, :], "independent", noise_multiplier=1.0).passed
+    >>> audit.check_noise(raw, "independent", noise_multiplier=1.0).passed
     True
     >>> audit.check_noise(raw, "lambda:0.9", noise_multiplier=1.0).verdict
     'FAILED: independent noise, not that of the strategy'
@@ -123,13 +121,7 @@ def check_noise(
     for name, value in numbers.items():
         require(0 < value < np.inf, f"`{name}` must be above 0, got {value:g}")
     noise = _read_noise(draw)
-    steps = len(noise)
-    chosen: Strategy
-    chosen = (
-        read_strategy(strategy, steps)
-        if isinstance(strategy, str)
-        else make_strategy(strategy, steps)
-    )
+    chosen = find_strategy(strategy, len(noise))
     unit = numbers["noise_multiplier"] * numbers["clipping_norm"]
     noise = noise / (unit * numbers["learning_rate"] / numbers["batch_size"])
     whitened = _whiten(chosen, noise)
@@ -172,7 +164,7 @@ def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
     deviates = np.abs(sums) * np.sqrt(size / (steps - distances))
     p_distance = len(distances) * 2 * stats.norm.sf(np.max(deviates))
     p_value = min(1.0, 2 * min(p_pair, p_distance))
-    return _Whitened(values, ratio, float(p_value), correlations)
+    return _Whitened(ratio, float(p_value), correlations)
 
 
 def _judge(strategy: Strategy, noise: Array, whitened: _Whitened) -> CheckReport:
@@ -215,17 +207,9 @@ def _explain_correlations(strategy: Strategy, noise: Array, whitened: _Whitened)
     independent = _whiten(Toeplitz(), noise)
     if independent.p_value > _LEVEL:
         return _INDEPENDENT.fill(ratio=independent.ratio)
-    # Restarted at a step, noise from there on has the stated law by itself, and so has the noise before.
-    found = _find_restart(strategy, noise, whitened)
-    if found is not None:
-        restart, first, second = found
-        raw = np.concatenate(
-            [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
-        )
-        correlation = float(np.corrcoef(raw[first], raw[second])[0, 1])
-        if abs(correlation) > _REPEATED:
-            return _REPEATS.fill(first=first + 1, second=second + 1, correlation=correlation)
-        return _LOST.fill(step=restart + 1)
+    restart = _find_restart(strategy, noise, whitened)
+    if restart is not None:
+        return restart
     # Of several strategies with S[t, t] = 1, the right one leaves the smallest noise (maximum likelihood).
     sizes = {}
     for name in _OTHERS:
@@ -237,13 +221,11 @@ def _explain_correlations(strategy: Strategy, noise: Array, whitened: _Whitened)
     return _UNKNOWN.fill(p_value=whitened.p_value)
 
 
-def _find_restart(
-    strategy: Strategy, noise: Array, whitened: _Whitened
-) -> tuple[int, int, int] | None:
-    """Returns the step at which the noise restarts, from 0, and the two most correlated steps of raw noise.
+def _find_restart(strategy: Strategy, noise: Array, whitened: _Whitened) -> CheckFinding | None:
+    """Returns the finding of noise that restarts at a step; None if the parts are not white on their own.
 
     After a restart, undoing the strategy leaves a part of the earlier noise in later steps: the first step
-    that is correlated with an earlier one is the restart. None if the parts are not white on their own.
+    that is correlated with an earlier one is the restart.
     """
     steps, size = noise.shape
     least = stats.norm.isf(_LEVEL / steps**2) / np.sqrt(size)
@@ -256,6 +238,9 @@ def _find_restart(
         if len(part) > 1 and _whiten(Toeplitz(), part).p_value < _LEVEL:
             return None
     joined = _whiten(Toeplitz(), np.concatenate(raw))
-    across = np.abs(joined.correlations[:restart, restart:])
-    first, second = np.unravel_index(int(np.argmax(across)), across.shape)
-    return restart, int(first), int(second) + restart
+    across = joined.correlations[:restart, restart:]
+    first, second = np.unravel_index(int(np.argmax(np.abs(across))), across.shape)
+    correlation = float(across[first, second])
+    if abs(correlation) <= _REPEATED:
+        return _LOST.fill(step=restart + 1)
+    return _REPEATS.fill(first=first + 1, second=second + restart + 1, correlation=correlation)

@@ -27,9 +27,7 @@ LENGTH_OF = "the length of"
 
 _MAX_SIGN_SPREAD = 1.15  # largest over smallest movement of a number by Adam's first step
 _REACH = 6  # deviations from the mean, beyond which draws are practically impossible
-_MAX_ROUNDING = (
-    1 / 32
-)  # deviations: finer rounding does not show in the noise's deviation and shape
+_MAX_ROUNDING = 1 / 32  # deviations: finer rounding does not show in the noise's tests
 _MIN_DEVIATION = 0.01  # times the stated one: a number with less has no noise
 _MIN_SHAPE_FREEDOM = 1000  # degrees of freedom over all layers, for a test of the shape
 _MIN_NUMBERS = 8  # of a layer, for the test of its noise's length

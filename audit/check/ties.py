@@ -60,9 +60,8 @@ def find_ties(drawn: DrawnNoise) -> Ties:
     is_at_ends = bool(is_clamped and num_at_ends > 3 * expected + _MIN_AT_ENDS)
     if not is_at_ends and count < 3 * expected + _MIN_TIES:
         return Ties()
-    num_values = count - np.sum(
-        is_tie[1:] & is_tie[:-1]
-    )  # at which draws agree, over all parameters
+    # The number of values at which draws agree, over all parameters.
+    num_values = count - np.sum(is_tie[1:] & is_tie[:-1])
     return Ties(
         agreeing=count,
         is_at_ends=is_at_ends,
