@@ -3,9 +3,10 @@
 If a canary is out, the law of its score is known exactly (`audit.methods.exact_null`).
 
 A score is the cosine of a canary's direction and u = expected - theta_T. The expected model comes from a
-training run without noise and canaries. Many canaries blur each other, since u moves along all of them.
-Leave-one-out removes the part of u along the other canaries' directions. The adversary knows them all, and
-they are independent of the scored direction, so the law does not change.
+training run without noise and canaries, or is theta_0 if the noise is much larger than the other movement.
+Many canaries blur each other, since u moves along all of them. Leave-one-out removes the part of u along the
+other canaries' directions. The adversary knows them all, and they are independent of the scored direction, so
+the law does not change.
 
 Directions come from a run's key, in blocks of coordinates, so memory never contains K x p numbers.
 """
@@ -27,7 +28,7 @@ from audit.adversaries.base import (
     jnp,
     mechanism,
 )
-from audit.adversaries.directions import initial_model
+from audit.adversaries.directions import craft_unclipped, initial_model
 from audit.adversaries.subspace import ALL, choose_tensors
 from audit.errors import require
 from audit.settings.fields import described
@@ -44,8 +45,8 @@ _MIN_EDGE = 0.2  # the minimum of the lower limit of eigenvalues, as a share of 
 # Random directions are only nearly orthogonal. If the other canaries add more than this share to a score's
 # variance, the score leaves them out.
 _MAX_INTERFERENCE = 0.01
-# If genuine gradients add at most this share to the noise's square, cosines are at most 2% smaller without
-# the expected model.
+# If genuine gradients add at most this share to the noise's square, SGD's cosines are at most 2% smaller
+# without the expected model.
 _MAX_DRIFT = 0.04
 
 
@@ -60,9 +61,8 @@ class SphereFields(AdversaryFields):
     canary: ClassVar[str] = "directions that every run draws anew"
     description: ClassVar[str] = (
         "Fresh directions: every run draws new directions on the sphere and inserts a gradient of norm C "
-        "along each. A score is the cosine of a direction and the final model's distance from that of a "
-        "training run without noise and canaries. If there are many canaries, it leaves out the other "
-        "directions."
+        "along each. A score is the cosine of a direction and the final model's distance from the model that "
+        "the adversary expects. If there are many canaries, it leaves out the other directions."
     )
     coins: bool = described(
         "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
@@ -101,8 +101,9 @@ class SphereFields(AdversaryFields):
         noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
         interferes = added > _MAX_INTERFERENCE * noise
-        # Genuine gradients move the model by at most the batch size in every step, in the same units. If that
-        # is little next to the noise, the expected model is not worth a training run.
+        # Genuine gradients move the model by at most the batch size in every step of SGD, in the same units.
+        # If that is little next to the noise, the expected model is not worth a training run: theta_0 is as
+        # good. The law of the scores does not depend on this choice.
         drift = (knowledge.steps * knowledge.batch_size) ** 2
         drifts = drift > _MAX_DRIFT * noise
         return fresh_directions(
@@ -137,7 +138,7 @@ class Sphere(NamedTuple):
 
     Attributes:
       keys: (K, blocks) typed keys, one row per direction and one key per block of coordinates.
-      expected: (m,) the coordinates of the final model of training without noise and canaries.
+      expected: (m,) the coordinates of the expected model.
       within: (m,) the indices of these coordinates in theta; None for all p of them.
     """
 
@@ -146,8 +147,8 @@ class Sphere(NamedTuple):
     within: Array | None = None
 
     def craft(self, step: Array, theta: Array) -> Directions:
-        """Returns directions of infinite norm: the mechanism clips each to C as it inserts it."""
-        return mechanism.Directions(self.keys, jnp.float32(jnp.inf), self.within)
+        """Returns directions of infinite norm at the chosen coordinates."""
+        return craft_unclipped(self, step, theta)._replace(within=self.within)
 
     def find_movement(self, theta_t: Array) -> Array:
         """Returns u = expected - theta_T at the directions' coordinates, (m,)."""
@@ -187,12 +188,12 @@ def fresh_directions(
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
-    The score of canary k is the cosine of v_k with u = expected - theta_T. The expected model is trained
-    without noise and canaries.
+    The score of canary k is the cosine of v_k with u = expected - theta_T.
 
     Args:
       canaries: K.
-      rehearse: theta_0 (p,) -> the final model (p,) without noise and canaries.
+      rehearse: theta_0 (p,) -> the expected model (p,): that of training without noise and canaries, or
+        theta_0.
       leave_one_out: whether to project the other canaries' directions out of u before each cosine. This needs
         K of at most half the parameters, for a Gram matrix that is well conditioned in float32.
       all_in: whether all canaries are in, without coins.
