@@ -1,6 +1,7 @@
 """Runs the command in a program's first argument: ./run.sh audit, hidden-state-audit bound."""
 
 import ast
+import atexit
 import contextlib
 import importlib.util
 import os
@@ -98,6 +99,13 @@ def install() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _ignore)
+    atexit.register(_ignore_from_now_on)
+
+
+def _ignore_from_now_on() -> None:
+    """Ignores signals when the work is done; otherwise Python's shutdown restores the system's handlers."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def say_kept() -> None:
