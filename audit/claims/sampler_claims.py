@@ -1,12 +1,13 @@
 """The epsilon that may be claimed for training with the batches of a sampler, and advice."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import sqrt
 from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
+from scipy import optimize
 
 from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
@@ -18,6 +19,9 @@ from audit.written import at_most, write_json
 
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
+_SIGMAS = (0.05, 1e4)  # the smallest and largest noise multiplier
+_SEARCH_STEP = math.log(1.5)  # of the search for a noise multiplier
+_SIGMA_TOLERANCE = 1e-5  # relative, of a noise multiplier that is searched
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,14 @@ class SamplerClaims:
 
     Attributes:
       rows: the claims, that of the caller's sampler first.
+      noise_multiplier: sigma, of all rows.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
       order: the condition on the order of examples, in words; empty if batches do not have an order.
     """
 
     rows: tuple[SamplerClaim, ...]
+    noise_multiplier: float
     delta: float
     tail: int
     order: str
@@ -103,6 +109,7 @@ class SamplerClaims:
             last_model = row.last_model._asdict()
             rows.append({**row._asdict(), "every_model": every_model, "last_model": last_model})
         return {
+            "noise_multiplier": self.noise_multiplier,
             "delta": self.delta,
             "tail": self.tail,
             "neighbours": ZERO_OUT,
@@ -179,17 +186,9 @@ def sampler_claims(
     if isinstance(sampler, TruncatedPoisson):
         method = method._replace(bracket=partial(_bracket_truncated, sampler))
     sigma = read_noise_multiplier(noise_multiplier)
-    # With a single batch an epoch, every example is in every step, without sampling.
-    counts = {"batches": (batches, 2), "epochs": (epochs, 1), "tail": (tail, 0)}
-    for count_name, (value, least) in counts.items():
-        in_range = least <= number(count_name, value, int) <= _MAX_STEPS
-        require(in_range, f"`{count_name}={value}`: give {least} to {_MAX_STEPS:,}")
-    few = batches * epochs <= _MAX_STEPS
-    require(few, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps")
-    delta = number("delta", delta, float)
-    conversions.require_delta(delta)
-    least_delta = accounting.LEAST_SAMPLED_DELTA
-    require(delta >= least_delta, f"`delta={delta:g}`: give at least {least_delta:g}")
+    in_range = 0 <= number("tail", tail, int) <= _MAX_STEPS
+    require(in_range, f"`tail={tail}`: give 0 to {_MAX_STEPS:,}")
+    delta = _check_training(batches, epochs, delta)
 
     constants = 1.0 if lipschitz is None else lipschitz
     schedule = samplers.make_schedule(sigma, batches, epochs, constants)
@@ -216,13 +215,64 @@ def sampler_claims(
     if name != "poisson":
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", False, poisson, others, advice))
-    return SamplerClaims(tuple(rows), delta, tail, method.order)
+    return SamplerClaims(tuple(rows), sigma, delta, tail, method.order)
+
+
+def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
+    """Returns the smallest sigma for which Poisson batches leak at most epsilon, up to 1e-4 of it.
+
+    A statement of epsilon for batches that are not Poisson usually has this sigma.
+
+    Args:
+      epsilon: the stated epsilon at delta.
+      batches: the number of batches of an epoch, at least 2.
+      epochs: the number of epochs.
+      delta: the delta of epsilon.
+
+    Raises:
+      InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
+    """
+    epsilon = number("claim", epsilon, float)
+    require(epsilon > 0, f"`claim={epsilon:g}`: give a number above 0")
+    delta = _check_training(batches, epochs, delta)
+
+    def compute_excess(log_sigma: float) -> float:
+        """Returns how much more Poisson batches leak than epsilon."""
+        return _bracket_poisson(math.exp(log_sigma), batches, epochs, delta).upper - epsilon
+
+    # Little noise takes long to account for, so the search begins at sigma = 1.
+    lowest, highest = map(math.log, _SIGMAS)
+    low = 0.0
+    while low >= lowest and compute_excess(low) < 0:
+        low -= _SEARCH_STEP
+    high = low + _SEARCH_STEP
+    while high <= highest and compute_excess(high) > 0:
+        high += _SEARCH_STEP
+    message = f"`claim={epsilon:g}`: no sigma from 0.05 to 10,000 leaks this epsilon"
+    require(low >= lowest and high <= highest, message)
+    root = optimize.brentq(compute_excess, high - _SEARCH_STEP, high, xtol=_SIGMA_TOLERANCE)
+    return math.exp(root + _SIGMA_TOLERANCE)  # the root may be too low by the tolerance
+
+
+def _check_training(batches: int, epochs: int, delta: float) -> float:
+    """Returns delta; raises InputError if it or a number of batches or epochs is out of range."""
+    # With a single batch an epoch, every example is in every step, without sampling.
+    for name, value, least in (("batches", batches, 2), ("epochs", epochs, 1)):
+        in_range = least <= number(name, value, int) <= _MAX_STEPS
+        require(in_range, f"`{name}={value}`: give {least} to {_MAX_STEPS:,}")
+    few = batches * epochs <= _MAX_STEPS
+    require(few, f"`batches={batches}` and `epochs={epochs}`: give at most {_MAX_STEPS:,} steps")
+    delta = number("delta", delta, float)
+    conversions.require_delta(delta)
+    least_delta = accounting.LEAST_SAMPLED_DELTA
+    require(delta >= least_delta, f"`delta={delta:g}`: give at least {least_delta:g}")
+    return delta
 
 
 def read_noise_multiplier(noise_multiplier: Any) -> float:
     """Returns a noise multiplier; raises InputError unless it is a number from 0.05 to 10,000."""
     sigma = number("noise_multiplier", noise_multiplier, float)
-    require(0.05 <= sigma <= 1e4, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
+    require(_SIGMAS[0] <= sigma <= _SIGMAS[1], f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
     return sigma
 
 
@@ -280,7 +330,7 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
       poisson: the epsilon of Poisson sampling.
       last_model: the bounds on the last model.
     """
-    sigma = sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
+    sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"
     advice = f"To claim {at_most(poisson, _DECIMALS)}, draw Poisson batches, or {noise}"
     least = last_model.upper if last_model.tail is None else last_model.tail

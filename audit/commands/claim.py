@@ -1,11 +1,15 @@
-"""What may be claimed for the batches that are really drawn?
+"""What may be claimed for the batches that are really drawn, or for correlated noise?
 
     ./run.sh claim --sampler=shuffled --noise_multiplier=1 --batches=98 --epochs=30
                                                          by a sampler's name
     ./run.sh claim --sampler=shuffled --noise_multiplier=1 --batches=98 --epochs=30 --tail=10
                                                          ten noise-only steps at the end
+    ./run.sh claim --sampler=shuffled --claim=8 --batches=98 --epochs=30
+                                                         with the noise of a stated epsilon
     ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30
                                                          by your loader
+    ./run.sh claim --noise=bisr:16 --noise_multiplier=3 --steps=1250 --k=25
+                                                         of a matrix mechanism (DP-FTRL)
 
 mine.py defines a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the
 indices of its examples. With a function, it also defines examples, the size of the data set. If the function
@@ -23,15 +27,19 @@ from audit.check.batches import check_batches
 from audit.check.findings import ANOTHER_RATE
 from audit.check.loaders import MAX_BATCHES, Draw, count_examples, draw_pass, make_draw
 from audit.check.report import LEVEL
+from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import (
     SAMPLERS,
     TruncatedPoisson,
+    find_noise_multiplier,
     sampler_claims,
 )
+from audit.claims.strategies import INDEPENDENT
 from audit.commands import cli
 from audit.commands.user_file import UserFile, run_user_file
 from audit.errors import InputError, require
-from audit.report.claims_table import show_claims
+from audit.report.claims_table import make_noise_table, show_claims
+from audit.written import write_json
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")
@@ -39,11 +47,21 @@ flags.DEFINE_string(
     "batches", None, "Batches of an epoch, or your loader: mine.py:loader, which is executed."
 )
 flags.DEFINE_float("noise_multiplier", None, "sigma.")
+flags.DEFINE_float(
+    "claim",
+    None,
+    "Instead of sigma: the epsilon that is stated, by Poisson accounting for a sampler.",
+)
 flags.DEFINE_integer("epochs", None, "Epochs of training.")
 flags.DEFINE_list("lipschitz", None, "Lipschitz constant of a step, or one for each; by default 1.")
 flags.DEFINE_integer("tail", 0, "Noise-only steps at the end.")
 flags.DEFINE_integer("examples", None, "With --sampler=truncated_poisson: size of the data set.")
 flags.DEFINE_integer("largest_batch", None, "With --sampler=truncated_poisson: after truncation.")
+flags.DEFINE_string(
+    "noise", None, "Strategy of correlated noise: lambda:0.9, sqrt, bsr:16, bisr:16, or a file."
+)
+flags.DEFINE_integer("steps", None, "With --noise: the number of steps.")
+flags.DEFINE_integer("k", None, "With --noise: the canary comes once in k steps; by default 1.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
@@ -66,16 +84,60 @@ class _Loader(NamedTuple):
 
 
 def main() -> None:
+    """Prints the valid claims for a sampler, a loader or a matrix mechanism."""
+    has_sigma = FLAGS.noise_multiplier is not None
+    has_claim = FLAGS.claim is not None
+    require(has_sigma or has_claim, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
+    require(not (has_sigma and has_claim), "give either --noise_multiplier or --claim")
+    if FLAGS.noise is None:
+        cli.refuse(("steps", "k"), "requires --noise")
+        _print_sampler_claims()
+    else:
+        sampling = (
+            "sampler",
+            "batches",
+            "epochs",
+            "lipschitz",
+            "tail",
+            "examples",
+            "largest_batch",
+        )
+        cli.refuse(sampling, "does not apply with --noise: leave it out")
+        _print_noise_claims()
+
+
+def _print_noise_claims() -> None:
+    """Prints epsilon of all models and of the last model, for --noise and for DP-SGD at equal epsilon."""
+    require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
+    k = 1 if FLAGS.k is None else FLAGS.k
+    sigma = FLAGS.noise_multiplier
+    if sigma is not None:
+        require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
+    claim = MatrixMechanism(FLAGS.noise, sigma or 1.0, FLAGS.steps, k)
+    if sigma is None:
+        claim = claim.with_epsilon(FLAGS.claim, FLAGS.delta)
+    claims = [claim]
+    if FLAGS.noise != INDEPENDENT:
+        dp_sgd = dataclasses.replace(claim, strategy=INDEPENDENT)
+        claims.append(dp_sgd.with_epsilon(claim.epsilon(FLAGS.delta), FLAGS.delta))
+    table = make_noise_table(claims, FLAGS.delta)
+    answer = {"delta": FLAGS.delta, "steps": FLAGS.steps, "k": k, "rows": table.json()}
+    print(write_json(answer, indent=2) if FLAGS.json else table.text())
+
+
+def _print_sampler_claims() -> None:
     """Prints the valid claims for a sampler or a loader."""
     require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
-    require(FLAGS.noise_multiplier is not None, "--noise_multiplier is missing: give sigma")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
     constants = cli.numbers("lipschitz")
     require(constants or FLAGS.lipschitz is None, "--lipschitz=: give a number, or one a step")
     loader = _read_user_loader() if ":" in FLAGS.batches else _read_sampler()
+    sigma = FLAGS.noise_multiplier
+    if sigma is None:
+        sigma = find_noise_multiplier(FLAGS.claim, loader.batches, FLAGS.epochs, FLAGS.delta)
     claims = sampler_claims(
         loader.sampler,
-        noise_multiplier=FLAGS.noise_multiplier,
+        noise_multiplier=sigma,
         batches=loader.batches,
         epochs=FLAGS.epochs,
         lipschitz=constants[0] if len(constants) == 1 else constants or None,

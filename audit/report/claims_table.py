@@ -1,11 +1,14 @@
-"""The table of the epsilon that may be claimed for a sampler, as text for a terminal."""
+"""Tables of the epsilon that may be claimed for a sampler, and for correlated noise."""
 
 import textwrap
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from audit.claims.brackets import ZERO_OUT
+from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import SamplerClaim, SamplerClaims
-from audit.report.table import Column, Table, at_least, at_most
+from audit.report.table import Column, Table, at_least, at_most, number
 
 _DECIMALS = 2
 _COLUMNS = 80
@@ -22,7 +25,8 @@ def show_claims(claims: SamplerClaims) -> str:
     if claims.tail:  # training ends with noise-only steps
         head = f"and {claims.tail} noise-\nonly steps"
         columns.append(Column("tail", lambda row: row.last_model.tail, head, _show_upper))
-    lines = [f"epsilon at delta {claims.delta:g}", "", Table(columns, claims.rows).text(), ""]
+    title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
+    lines = [title, "", Table(columns, claims.rows).text(), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]
     assumes = claims.rows[0].last_model.assumes
     notes.append(f"last model alone: {assumes}. Neighbours: {ZERO_OUT}.")
@@ -50,3 +54,48 @@ def _show_bracket(row: SamplerClaim) -> str:
     if lower is None or _show_upper(lower) == shown_upper:
         return shown_upper
     return f"{at_least(lower, _DECIMALS)} to {shown_upper}"
+
+
+def make_noise_table(claims: Sequence[MatrixMechanism], delta: float) -> Table[MatrixMechanism]:
+    """Returns the table of matrix mechanisms with equal steps: epsilon of all models and of the last.
+
+    Args:
+      claims: the claims with a fixed pattern, a row each.
+      delta: the delta of epsilon.
+    """
+
+    def bound_every_model(claim: MatrixMechanism) -> dict[str, float]:
+        """Returns epsilon and mu of all models."""
+        return {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu}
+
+    def predict_last_model(claim: MatrixMechanism) -> dict[str, float]:
+        """Returns epsilon and mu of the last model if losses are linear."""
+        return {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()}
+
+    def show_predicted(leak: dict[str, Any]) -> str:
+        """Formats the epsilon of a prediction, which is not rounded up like a bound."""
+        return format(leak["epsilon"], ".2f")
+
+    columns = [
+        Column("noise", lambda claim: str(claim.strategy), "noise", left=True),
+        Column("noise_multiplier", lambda claim: claim.noise_multiplier, "sigma", number(".4g")),
+        Column(
+            "every_model",
+            bound_every_model,
+            "every model\nseen",
+            lambda leak: _show_upper(leak["epsilon"]),
+        ),
+        Column(
+            "last_model_if_linear",
+            predict_last_model,
+            "last model, if\nlosses are linear",
+            show_predicted,
+        ),
+    ]
+    steps = f"{claims[0].steps:,} steps, canary in 1 of {claims[0].k}"
+    note = (
+        "last model, if losses are linear: what an honest training run approximately leaks. It is not a "
+        "bound: with other losses the last model may leak as much as every model."
+    )
+    before = [f"epsilon at delta {delta:g}, {steps}", ""]
+    return Table(columns, claims, before=before, after=["", *textwrap.wrap(note, _COLUMNS)])

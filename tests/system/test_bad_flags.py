@@ -76,6 +76,10 @@ NEEDS = {
         *("--batches=mine.py:loader", "--sampling_rate=0.5", "--assumed=shuffled"),
         *("--noise_multiplier=1", "--examples=4"),
     ),
+    ("claim", "claim"): ("--sampler=shuffled", "--batches=4", "--epochs=2"),
+    ("claim", "noise"): ("--steps=4", "--noise_multiplier=1"),
+    ("claim", "steps"): ("--noise=sqrt", "--noise_multiplier=1"),
+    ("claim", "k"): ("--noise=sqrt", "--steps=4", "--noise_multiplier=1"),
     ("claim", "examples"): ("--sampler=truncated_poisson", "--largest_batch=5", *EPOCHS),
     ("claim", "largest_batch"): ("--sampler=truncated_poisson", "--examples=50", *EPOCHS),
 }
@@ -184,6 +188,9 @@ check --batches=mine.py:loader | --sampling_rate is missing
 check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poisson, fixed, shuffled
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson
 claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give 2 to 1,000,000
+claim --sampler=shuffled --batches=4 --epochs=2 | --noise_multiplier is missing: give sigma, or --claim=
+claim --noise=bsr --noise_multiplier=1 --steps=4 | --noise=bsr is not a strategy
+claim --noise=sqrt --noise_multiplier=1 --steps=4 --sampler=shuffled | --sampler=shuffled does not apply with --noise
 claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not apply to a loader
 list --setting=1f | --setting=1f requires --report: give both
 list --report=p.html --out=missing | --out=missing has no audits

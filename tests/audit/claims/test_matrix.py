@@ -1,5 +1,7 @@
 """Matrix mechanisms: the note's numbers, strategies as matrices, sensitivities, and limits of the leak."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import linalg, stats
@@ -35,6 +37,18 @@ def test_the_last_models_leak_at_equal_epsilon(strategy, k, sigma, mu):
     assert claim.noise_multiplier == pytest.approx(sigma, rel=3e-4)
     assert claim.linear_mu() == pytest.approx(mu, abs=2e-3)
     assert claim.epsilon(1e-5) == pytest.approx(23.996, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", ["--noise_multiplier=3", "--claim=24.53"])
+def test_the_command_compares_with_dp_sgd_at_equal_epsilon(forked, tmp_path, size):
+    words = ("claim", "--noise=bisr:16", "--steps=1250", "--k=25", size)
+    rows = json.loads(forked(*words, "--json", folder=tmp_path).stdout)["rows"]
+    assert [row["noise"] for row in rows] == ["bisr:16", "independent"]
+    assert [row["every_model"]["epsilon"] for row in rows] == pytest.approx([24.53] * 2, abs=0.01)
+    last_models = [row["last_model_if_linear"]["epsilon"] for row in rows]
+    assert last_models == pytest.approx([17.89, 3.40], abs=0.01)
+    table = forked(*words, folder=tmp_path).stdout
+    assert max(map(len, table.splitlines())) <= 80 and "not a bound" in table.replace("\n", " ")
 
 
 def test_independent_noise_is_dp_sgd():

@@ -148,6 +148,18 @@ def test_a_loader_is_named_and_claimed_for(claim, sampler):
     assert json.loads(claim(*words, "--json").stdout)["rows"][0]["sampler"] == name
 
 
+def test_a_stated_epsilon_without_sigma_is_judged_at_poissons_sigma(forked, tmp_path):
+    words = ("--sampler=cyclic", "--batches=20", "--epochs=5")
+    done = forked("claim", "--claim=8", *words, "--json", folder=tmp_path)
+    answer = json.loads(done.stdout)
+    cyclic, poisson = answer["rows"]
+    assert poisson["every_model"]["upper"] == pytest.approx(8, rel=1e-3)
+    assert poisson["every_model"]["upper"] <= 8
+    sigma = answer["noise_multiplier"]
+    composed = accounting.epsilon_upper_bound(sigma, 5, 1e-5)
+    assert cyclic["every_model"]["upper"] == composed > 8
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     mostly_slow(
