@@ -40,6 +40,7 @@ _FILE = "lipschitz.json"
 _SIMULATED = 100_000  # orders of batches that are simulated
 _MOST_STRATA = 1000  # the largest number of enumerated orders, and of strata of simulated orders
 _ROUNDING = 1e-6  # a distance below this is rounding, in units of the shift by an insertion
+MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
 OTHER_CANARIES = "the gradients of the other canaries depend on the model"  # why there is no bound
 # Adversaries whose canaries are examples: the canaries' gradients depend on the model.
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
@@ -309,7 +310,8 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     mechanism = setting.mechanism
     adversary = setting.adversary
     if mechanism.optimizer != "sgd":
-        return f"a step of {mechanism.optimizer} depends on more than the last model"
+        why = f"a step of {mechanism.optimizer} depends on more than the last model"
+        return f"{why}, and {MOMENTUM_LEAKS}"
     if mechanism.noise != INDEPENDENT:
         return "its noise is correlated across steps"
     if adversary.sees_every_model:

@@ -2,6 +2,7 @@
 
 ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
 ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more
+./run.sh landscape --momentum=0.9               only convex landscapes that beat momentum
 
 The convex landscape attains its bound. The last iterate of the latch shows the largest sum of a shuffled
 training run: without Lipschitz steps, hiding all other iterates does not reduce the leak.
@@ -9,6 +10,7 @@ training run: without Lipschitz steps, hiding all other iterates does not reduce
 
 import itertools
 import os
+from pathlib import Path
 
 from absl import flags
 from tqdm import tqdm
@@ -17,7 +19,7 @@ from audit.commands import cli
 from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.settings.setting import require_runs
 from audit.storage import files, index
-from audit.written import show_level
+from audit.written import Level, show_level
 from experiments.cells.cell import find_answer
 
 FLAGS = flags.FLAGS
@@ -25,6 +27,7 @@ flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multip
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
 flags.DEFINE_integer("steps", 25, "Steps T.")
 cli.define_levels()
+flags.DEFINE_float("momentum", None, "Only craft convex losses against this momentum (heavy ball).")
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
 cli.define_seed("Seed of the simulated runs.")
 cli.define_out("Folder for results; figures go into its folder landscape.")
@@ -46,6 +49,9 @@ def main() -> None:
     _require_valid_flags(sigmas, batch_sizes)
     out = cli.folder()
     cli.prepare_jax()
+    if FLAGS.momentum is not None:
+        _print_momentum(out)
+        return
     from audit.report import style
     from experiments.hidden_state import crafted, landscape, landscape_figures
     from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
@@ -88,6 +94,18 @@ def main() -> None:
         print(os.fspath(path))
 
 
+def _print_momentum(out: Path) -> None:
+    """Prints and writes the table of crafted landscapes against momentum."""
+    from experiments.hidden_state import momentum
+
+    levels = Level(FLAGS.delta, FLAGS.confidence)
+    table = momentum.make_table(FLAGS.momentum, levels, FLAGS.runs, FLAGS.seed)
+    print(table.text() + "\n")
+    header = f"# momentum={FLAGS.momentum:g}, delta={show_level(FLAGS.delta)}\n".encode()
+    path = files.write_whole(out / "landscape" / "momentum.csv", header + table.csv())
+    print(os.fspath(path))
+
+
 def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
     """Raises InputError for a flag out of range."""
     for sigma in sigmas:
@@ -103,6 +121,9 @@ def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
     # 2 runs in each world: some estimates choose a threshold on one run and test it on the other.
     require_runs(FLAGS.runs, least=4)
     cli.require_seed()
+    if FLAGS.momentum is not None:
+        fits = 0 <= FLAGS.momentum < 1
+        require(fits, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
 
 
 if __name__ == "__main__":

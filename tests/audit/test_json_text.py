@@ -31,5 +31,5 @@ def test_claims_write_no_infinity():
     row = SamplerClaim(
         "shuffled", True, EveryModel(1.0, np.inf, "PLD"), LastModel(np.inf, None, "nothing"), "-."
     )
-    (read,) = read_strictly(SamplerClaims((row,), 1e-5, 0, "").to_json())["rows"]
+    (read,) = read_strictly(SamplerClaims((row,), 1.0, 1e-5, 0, "").to_json())["rows"]
     assert read["every_model"]["upper"] is None and read["last_model"]["upper"] is None

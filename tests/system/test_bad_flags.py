@@ -190,7 +190,7 @@ claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give p
 claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give 2 to 1,000,000
 claim --sampler=shuffled --batches=4 --epochs=2 | --noise_multiplier is missing: give sigma, or --claim=
 claim --noise=bsr --noise_multiplier=1 --steps=4 | --noise=bsr is not a strategy
-claim --noise=sqrt --noise_multiplier=1 --steps=4 --sampler=shuffled | --sampler=shuffled does not apply with --noise
+claim --noise=sqrt --noise_multiplier=1 --sampler=shuffled | --sampler=shuffled does not apply with
 claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not apply to a loader
 list --setting=1f | --setting=1f requires --report: give both
 list --report=p.html --out=missing | --out=missing has no audits

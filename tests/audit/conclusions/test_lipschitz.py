@@ -25,6 +25,7 @@ ROWS = np.random.default_rng(0).normal(size=(60, 12)).astype(np.float32)
 ROWS /= np.linalg.norm(ROWS, axis=1).max() * 1.0001
 LABELS = (ROWS[:, 0] > 0).astype(np.int32)
 DATA = Dataset(ROWS, LABELS, "made up", "0" * 64)
+MOMENTUM = f"a step of momentum depends on more than the last model, and {lipschitz.MOMENTUM_LEAKS}"
 SCORES = Scores(0, np.random.default_rng(1).normal(size=(40, 1)), np.arange(40)[:, None] % 2 == 1)
 
 
@@ -93,7 +94,7 @@ def test_steps_that_are_no_whole_period_are_counted_as_they_are():
             {"model": "linear"},
             "the clipped gradient of a softmax of many classes is not that of a convex loss",
         ),
-        ({"optimizer": "momentum"}, "a step of momentum depends on more than the last model"),
+        ({"optimizer": "momentum"}, MOMENTUM),
         ({"precision": "tf32"}, "products are rounded to tf32"),
         (
             {"adversary": "one_shot", "canaries": 9, "observe": "all"},
