@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from audit.report.style import BLUE, GREEN, UPPER, VERMILION
-from experiments.hidden_state import bracket, measured
+from experiments.hidden_state import bracket, correlated, correlated_figure, measured
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points
 from experiments.sweeps.panels import draw_panels
@@ -35,6 +35,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure, own_table = bracket.draw_proven(sweep, stored_points, evidence)
         case "bracket_k" | "bracket_steps" | "bracket" | "bracket_rates":
             figure, own_table = bracket.draw_bracket(sweep, stored_points, evidence)
+        case correlated.NAME:
+            drawn = correlated_figure.draw_correlated(sweep, stored_points, evidence)
+            figure, own_table = drawn
         case "figure_6a":
             figure = estimates.trade_off_figure(sweep.title, all_points)
         case "figure_11":

@@ -1,14 +1,15 @@
 """The hidden-state paper's experiments as data: every figure that trains models, at three scales.
 
-Five figures are not in the paper. `proven` shows lower bounds of fresh directions on the paper's models.
+Six figures are not in the paper. `proven` shows lower bounds of fresh directions on the paper's models.
 `bracket_k` and `bracket_steps` show audits of a convex model below its hidden-state bound. `bracket` and
 `bracket_rates` do so for neural networks. They measure the expansion of steps if no bound is proven.
+`matrix` compares DP-SGD with correlated noise.
 
     smoke    seconds for each figure: a few runs of a few steps, as a test
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
              with 256 canaries in each run of crafted gradients. The ResNet has only 4 insertions, small
              mini-batches, and a noise multiplier that keeps the paper's upper bound
-    paper    5,000 runs for each cell of the paper's figures; the five others as at laptop
+    paper    5,000 runs for each cell of the paper's figures; the six others as at laptop
 
 The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2).
 T is the number of insertions times k (Errata H8).
@@ -28,6 +29,7 @@ from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
+from experiments.hidden_state import correlated
 from experiments.hidden_state.measured import expansion_cell, norms_cell
 from experiments.sweeps.sweep import Axis, PaperClaims, Sweep
 from models.catalogue import task
@@ -342,6 +344,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             cells += _list_cells(lines, sizes_here[lines.model])
         found[name] = Sweep(name, title, cells, axis)
     found["figure_8"] = _make_norms_sweep(sizes, NORM_RUNS[scale])
+    found[correlated.NAME] = correlated.make_sweep(scale == SMOKE)
     return found
 
 
