@@ -13,8 +13,8 @@ from absl import flags
 from tqdm import tqdm
 
 from audit.calibration import calibration, laws, planning
-from audit.claims import accounting
 from audit.commands import cli
+from audit.conclusions.concluded import make_claim
 from audit.errors import require
 from audit.laws import conversions
 from audit.report.table import Column, Table
@@ -22,7 +22,15 @@ from audit.runtime.machine import cores
 from audit.settings.setting import Setting, validate
 from models.catalogue import task
 
-FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
+FIELDS = (
+    "model",
+    "periodicity",
+    "insertions",
+    "noise_multiplier",
+    "noise",
+    "batch_size",
+    "canaries",
+)
 FLAGS = flags.FLAGS
 # Without the time left, which the bar cannot predict: starting processes takes most of it.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
@@ -53,7 +61,7 @@ def main() -> None:
     """
     # The forecast is for GC-R. Its canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
-    truth = _checked_truth()
+    truth = _checked_truth(setting)
     if FLAGS.bug is not None:
         _print_bugs(setting)
         return
@@ -99,7 +107,8 @@ def _print_bugs(setting: Setting) -> None:
     A factor is the real noise over the claimed noise. The claim is the accountant's mu at the claimed noise.
     Scores of ideal fresh directions are simulated, without training.
     """
-    mu = accounting.mu_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions)
+    mu = make_claim(setting).gaussian_mu
+    assert mu is not None  # this sampler knows its batches
     # Fresh directions need several canaries per run. The default setting has only one.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
@@ -118,7 +127,7 @@ def _print_bugs(setting: Setting) -> None:
     print(Table(columns, rows, before=title, gap=" ").text())
 
 
-def _checked_truth() -> float:
+def _checked_truth(setting: Setting) -> float:
     """Returns --epsilon or the accountant's epsilon; raises InputError for flags out of range."""
     cli.require_levels()
     # 2 runs in each world: the bounds choose a threshold on one run and test it on the other.
@@ -129,9 +138,7 @@ def _checked_truth() -> float:
     require(0 < FLAGS.tightness < 1, message)
     truth = FLAGS.epsilon
     if truth is None:
-        truth = accounting.epsilon_upper_bound(
-            FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta
-        )
+        truth = make_claim(setting).epsilon(FLAGS.delta)
     # Above 0: the forecast includes the runs that prove a share of it.
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
     return float(truth)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.claims.matrix import MatrixMechanism
-from audit.report.style import BLACK, BLUE, GREEN, UPPER, VERMILION
+from audit.report.style import BLACK, BLUE, FADED, GREEN, UPPER, VERMILION
 from audit.report.table import at_least, at_most
 from audit.written import show_level
 from experiments.hidden_state.correlated import ACCOUNTED_EPSILON, STRATEGIES
@@ -17,9 +17,12 @@ from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.records import Record, Records, field, own_table, select
 from experiments.sweeps.sweep import OwnTable, Sweep
 
-_LOOKS = dict(
-    zip(STRATEGIES, [(BLACK, ":"), (BLUE, "-."), (GREEN, "--"), (VERMILION, "-")], strict=True)
-)
+_LOOKS = {  # color and line by strategy
+    "independent": (BLACK, ":"),
+    "lambda:0.9": (BLUE, "-."),
+    "bsr:16": (GREEN, "--"),
+    "bisr:16": (VERMILION, "-"),
+}
 _NOTES = """\
 linear:   last model if losses are linear, by the formula; not a bound
 audit:    two-sided interval of canaries along coordinates, if scores are normal
@@ -86,30 +89,15 @@ def _draw_panel(axis: Axes, rows: Records) -> None:
     for strategy, label in STRATEGIES.items():
         color, dash = _LOOKS[strategy]
         of_strategy = select(rows, strategy=strategy)
-        if not of_strategy:
-            continue
         ks = take(of_strategy, "k")
-        axis.plot(
-            ks, take(of_strategy, "linear"), dash, color=color, label=f"{label}, linear losses"
-        )
-        axis.vlines(
-            ks,
-            take(of_strategy, "interval_low"),
-            take(of_strategy, "interval_high"),
-            color=color,
-            lw=3,
-            alpha=0.6,
-            label=f"{label}, audited (95% interval)",
-        )
-        axis.plot(
-            ks,
-            take(of_strategy, "proven"),
-            "o",
-            color=color,
-            mfc="white",
-            ms=4,
-            label=f"{label}, proven",
-        )
+        axis.plot(ks, take(of_strategy, "linear"), dash, color=color, label=label)
+        low, high = take(of_strategy, "interval_low"), take(of_strategy, "interval_high")
+        axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
+        axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
+    # The marks have the colors of the strategies, so the legend shows them in grey.
+    axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
+    axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
+    axis.plot([], [], "o", color=FADED, label="proven by fresh directions")
     axis.axhline(ACCOUNTED_EPSILON, color=UPPER, lw=0.8, label="all models, accounted")
     axis.set(xscale="log", xlabel="periodicity k", ylim=(0, 1.1 * ACCOUNTED_EPSILON))
     axis.set_xticks(np.unique(take(rows, "k")))
