@@ -108,6 +108,24 @@ def test_scores_of_the_last_model_and_of_the_matched_filter_have_the_stated_laws
         assert shift / scores.std() == pytest.approx(mu, rel=0.015)
 
 
+@pytest.mark.slow
+def test_500_matched_filters_reject_a_true_claim_in_a_twentieth_at_most():
+    claim = audit.MatrixMechanism("bisr:8", 20.0, 100, k=10)
+    less_noise = audit.MatrixMechanism("bisr:8", 8.0, 100, k=10)
+    rng = np.random.default_rng(2)
+
+    def count_refuted(trained, audits):
+        refuted = 0
+        for _ in range(audits):
+            scores = rng.normal(size=(2, 300))  # of the matched filter, in standard deviations
+            result = audit.bounds(scores[0] + trained.gaussian_mu, scores[1], claim=claim)
+            refuted += result.claim_test.refuted
+        return refuted
+
+    assert count_refuted(claim, 500) <= stats.binom.ppf(0.999, 500, 0.05)
+    assert count_refuted(less_noise, 20) >= 18
+
+
 @pytest.mark.parametrize("separation", [3, 16, 100])
 @pytest.mark.parametrize("participations", [None, 1, 4])
 def test_sensitivities_are_those_of_jax_privacy(separation, participations):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import audit
 from audit.claims.strategies import make_strategy, read_strategy
@@ -93,6 +94,20 @@ def test_trained_models_leak_as_linear_losses_do(dataset, strategy, k):
     measured, error = shares.mean(), shares.std() / runs**0.5
     predicted = claim.linear_mu() / np.sqrt(1 + claim.linear_mu() ** 2 / scores.dimension)
     assert abs(measured - predicted) < 3 * error + 0.01 * predicted
+
+
+@pytest.mark.slow
+def test_without_insertion_at_most_5_percent_of_audits_prove_anything(dataset):
+    """500 audits of eight runs each, of 4 canaries that no step inserts."""
+    given = {"canaries": 32, "coins": True, "batch_size": 50, "noise": "bisr:4"}
+    setting = setting_of("wide_fcnn", adversary="sphere", steps=6, **given)
+    (scores,) = game.play(build.build(setting, dataset), [(0, 4000)], 4000)
+    proven = 0
+    for part in np.split(np.arange(4000), 500):
+        rows = [scores.scores[run][~scores.presence[run]][:4] for run in part]
+        evidence = audit.cosines(np.array(rows), scores.dimension, in_order=True)
+        proven += audit.bounds(evidence).epsilon > 0
+    assert proven <= stats.binom.ppf(0.999, 500, 0.05)
 
 
 def test_correlated_noise_has_no_sampler():
