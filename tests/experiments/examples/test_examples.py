@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,27 @@ def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monk
     assert len(names["figure"].axes) == 3 and (tmp_path / "results" / "own.html").exists()
     cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("correct", "planted", "failing"),
+    [
+        ("", "", None),
+        ("gradients / np.maximum(1, norms / CLIPPING_NORM)", "gradients", "the_step_clips"),
+        ("rng(seed).normal", "rng(0).normal", "the_step_clips"),
+        ("EPSILON, DELTA = 0.86", "EPSILON, DELTA = 0.7", "the_stated_epsilon"),
+    ],
+    ids=["correct", "no clipping", "the same noise", "a claim too low"],
+)
+def test_the_tested_project_is_green_and_red_with_a_planted_bug(
+    tmp_path, correct, planted, failing
+):
+    project = tmp_path / "project"
+    shutil.copytree(EXAMPLES / "tested_project", project)
+    source = (project / "training.py").read_text()
+    assert correct in source
+    (project / "training.py").write_text(source.replace(correct, planted) if correct else source)
+    ended = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=.", cwd=project)
+    assert ended.returncode == (failing is not None), ended.stdout
+    if failing is not None:
+        assert f"FAILED test_privacy.py::test_{failing}" in ended.stdout

@@ -1,0 +1,48 @@
+"""DP-SGD of logistic regression in NumPy: a small training to test."""
+
+from typing import Any
+
+import numpy as np
+
+CLIPPING_NORM = 1.0
+NOISE_MULTIPLIER = 2.0
+LEARNING_RATE = 0.5
+EXAMPLES = 640
+BATCH_SIZE = 32  # expected, of Poisson batches
+STEPS = 60
+EPSILON, DELTA = 0.86, 1e-5  # stated for this training
+
+rng = np.random.default_rng(0)
+FEATURES = rng.normal(size=(EXAMPLES, 64))
+LABELS = rng.integers(0, 2, EXAMPLES)
+
+
+def draw_batch(seed: Any) -> Any:
+    """Returns the indices of a Poisson batch."""
+    return np.flatnonzero(np.random.default_rng(seed).random(EXAMPLES) < BATCH_SIZE / EXAMPLES)
+
+
+def take_step(weights: Any, batch: Any, seed: Any, inserted: Any = 0.0) -> Any:
+    """Returns the weights (64,) after a step of DP-SGD.
+
+    Args:
+      weights: The weights (64,) before the step.
+      batch: Features (n, 64) and labels (n,), 0 or 1.
+      seed: The seed of the noise.
+      inserted: Gradients (64,) that an audit adds to the sum.
+    """
+    x, y = batch
+    gradients = (1 / (1 + np.exp(-x @ weights)) - y)[:, None] * x
+    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    clipped = gradients / np.maximum(1, norms / CLIPPING_NORM)
+    noise = NOISE_MULTIPLIER * CLIPPING_NORM * np.random.default_rng(seed).normal(size=64)
+    return weights - LEARNING_RATE * (clipped.sum(axis=0) + inserted + noise) / BATCH_SIZE
+
+
+def train(seed: int, inserted: Any = 0.0) -> Any:
+    """Returns the weights (64,) after all steps; each step adds the gradient `inserted`."""
+    weights = np.zeros(64)
+    for step in range(STEPS):
+        rows = draw_batch((seed, step, 0))
+        weights = take_step(weights, (FEATURES[rows], LABELS[rows]), (seed, step, 1), inserted)
+    return weights
