@@ -18,7 +18,7 @@ from audit.check.findings import CheckFinding
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.noise import DrawnNoise
 from audit.check.probe import RefusedError, Step, StepProbe
-from audit.check.report import LEVEL, CheckOutcome, CheckReport, make_report
+from audit.check.report import LEVEL, CheckOutcome, CheckReport, NameFindings, make_report
 from audit.errors import InputError, number, require
 from audit.written import counted
 
@@ -26,6 +26,7 @@ NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
 _COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, which four steps measure
 _MIN_SIGNAL = 1e-3  # C: a tensor that moves by less is hardly trained
+_SLOW = 0.2  # seconds of a step, above which the check takes minutes
 _LARGER = 100.0  # times C, to see unclipped examples
 _PRECISE = (
     "use float64, a larger learning rate, or return the private gradient in float32, at rate 1"
@@ -37,6 +38,12 @@ _CHANGED_AFTER = (
     "Adam return the private gradient, with learning_rate=1"
 )
 _ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far)"
+_NOT_FINITE = CheckFinding(
+    check="replay",
+    name="NaN or infinity",
+    meaning="The step gives NaN or infinity with the batch as given.",
+    fix="clip with C / max(C, norm), and never divide by a size",
+)
 _RELEASED = CheckFinding(
     check="noise",
     name="{name} is released with the model and has no noise",
@@ -133,13 +140,9 @@ def check_step(
 def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
     """Measures the step, explains the measurements and returns the report."""
     if not np.all(np.isfinite(probe.base)):
-        bug = CheckFinding(
-            "replay",
-            "NaN or infinity",
-            "The step gives NaN or infinity with the batch as given.",
-            "clip with C / max(C, norm), and never divide by a size",
+        return _report(
+            {"replay": CheckOutcome("", findings=[_NOT_FINITE])}, "the step is not finite"
         )
-        return _report_untried(CheckOutcome("", findings=[bug]), "the step is not finite")
     # The probe has called the step before, so this time is without compilation.
     began = time.perf_counter()
     replay = probe.measure(probe.run(probe.rows, 0) - probe.base, probe.base, probe.rows)
@@ -147,9 +150,7 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
     tried_examples = examples.make_extreme_examples(probe.rows)
     if options.extreme_examples is not None:
         tried_examples |= examples.read_extreme_examples(options.extreme_examples, probe.rows)
-    advice = ""
-    if seconds > 0.2:
-        advice = ": compile it, or check a smaller model"
+    advice = ": compile it, or check a smaller model" if seconds > _SLOW else ""
     total = (2 * len(tried_examples) + 300) * seconds
     options.tell(
         f"a step takes {1000 * seconds:.0f} ms{advice}; about {total:.0f} s for all checks"
@@ -157,22 +158,26 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
 
     tried = movements.try_examples(probe, tried_examples, seconds)
     options.tell(f"{len(tried.movements)} examples tried, in {counted(len(tried.places), 'row')}")
-    m = Measured(probe, replay, tried, movements.measure_seed_effect(tried))
-    if probe.settings.noise_multiplier:  # with a stated 0 there is no noise to compare with
-        drawn = noise.draw_noise(probe, options.seeds, seconds)
-        options.tell(f"noise drawn with {counted(len(drawn.given.draws), 'seed')}")
-        repeats = ties.find_repeats(drawn)
-        m = m._replace(drawn=drawn, repeats=repeats, ties=ties.find_ties(drawn))
-        if m.replays and drawn.is_sign_step():
-            gradient = causes.name_gradient(probe)
-            return _report_untried(_describe_replay(m), f"{_ADAM}: {gradient}")
-    return _judge(m)
-
-
-def _report_untried(replay: CheckOutcome, reason: str) -> CheckReport:
-    """Returns the report of a step of which only the replay could be tried."""
-    outcomes = dict.fromkeys(ROWS, _untried(reason))
-    return make_report("step", outcomes | {"replay": replay}, NEEDED)
+    m = Measured(probe, replay, tried, movements.measure_seed_effect(tried, probe.rows))
+    if m.depends_on_seed:
+        first_row = examples.take(probe.rows, [0])
+        m = m._replace(effect_alone=movements.measure_seed_effect(tried, first_row))
+    if not probe.settings.noise_multiplier:
+        return _judge(m, "noise_multiplier=0: no noise is expected")
+    drawn = noise.draw_noise(probe, options.seeds, seconds)
+    options.tell(f"noise drawn with {counted(len(drawn.given.draws), 'seed')}")
+    m = m._replace(drawn=drawn, repeats=ties.find_repeats(drawn), ties=ties.find_ties(drawn))
+    if m.replays and drawn.is_sign_step():
+        reason = f"{_ADAM}: {causes.get_phrases(probe)['gradient']}"
+        return _report({"replay": _describe_replay(m)}, reason)
+    if drawn.given.not_finite:
+        return _judge(m, "the step is not finite at some seeds")
+    # A step that keeps state may be an optimizer with running means, which also rescale the noise.
+    if not m.replays and not causes.is_like_noise(m):
+        return _judge(m._replace(drawn=None), "the step keeps state, which hides it")
+    if m.is_changed_after_noise:
+        return _judge(m._replace(drawn=None), _CHANGED_AFTER)
+    return _judge(m._replace(p_values=noise.run_tests(drawn)))
 
 
 def _untried(reason: str, **figures: Any) -> CheckOutcome:
@@ -180,34 +185,34 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
     return CheckOutcome(reason, tried=False, figures=figures)
 
 
-def _judge(m: Measured) -> CheckReport:
-    """Returns the report on a step: the outcomes of all rows, and the causes."""
-    reason = "noise_multiplier=0: no noise is expected"
-    is_whole = m.drawn is None or not m.drawn.given.not_finite
-    # A step that keeps state may be an optimizer with running means, which also rescale the noise.
-    if m.drawn and not m.replays and not causes.is_like_noise(m):
-        reason = "the step keeps state, which hides it"
-        m = m._replace(drawn=None)
-    elif m.is_changed_after_noise and is_whole:
-        reason = _CHANGED_AFTER
-        m = m._replace(drawn=None)
-    elif not is_whole:
-        reason = "the step is not finite at some seeds"
-    outcomes = dict.fromkeys(ROWS, _untried(reason))
-    m, tried_outcomes = _describe_movements(m)
-    outcomes |= tried_outcomes
+def _report(
+    tried: dict[str, CheckOutcome],
+    reason: str,
+    name_findings: NameFindings = lambda certain, _: certain,
+) -> CheckReport:
+    """Returns the report on the rows that were tried, and the reason why the other rows were not."""
+    outcomes = dict.fromkeys(ROWS, _untried(reason)) | tried
+    return make_report("step", outcomes, NEEDED, name_findings)
+
+
+def _judge(m: Measured, reason: str = "") -> CheckReport:
+    """Returns the report on a step: the outcomes of all rows, and the causes.
+
+    Args:
+      m: the measurements.
+      reason: why the noise could not be tested; empty if it was.
+    """
+    m, outcomes = _describe_movements(m)
     outcomes["replay"] = _describe_replay(m)
-    if m.drawn and is_whole:
-        m = m._replace(p_values=noise.run_tests(m.drawn))
+    if not reason:
         outcomes |= _describe_noise(m.drawn, m.p_values)
-    return make_report("step", outcomes, NEEDED, partial(_explain, m))
+    return _report(outcomes, reason, partial(_explain, m))
 
 
 def _explain(m: Measured, _: Any, rejected: dict[str, list[str]]) -> list[CheckFinding]:
     """Returns the findings: those of the table of causes, and buffers that the step changed."""
-    released = sorted(getattr(m.probe.step, "changed_buffers", ()))
     found = causes.explain(m._replace(rejected=rejected))
-    for name in released:
+    for name in sorted(getattr(m.probe.step, "changed_buffers", ())):
         found.append(_RELEASED.fill(name=name))
     return found
 
@@ -215,36 +220,30 @@ def _explain(m: Measured, _: Any, rejected: dict[str, list[str]]) -> list[CheckF
 def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]:
     """Measures interactions, if movements can be judged; returns them, and the outcomes of these rows."""
     tried = m.tried
-    if m.judges_movements:
-        is_all_clipped = not tried.refusal and np.min(tried.norms, initial=np.inf) > 1 - COARSE
-        probe = m.probe
-        if is_all_clipped:
-            probe = m.probe.with_clipping_norm(_LARGER) or m.probe
-        m = m._replace(interaction=movements.measure_interactions(probe, tried))
-        is_hidden = bool(is_all_clipped and probe is m.probe)
-        outcomes = {
-            "signal": _describe_signal(tried),
-            "sensitivity": _describe_sensitivity(m),
-            "separation": _describe_separation(m, is_hidden),
-        }
-        return m, outcomes
-    hidden = _untried("other noise at every call hides it")
-    if m.replays and tried.is_any_moved:
-        hidden = _untried(_CHANGED_AFTER)
-    elif m.replays:
+    if not m.replays:
+        hidden = _untried("other noise at every call hides it")
+    elif not tried.is_any_moved:
         hidden = _untried("no example changes anything: does the step use its batch?")
+    else:
+        hidden = _untried(_CHANGED_AFTER)
     outcomes = dict.fromkeys(("signal", "sensitivity", "separation"), hidden)
     if m.replays and tried.is_any_moved:
         outcomes["signal"] = _describe_signal(tried)
+    if m.judges_movements:
+        is_all_clipped = not tried.refusal and np.min(tried.norms, initial=np.inf) > 1 - COARSE
+        larger = m.probe.with_clipping_norm(_LARGER) if is_all_clipped else None
+        interaction = movements.measure_interactions(larger or m.probe, tried)
+        m = m._replace(interaction=interaction)
+        outcomes["sensitivity"] = _describe_sensitivity(m)
+        is_hidden = bool(is_all_clipped and larger is None)
+        outcomes["separation"] = _describe_separation(m, is_hidden)
     return m, outcomes
 
 
 def _describe_replay(m: Measured) -> CheckOutcome:
     """Describes whether two calls with the same batch and seed give the same, up to rounding."""
-    text = "same seed, same step: equal to the bit"
-    if np.any(m.replay.vector):
-        text = "same seed, same step: equal up to rounding"
-    return CheckOutcome(text, figures={"replay": m.replay.norm})
+    text = "equal up to rounding" if np.any(m.replay.vector) else "equal to the bit"
+    return CheckOutcome(f"same seed, same step: {text}", figures={"replay": m.replay.norm})
 
 
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
@@ -252,31 +251,27 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
     A layer that does not move leaves the check undecided: it may be right.
     """
-    probe = tried.probe
-    names = np.array(probe.layer_names)
-    norms = [movement.layer_norms for movement in tried.described.values()]
-    peaks = np.fmax.reduce(norms)  # it ignores NaN
-    is_alive = peaks > 0
-    is_trained = probe.sum_layers(probe.is_trained) > 0
-    figures = dict(zip(probe.layer_names, peaks.tolist(), strict=True))
-    dead = names[is_trained & ~is_alive]
+    names = np.array(tried.probe.layer_names)
+    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
+    is_trained = tried.probe.is_layer_trained
+    figures = {"signal": dict(zip(names.tolist(), peaks.tolist(), strict=True))}
+    dead = names[is_trained & ~(peaks > 0)]
     if len(dead):
         text = (
             f"no example moves {', '.join(dead[:6])}, only noise does: begin at trained parameters (an "
             "adapter's factor next to zeros has no gradient), look for a detached layer, or freeze what "
             "never has a gradient, such as the bias of keys in attention"
         )
-        return _untried(text, signal=figures)
-    alive = np.flatnonzero(is_trained & is_alive)
-    quietest = alive[np.argmin(peaks[alive])]
+        return _untried(text, **figures)
+    quietest = np.argmin(np.where(is_trained, peaks, np.inf))
     measured = f"smallest: {names[quietest]}, {peaks[quietest]:.2g} C"
     if peaks[quietest] < _MIN_SIGNAL:
         measured += ", almost 0: is its gradient scaled down or detached?"
-    frozen = len(names) - len(alive)
+    frozen = int(np.sum(~is_trained))
     if frozen:
         measured += f"; {counted(frozen, 'is not trained', 'are not trained')}"
     text = "every trainable tensor responds to an example"
-    return CheckOutcome(text, figures={"signal": figures}, measured=measured)
+    return CheckOutcome(text, figures=figures, measured=measured)
 
 
 def _describe_sensitivity(m: Measured) -> CheckOutcome:
@@ -290,15 +285,14 @@ def _describe_sensitivity(m: Measured) -> CheckOutcome:
     if tried.places:
         measured += f", also when replacing each of {counted(len(tried.places), 'row')}"
     measured += f" (tolerance {largest.tolerance:.2g})"
-    if not tried.violations:
-        if tried.tolerance > COARSE:
-            return _hide(tried.tolerance)
-        if not tried.is_clipping_seen:
-            text = (
-                f"the largest movement was {largest.norm:.2g} C, so clipping was not seen: state a "
-                "smaller clipping norm, or give trained parameters or extreme_examples"
-            )
-            return _untried(text, **figures)
+    if not tried.violations and tried.tolerance > COARSE:
+        return _hide(tried.tolerance)
+    if not tried.violations and not tried.is_clipping_seen:
+        text = (
+            f"the largest movement was {largest.norm:.2g} C, so clipping was not seen: state a "
+            "smaller clipping norm, or give trained parameters or extreme_examples"
+        )
+        return _untried(text, **figures)
     return CheckOutcome("", figures=figures, measured=measured)
 
 
@@ -315,10 +309,10 @@ def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
       is_hidden: whether clipping hides it.
     """
     measured = m.interaction
-    rows = m.probe.rows
+    labels = m.probe.rows[-1]
     if isinstance(measured, str):  # the reason why the step refused every pair of parts
-        if len(rows[0]) == 1 and m.tried.refusal:
-            return CheckOutcome("the step takes batches of one row only", applies=False)
+        if len(labels) == 1:
+            return CheckOutcome("the step takes batches of one row only")
         return _untried(measured)
     figures = {"separation": measured.norm, "separation tolerance": measured.tolerance}
     if not np.isfinite(measured.norm):
@@ -334,7 +328,7 @@ def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
     numbers = f"difference {measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     if m.tried.refusal:
         numbers += f"; rows were replaced, since {m.tried.refusal}"
-    if examples.are_tokens(rows[-1]) and examples.find_padding(rows[-1]) is None:
+    if examples.are_tokens(labels) and examples.find_padding(labels) is None:
         numbers += (
             "; all labels are equally long, and then a mean over all tokens of the batch looks like a mean "
             "of each example's own mean: pad some labels"
