@@ -21,6 +21,7 @@ _FIT = 3e-3  # the relative error up to which a factor explains a plateau
 _MAX_DEVIATION_FIT = 0.05  # the same for the noise's deviation, at most
 _AT_C = 5e-3  # a norm this close to C stops there
 _MAX_PIECES = 16
+_SIZES = {QUARTER: 0.25, FOURFOLD: 4.0}  # of other batches, in batches as given
 
 
 class Factor(NamedTuple):
@@ -71,20 +72,20 @@ _OF_NOISE = (
     Factor("a loss scale of {k:,} divided out of the noise", "scale", -1),
 )
 
-# How the step's library says it.
+# What a fix says in the words of the step's library.
 _PHRASES = {
     "torch": {
-        "gradient": "`p.grad` after clipping and noise",
+        "gradient": "return `p.grad` after clipping and noise, with learning_rate=1",
         "clip": "by Opacus, or vmap over grad and one norm of all tensors",
         "generator": "torch.Generator().manual_seed(seed)",
     },
     "jaxlib": {
-        "gradient": "what `optimizer.update` gets",
+        "gradient": "return the private gradient that `optimizer.update` gets, with learning_rate=1",
         "clip": "by jax_privacy.clipped_grad, or optax.projections.projection_l2_ball under vmap",
         "generator": "jax.random.key(seed), split for the layers",
     },
     "numpy": {
-        "gradient": "the clipped and noisy mean",
+        "gradient": "return the private gradient, the clipped and noisy mean, with learning_rate=1",
         "clip": "by one np.linalg.norm of each example's numbers",
         "generator": "np.random.default_rng(seed)",
     },
@@ -97,10 +98,11 @@ class Cause(NamedTuple):
     """A row of the table of causes.
 
     Attributes:
-      symptom: the symptom that it explains: a row of the report, "too far" or "too short" (movements).
+      symptom: the symptom that it explains: a row of the report, or "too short" (movements of less than C).
       name, meaning, fix: the texts of the finding, with measurements and phrases in braces.
-      find: returns the words to fill in, once for each finding: none if the signature does not fit.
-      explains: the symptoms that need no other cause if this cause fits.
+      find: returns the words to fill in, once for each finding: none if the signature does not fit. The word
+        "row" names another row of the report.
+      explains: other symptoms that need no other cause if this cause fits.
     """
 
     symptom: str
@@ -180,7 +182,7 @@ class Measured(NamedTuple):
         if not self.replays:
             symptoms.add("replay")
         if self.judges_movements:
-            symptoms.add("too far" if self.tried.violations else "too short")
+            symptoms.add("sensitivity" if self.tried.violations else "too short")
         if self.interacts:
             symptoms.add("separation")
         if self.drawn is not None:
@@ -217,7 +219,7 @@ class Measured(NamedTuple):
 
 
 def explain(m: Measured) -> list[CheckFinding]:
-    """Returns the findings: for each symptom, the first causes of the table that fit."""
+    """Returns the findings: for each symptom, those of the first cause of the table that fits."""
     findings = []
     symptoms = m.list_symptoms()
     known = get_phrases(m.probe)
@@ -229,18 +231,16 @@ def explain(m: Measured) -> list[CheckFinding]:
         if cause.symptom not in symptoms:
             continue
         for words in cause.find(m):
-            row = words.get("row", _ROWS.get(cause.symptom, cause.symptom))
+            row = words.get("row", cause.symptom)
             template = CheckFinding(row, cause.name, cause.meaning, cause.fix)
             findings.append(template.fill(**known | words))
-            symptoms -= set(cause.explains)
+            symptoms -= {cause.symptom, *cause.explains}
     return findings
 
 
 def get_phrases(probe: StepProbe) -> dict[str, Any]:
     """Returns the phrases of fixes in the words of the step's library, by their names in braces."""
-    phrases = _PHRASES.get(probe.library, _PHRASES["numpy"])
-    gradient = f"return the private gradient, {phrases['gradient']}, with learning_rate=1"
-    return phrases | {"gradient": gradient}
+    return dict(_PHRASES.get(probe.library, _PHRASES["numpy"]))
 
 
 def _when(fits: Any, **words: Any) -> list[Words]:
@@ -284,7 +284,7 @@ def _find_size(m: Measured) -> list[Words]:
         *m.find_mistakes(_OF_BOTH, factor, _AT_C),
     ]
     fits_both = (is_larger or is_smaller) and agrees and is_nearer
-    return _when(fits_both, ratio=factor, why="; or ".join(fits))
+    return _when(fits_both, ratio=factor, why="; or ".join(fits), row="sensitivity")
 
 
 def _find_rows(m: Measured) -> list[Words]:
@@ -342,7 +342,8 @@ def _find_factor(m: Measured) -> list[Words]:
         mistakes = [f"clipped to {plateau:.4g} times the stated C"]
     if not mistakes or m.tried.stops_by_layer or not m.tried.is_stopped:
         return []
-    return [{"name": mistakes[0], "plateau": plateau, "why": "; or ".join(mistakes)}]
+    why = "; or ".join(mistakes)
+    return [{"name": mistakes[0], "plateau": plateau, "why": why, "row": "sensitivity"}]
 
 
 def _find_scaling_up(m: Measured) -> list[Words]:
@@ -407,44 +408,42 @@ def _are_equal(given: StepNoise, layers: Any) -> bool:
     return bool(np.ptp(deviations) <= allowed * np.min(deviations))
 
 
-def _find_wrong_deviation(m: Measured) -> list[Words]:
+def _find_deviation(m: Measured) -> list[Words]:
     """Finds wrong deviations, and the mistakes that explain them if they are equal.
 
     All trained layers are wrong if the test of all layers together rejects and their deviations may be equal.
     """
     given = m.drawn.given
     wrong = m.rejected["noise"]
-    trained = np.flatnonzero(given.freedom)
-    layers = trained[np.isin(np.array(m.probe.layer_names)[trained], wrong)]
-    if ALL_LAYERS in wrong and (not layers.size or _are_equal(given, trained)):
-        layers = trained
+    layers = trained = np.flatnonzero(given.freedom)
+    named = trained[np.isin(np.array(m.probe.layer_names)[trained], wrong)]
+    if named.size and not (ALL_LAYERS in wrong and _are_equal(given, trained)):
+        layers = named
     layers = layers[given.silent[layers] == 0]
     # Shared noise leaves fewer independent numbers than the test assumes.
-    is_explained = bool(_list_related(m)) and 0.5 < m.drawn.compute_deviation() < 2
-    if not layers.size or is_explained:
+    is_explained = _list_related(m) and 0.5 < m.drawn.compute_deviation() < 2
+    if not wrong or not layers.size or is_explained:
         return []
+    deviations = given.deviations[layers]
     where = "" if len(layers) == len(trained) else f" in {m.name_layers(layers)}"
-    words = {"where": where, "why": "It differs by layer.", "advice": ""}
     if not _are_equal(given, layers):
-        deviations = given.deviations[layers]
-        return [words | {"figure": f"{np.min(deviations):.3g} to {np.max(deviations):.3g}"}]
+        figure = f"{np.min(deviations):.3g} to {np.max(deviations):.3g}"
+        return [{"figure": figure, "where": where, "why": "It differs by layer."}]
 
     # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom).
     freedom = given.freedom[layers]
-    deviation = float(np.average(given.deviations[layers] ** 2, weights=freedom) ** 0.5)
+    deviation = float(np.average(deviations**2, weights=freedom) ** 0.5)
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, _MAX_DEVIATION_FIT)
     mistakes = m.find_mistakes(_OF_NOISE, deviation, error)
-    words["figure"] = f"{deviation:.3g}"
-    words["why"] = f"It fits: {'; or '.join(mistakes)}." if mistakes else ""
-    if where or not m.judges_movements or m.tried.violations:
-        return [words]
-    if not m.tried.is_clipping_seen:
-        words["why"] += " Or the whole step has another size than stated: clipping was not seen."
-    elif deviation > 1:
-        multiplier = f"about {deviation * m.probe.settings.noise_multiplier:.3g}"
-        words["why"] += " It is more noise than stated, by which no privacy is lost."
-        words["advice"] = f"state the noise multiplier that the step has, {multiplier}, or "
-    return [words]
+    why = f"It fits: {'; or '.join(mistakes)}." if mistakes else ""
+    is_right_otherwise = not where and m.judges_movements and not m.tried.violations
+    if is_right_otherwise and not m.tried.is_clipping_seen:
+        why += " Or the whole step has another size than stated: clipping was not seen."
+    more = is_right_otherwise and m.tried.is_clipping_seen and deviation > 1
+    stated = deviation * m.probe.settings.noise_multiplier
+    return [
+        {"figure": f"{deviation:.3g}", "where": where, "why": why, "more": more, "stated": stated}
+    ]
 
 
 def _find_changes(m: Measured) -> list[Words]:
@@ -453,35 +452,22 @@ def _find_changes(m: Measured) -> list[Words]:
     for batch, other in m.drawn.others.items():
         row = noise.row_of(batch)
         ratio = m.drawn.compute_deviation(batch) / m.drawn.compute_deviation()
-        # Noise divided by the actual number of examples is 4 times as large at a quarter of them, and a
-        # quarter as large at four times as many.
-        predicted = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
-        change = _CHANGED
+        name = "noise that depends on the batch"
+        advice = "take the noise's deviation only from sigma, C and B, and add it once a step"
         if other.not_finite:
-            change = _NOT_FINITE
+            name = "NaN or infinity"
+            advice = _FINITE
         elif batch not in m.rejected[row]:
             continue
-        elif abs(ratio / predicted - 1) < 0.15:
-            change = _BY_ACTUAL_SIZE
-        elif batch == EMPTY and ratio == 0:
-            change = _SKIPPED
-        found.setdefault(row, change | {"row": row, "batch": batch, "ratio": ratio})
+        elif ratio == 0:
+            name = "steps with an empty batch are skipped"
+            advice = "add the noise to a sum of zero too: no step shows that the batch was empty"
+        elif abs(ratio * _SIZES.get(batch, 0) - 1) < 0.15:
+            name = "normalised by the batch's actual size"
+            advice = "divide by the stated batch size, a constant, not by the number of examples"
+        words = {"row": row, "name": name, "advice": advice, "batch": batch, "ratio": ratio}
+        found.setdefault(row, words)
     return list(found.values())
-
-
-_NOT_FINITE = {"name": "NaN or infinity", "advice": "never divide by a size that may be 0"}
-_BY_ACTUAL_SIZE = {
-    "name": "normalised by the batch's actual size",
-    "advice": "divide by the stated batch size, a constant, not by the number of examples that are there",
-}
-_SKIPPED = {
-    "name": "steps with an empty batch are skipped",
-    "advice": "add the noise to a sum of zero too: whoever sees no step knows that the batch was empty",
-}
-_CHANGED = {
-    "name": "noise that depends on the batch",
-    "advice": "take the noise's deviation only from sigma, C and B, and add it once a step",
-}
 
 
 def _find_one_length(m: Measured) -> list[Words]:
@@ -495,8 +481,6 @@ def _find_one_length(m: Measured) -> list[Words]:
 
 
 _EXCESS = "an example that moves the step by more than C"
-_FAR = "One example moves the step by {norm:.4g} times eta C / B, with {example}. "
-_CLIP = "clip every example's whole gradient to norm C, {clip}; sum, divide by the stated B once"
 _FINITE = (
     "clip with C / max(C, norm), replace gradients that are not finite by 0, never divide by a size"
 )
@@ -506,17 +490,18 @@ _SIZE = (
     "It fits: {why}.",
     "state the learning rate, clipping norm and batch size that the step has, or divide by the stated one",
     _find_size,
-    ("too far", "too short", "noise"),
+    ("noise",),
 )
-_TOO_FAR = ("too far",)
-_ROWS = {"too far": "sensitivity", "too short": "sensitivity"}
-_SHARES = (
-    "independence",
-    "noise and data",
-    "shape",
-)  # tests assume that many numbers are independent
-_SHAPE = ("shape",)
-_ALL_OF_NOISE = ("noise", *_SHARES)
+_SHARES = ("noise and data", "shape")  # tests assume that many numbers are independent
+_ALL_OF_NOISE = ("noise", "independence", *_SHARES)
+
+
+def _too_far(name: str, why: str, find: Callable[[Measured], list[Words]]) -> Cause:
+    """Returns a cause of an example that moves the step by more than C."""
+    meaning = f"One example moves the step by {{norm:.4g}} times eta C / B, with {{example}}. {why}"
+    fix = "clip every example's whole gradient to norm C, {clip}; sum, divide by the stated B once"
+    return Cause("sensitivity", name, meaning, fix, find)
+
 
 # The first cause that fits explains its symptom. Movements mean little if examples change each other's
 # gradients, and tests of the noise if seeds or numbers share it.
@@ -528,7 +513,6 @@ CAUSES = (
         "determine it.",
         "draw the noise from {generator}; until then only the noise can be checked",
         lambda m: _when(is_like_noise(m)),
-        ("replay",),
     ),
     Cause(
         "replay",
@@ -547,103 +531,68 @@ CAUSES = (
         "weights taken from the batch, microbatches clipped as one, a loss over pairs",
         lambda m: [{"distance": m.interaction.norm}],
     ),
-    Cause("too far", *_SIZE),
+    Cause("sensitivity", *_SIZE),
     Cause("too short", *_SIZE),
     Cause(
-        "too far",
+        "sensitivity",
         "NaN or infinity",
         "The step gives NaN or infinity with {example}: an example, or its absence, is seen in the model.",
         _FINITE,
         lambda m: _when(not np.isfinite(next(iter(m.tried.violations.values())).norm)),
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         "rows of the batch that are not clipped",
-        _FAR + "It does so in {rows}.",
-        _CLIP,
+        "It does so in {rows}.",
         _find_rows,
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         _EXCESS,
-        _FAR + "First look for what mixes examples.",
-        _CLIP,
+        "First look for what mixes examples.",
         lambda m: _when(m.interacts),
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         "clipped number by number",
-        _FAR + "No number moves by more than C.",
-        _CLIP,
+        "No number moves by more than C.",
         _find_numbers,
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         "layers clipped by themselves",
-        _FAR + "{count} layers stop at C at once: {where}.",
-        _CLIP,
+        "{count} layers stop at C at once: {where}.",
         lambda m: _find_separate_layers(m, 2),
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         "{where} left out of the clipping norm, or of clipping",
-        _FAR + "The others stop at C.",
-        _CLIP,
+        "The others stop at C.",
         lambda m: [words for words in _list_left_out(m) if words["stops"]][:1],
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         "{name}",
-        _FAR
-        + "Extreme examples stop at {plateau:.4g} times the stated clipping norm. It fits: {why}.",
-        _CLIP,
+        "Extreme examples stop at {plateau:.4g} times the stated clipping norm. It fits: {why}.",
         _find_factor,
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         "gradients scaled up to C, not down",
-        _FAR
-        + "Short ones come to C, longer ones are left: min where max is meant, or max for min?",
-        _CLIP,
+        "Short ones come to C, longer ones are left: min where max is meant, or max for min?",
         _find_scaling_up,
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         "no clipping of single examples",
-        _FAR,
-        _CLIP,
+        "",
         lambda m: _when(m.tried.reach > _MAX_PIECES),
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         "{where} clipped apart from other layers",
-        _FAR + "It stops at C while others move too.",
-        _CLIP,
+        "It stops at C while others move too.",
         lambda m: _find_separate_layers(m, 1),
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         _EXCESS,
-        _FAR + "All but {where} stay within C: is their gradient clipped too?",
-        _CLIP,
+        "All but {where} stay within C: is their gradient clipped too?",
         lambda m: list(_list_left_out(m))[:1],
-        _TOO_FAR,
     ),
-    Cause(
-        "too far",
+    _too_far(
         _EXCESS,
-        _FAR + "They do not stop at C: is there any clipping, and are all numbers in the norm?",
-        _CLIP,
+        "They do not stop at C: is there any clipping, and are all numbers in the norm?",
         lambda m: [{}],
     ),
     Cause(
@@ -718,9 +667,17 @@ CAUSES = (
     Cause(
         "noise",
         "noise of {figure} times the stated deviation",
+        "It is {figure} times eta sigma C / B. {why} It is more noise than stated, by which no privacy is "
+        "lost.",
+        "state the noise multiplier that the step has, about {stated:.3g}",
+        lambda m: [words for words in _find_deviation(m) if words.get("more")],
+    ),
+    Cause(
+        "noise",
+        "noise of {figure} times the stated deviation",
         "It is {figure} times eta sigma C / B{where}. {why}",
-        "{advice}add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B",
-        _find_wrong_deviation,
+        "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B",
+        _find_deviation,
     ),
     Cause(
         "noise and data",
@@ -735,7 +692,6 @@ CAUSES = (
         "Several draws agree at the largest and smallest values.",
         "draw it by normal() and do not clamp it",
         lambda m: _when(m.ties.is_at_ends and not m.ties.is_shared),
-        _SHAPE,
     ),
     Cause(
         "shape",
@@ -744,7 +700,6 @@ CAUSES = (
         "shows.",
         "draw the noise in float32 or float64, and round the sum after adding it",
         lambda m: _when(m.ties.agreeing and not m.ties.is_shared),
-        _SHAPE,
     ),
     Cause(
         "shape",
@@ -753,7 +708,6 @@ CAUSES = (
         "gradients.",
         "draw a number for every parameter at every step, and do not normalise them",
         _find_one_length,
-        _SHAPE,
     ),
     Cause(
         "shape",

@@ -4,6 +4,7 @@ Movements are in units of eta C / B. An example that replaces a row counts half 
 example leaves and another comes.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -56,8 +57,7 @@ class TriedExamples:
     @cached_property
     def described(self) -> dict[str, Movement]:
         """All movements, by a description of the change."""
-        suffix = ", in place of the first" if self.refusal else ""
-        described = {f"{name}{suffix}": movement for name, movement in self.movements.items()}
+        described = dict(self.movements)
         for row, movement in self.places.items():
             described[f"two examples in place of row {row}"] = movement
         return described
@@ -65,11 +65,8 @@ class TriedExamples:
     @cached_property
     def finite(self) -> dict[str, Movement]:
         """The examples' movements that are finite, the largest first."""
-        finite = {}
-        for name, movement in sorted(self.movements.items(), key=lambda item: -item[1].norm):
-            if np.isfinite(movement.norm):
-                finite[name] = movement
-        return finite
+        ranked = sorted(self.movements, key=lambda name: -self.movements[name].norm)
+        return {name: self.movements[name] for name in ranked if self.movements[name].norm < np.inf}
 
     @cached_property
     def norms(self) -> Vector:
@@ -115,19 +112,19 @@ class TriedExamples:
         Examples that replace a row only show differences of contributions. Clipped contributions are in a
         ball of radius C, so this is the radius of the smallest ball around them (Badoiu and Clarkson, 2003).
         """
-        norms = np.array([movement.norm for movement in self.described.values()])
-        largest = float(np.max(norms[np.isfinite(norms)], initial=0.0))
+        norms = [movement.norm for movement in self.described.values()]
+        largest = max((norm for norm in norms if norm < np.inf), default=0.0)
         if not self.refusal or not self.finite:
             return largest
-        # A movement is half of a contribution less that of the first row. The triangular factor has the same
-        # distances in fewer coordinates.
-        points = 2 * np.transpose(np.linalg.qr(self.vectors.T, mode="r"))
-        points = np.vstack([np.zeros(points.shape[1]), points])
+        # A movement is half of a contribution less that of the first row, at 0. The triangular factor has
+        # the same distances in fewer coordinates.
+        factor = np.linalg.qr(self.vectors.T, mode="r")
+        points = 2 * np.transpose(np.pad(factor, ((0, 0), (1, 0))))
         center = np.mean(points, axis=0)
         for i in range(2, _BALL_STEPS):
             distances = np.linalg.norm(points - center, axis=1)
             center = center + (points[np.argmax(distances)] - center) / i
-        return max(largest, float(np.max(np.linalg.norm(points - center, axis=1))))
+        return max(largest, float(np.max(distances)))
 
     @cached_property
     def is_stopped(self) -> bool:
@@ -200,12 +197,11 @@ def try_examples(
     if not tried.is_any_moved or not tried.finite:
         return tried
 
-    # At least four rows: both ends, the middle and the second row.
+    # At least four rows: both ends and the first ones.
     num_rows = len(probe.rows[0])
     count = int(np.clip(_PLACES_SECONDS / (2 * seconds), 4, _MAX_PLACES))
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
-    first_rows = range(min(_FIRST_ROWS, num_rows))
-    ranked = dict.fromkeys([0, num_rows - 1, num_rows // 2, *first_rows, *order])
+    ranked = dict.fromkeys([0, num_rows - 1, *range(min(_FIRST_ROWS, num_rows)), *order])
     opposites = _find_opposites(tried)
     places = {}
     for row in list(ranked)[:count]:
@@ -293,7 +289,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
 Part = dict[int, Columns]  # of a batch: by row, the example that replaces it
 
 
-def _choose_parts(tried_examples: dict[str, Example], rows: int) -> Iterator[tuple[Part, Part]]:
+def _choose_parts(tried_examples: dict[str, Example], rows: int) -> Iterator[list[Part]]:
     """Yields pairs of parts of a batch.
 
     Two random halves show operations on all rows, such as a norm of the whole batch. The first two rows show
@@ -310,22 +306,19 @@ def _choose_parts(tried_examples: dict[str, Example], rows: int) -> Iterator[tup
     ]
     for first, second, choice in pairs:
         if rows > 1 and choice:
-            yield _fill(first, choice), _fill(second, choice)
+            # The first of all examples is row 0 itself, so row 0 gets the second.
+            filled = {row: choice[(row + 1) % len(choice)] for row in first + second}
+            yield [{row: filled[row] for row in part} for part in (first, second)]
 
 
-def _fill(rows: list[int], choice: Sequence[Columns]) -> Part:
-    """Returns examples for rows. The first of all examples is row 0 itself, so row 0 gets the second."""
-    return {row: choice[(row + 1) % len(choice)] for row in rows}
-
-
-def measure_seed_effect(tried: TriedExamples, rows: Columns) -> SeedEffect | None:
+def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect | None:
     """Returns how the seed changes the effect of exchanging two examples in the first row of a batch.
 
     The noise is the same for both examples and cancels. Dropout, augmentation, noise whose size depends on
     the examples, and operations after the noise, such as rounding or clamping, do not cancel.
 
     Returns:
-      The change between seeds 0 and 1, for the pair of two that exceeds its tolerance most. None if no
+      The change between seed 0 and the others, for the pair that exceeds its tolerance most. None if no
       example could be tried in place of a row, or the step refuses these batches.
     """
     if not tried.places:
@@ -335,10 +328,10 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns) -> SeedEffect | Non
     # The second pair moves the step less, so clipping is less likely to hide the effect.
     pairs = _find_opposites(tried), (names[len(names) // 2], names[-1])
     effects = []
-    for pair in pairs:
+    for pair, seed in itertools.product(pairs, range(1, seeds)):
         try:
             after, of_second = _run_in_place(tried, pair, rows, 0, seed=0)
-            other, other_of_second = _run_in_place(tried, pair, rows, 0, seed=1)
+            other, other_of_second = _run_in_place(tried, pair, rows, 0, seed)
         except RefusedError:
             return None
         noise = of_second - other_of_second
@@ -346,7 +339,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns) -> SeedEffect | Non
         excess = probe.measure(difference, after, rows, steps=4).excess
         products = np.abs(probe.sum_layers(difference * noise))
         lengths = np.sqrt(probe.sum_layers(difference**2) * probe.sum_layers(noise**2))
-        is_changed = lengths > 0
-        is_parallel = np.all(products[is_changed] > _PARALLEL * lengths[is_changed])
-        effects.append(SeedEffect(excess, bool(np.any(is_changed) and is_parallel)))
+        # Layers that do not change have product and length 0.
+        scales_noise = bool(np.any(lengths) and np.all(products >= _PARALLEL * lengths))
+        effects.append(SeedEffect(excess, scales_noise))
     return max(effects)

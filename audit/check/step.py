@@ -18,7 +18,7 @@ from audit.check.findings import CheckFinding
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.noise import DrawnNoise
 from audit.check.probe import RefusedError, Step, StepProbe
-from audit.check.report import LEVEL, CheckOutcome, CheckReport, NameFindings, make_report
+from audit.check.report import LEVEL, CheckOutcome, CheckReport, make_report
 from audit.errors import InputError, number, require
 from audit.written import counted
 
@@ -26,7 +26,7 @@ NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
 _COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, which four steps measure
 _MIN_SIGNAL = 1e-3  # C: a tensor that moves by less is hardly trained
-_SLOW = 0.2  # seconds of a step, above which the check takes minutes
+_SEEDS_ALONE = 8  # to see dropout in a batch of one row
 _LARGER = 100.0  # times C, to see unclipped examples
 _PRECISE = (
     "use float64, a larger learning rate, or return the private gradient in float32, at rate 1"
@@ -36,6 +36,11 @@ _CHANGED_AFTER = (
     "would take away Opacus's hooks); augmentation or sampling before the gradient do it too. Or something "
     "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
     "Adam return the private gradient, with learning_rate=1"
+)
+_OTHER_NOISE = "other noise, at every call or by the batch, hides it"
+_ALL_CLIPPED = (
+    "every example that was tried is clipped, which hides whether others change its gradient: check again "
+    "with a larger clipping norm, or let the step take clipping_norm="
 )
 _ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far)"
 _NOT_FINITE = CheckFinding(
@@ -150,22 +155,22 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
     tried_examples = examples.make_extreme_examples(probe.rows)
     if options.extreme_examples is not None:
         tried_examples |= examples.read_extreme_examples(options.extreme_examples, probe.rows)
-    advice = ": compile it, or check a smaller model" if seconds > _SLOW else ""
     total = (2 * len(tried_examples) + 300) * seconds
     options.tell(
-        f"a step takes {1000 * seconds:.0f} ms{advice}; about {total:.0f} s for all checks"
+        f"a step takes {1000 * seconds:.0f} ms; about {total:.0f} s for all checks (less if it is compiled)"
     )
 
     tried = movements.try_examples(probe, tried_examples, seconds)
-    options.tell(f"{len(tried.movements)} examples tried, in {counted(len(tried.places), 'row')}")
+    options.tell(f"{len(tried.movements)} examples tried, and {len(tried.places)} rows")
     m = Measured(probe, replay, tried, movements.measure_seed_effect(tried, probe.rows))
     if m.depends_on_seed:
         first_row = examples.take(probe.rows, [0])
-        m = m._replace(effect_alone=movements.measure_seed_effect(tried, first_row))
+        alone = movements.measure_seed_effect(tried, first_row, _SEEDS_ALONE)
+        m = m._replace(effect_alone=alone)
     if not probe.settings.noise_multiplier:
         return _judge(m, "noise_multiplier=0: no noise is expected")
     drawn = noise.draw_noise(probe, options.seeds, seconds)
-    options.tell(f"noise drawn with {counted(len(drawn.given.draws), 'seed')}")
+    options.tell(f"noise drawn with {len(drawn.given.draws)} seeds")
     m = m._replace(drawn=drawn, repeats=ties.find_repeats(drawn), ties=ties.find_ties(drawn))
     if m.replays and drawn.is_sign_step():
         reason = f"{_ADAM}: {causes.get_phrases(probe)['gradient']}"
@@ -185,14 +190,10 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
     return CheckOutcome(reason, tried=False, figures=figures)
 
 
-def _report(
-    tried: dict[str, CheckOutcome],
-    reason: str,
-    name_findings: NameFindings = lambda certain, _: certain,
-) -> CheckReport:
+def _report(tried: dict[str, CheckOutcome], reason: str, **options: Any) -> CheckReport:
     """Returns the report on the rows that were tried, and the reason why the other rows were not."""
     outcomes = dict.fromkeys(ROWS, _untried(reason)) | tried
-    return make_report("step", outcomes, NEEDED, name_findings)
+    return make_report("step", outcomes, NEEDED, **options)
 
 
 def _judge(m: Measured, reason: str = "") -> CheckReport:
@@ -206,7 +207,7 @@ def _judge(m: Measured, reason: str = "") -> CheckReport:
     outcomes["replay"] = _describe_replay(m)
     if not reason:
         outcomes |= _describe_noise(m.drawn, m.p_values)
-    return _report(outcomes, reason, partial(_explain, m))
+    return _report(outcomes, reason, name_findings=partial(_explain, m))
 
 
 def _explain(m: Measured, _: Any, rejected: dict[str, list[str]]) -> list[CheckFinding]:
@@ -220,13 +221,10 @@ def _explain(m: Measured, _: Any, rejected: dict[str, list[str]]) -> list[CheckF
 def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]:
     """Measures interactions, if movements can be judged; returns them, and the outcomes of these rows."""
     tried = m.tried
-    if not m.replays:
-        hidden = _untried("other noise at every call hides it")
-    elif not tried.is_any_moved:
-        hidden = _untried("no example changes anything: does the step use its batch?")
-    else:
-        hidden = _untried(_CHANGED_AFTER)
-    outcomes = dict.fromkeys(("signal", "sensitivity", "separation"), hidden)
+    reason = _CHANGED_AFTER if m.is_changed_after_noise else _OTHER_NOISE
+    if m.replays and not tried.is_any_moved:
+        reason = "no example changes anything: does the step use its batch?"
+    outcomes = dict.fromkeys(("signal", "sensitivity", "separation"), _untried(reason))
     if m.replays and tried.is_any_moved:
         outcomes["signal"] = _describe_signal(tried)
     if m.judges_movements:
@@ -234,16 +232,16 @@ def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]
         larger = m.probe.with_clipping_norm(_LARGER) if is_all_clipped else None
         interaction = movements.measure_interactions(larger or m.probe, tried)
         m = m._replace(interaction=interaction)
+        if is_all_clipped and larger is None and not m.interacts:
+            m = m._replace(interaction=_ALL_CLIPPED)
         outcomes["sensitivity"] = _describe_sensitivity(m)
-        is_hidden = bool(is_all_clipped and larger is None)
-        outcomes["separation"] = _describe_separation(m, is_hidden)
+        outcomes["separation"] = _describe_separation(m)
     return m, outcomes
 
 
 def _describe_replay(m: Measured) -> CheckOutcome:
-    """Describes whether two calls with the same batch and seed give the same, up to rounding."""
-    text = "equal up to rounding" if np.any(m.replay.vector) else "equal to the bit"
-    return CheckOutcome(f"same seed, same step: {text}", figures={"replay": m.replay.norm})
+    """Describes whether two calls with the same batch and seed give the same."""
+    return CheckOutcome("same seed, same step", figures={"replay": m.replay.norm})
 
 
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
@@ -252,8 +250,8 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     A layer that does not move leaves the check undecided: it may be right.
     """
     names = np.array(tried.probe.layer_names)
-    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
     is_trained = tried.probe.is_layer_trained
+    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
     figures = {"signal": dict(zip(names.tolist(), peaks.tolist(), strict=True))}
     dead = names[is_trained & ~(peaks > 0)]
     if len(dead):
@@ -267,9 +265,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     measured = f"smallest: {names[quietest]}, {peaks[quietest]:.2g} C"
     if peaks[quietest] < _MIN_SIGNAL:
         measured += ", almost 0: is its gradient scaled down or detached?"
-    frozen = int(np.sum(~is_trained))
-    if frozen:
-        measured += f"; {counted(frozen, 'is not trained', 'are not trained')}"
+    measured += f"; trained: {np.sum(is_trained)} of {len(names)}"
     text = "every trainable tensor responds to an example"
     return CheckOutcome(text, figures=figures, measured=measured)
 
@@ -277,20 +273,18 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 def _describe_sensitivity(m: Measured) -> CheckOutcome:
     """Describes how far examples move the step, and whether clipping stops them."""
     tried = m.tried
-    candidates = tried.violations or tried.movements
-    largest = max(candidates.values(), key=lambda movement: movement.norm)
     norms = {name: movement.norm for name, movement in tried.described.items()}
-    figures = {"movements": norms, "tolerance": largest.tolerance}
-    measured = f"largest observed change {largest.norm:.4g} eta C / B"
+    tolerance = f"(tolerance {tried.tolerance:.2g})"
+    measured = f"largest observed change {max(norms.values()):.4g} eta C / B {tolerance}"
     if tried.places:
-        measured += f", also when replacing each of {counted(len(tried.places), 'row')}"
-    measured += f" (tolerance {largest.tolerance:.2g})"
+        measured += f", also when replacing each of {len(tried.places)} rows"
+    figures = {"movements": norms, "tolerance": tried.tolerance}
     if not tried.violations and tried.tolerance > COARSE:
         return _hide(tried.tolerance)
     if not tried.violations and not tried.is_clipping_seen:
         text = (
-            f"the largest movement was {largest.norm:.2g} C, so clipping was not seen: state a "
-            "smaller clipping norm, or give trained parameters or extreme_examples"
+            f"the largest movement was {tried.reach:.2g} C, so clipping was not seen: state a smaller "
+            "clipping norm, or give trained parameters or extreme_examples"
         )
         return _untried(text, **figures)
     return CheckOutcome("", figures=figures, measured=measured)
@@ -301,30 +295,18 @@ def _hide(tolerance: float) -> CheckOutcome:
     return _untried(f"rounding hides it (tolerance {tolerance:.2g} C): {_PRECISE}")
 
 
-def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
-    """Describes whether two parts of a batch together move the step by the sum of their movements.
-
-    Args:
-      m: the measurements.
-      is_hidden: whether clipping hides it.
-    """
+def _describe_separation(m: Measured) -> CheckOutcome:
+    """Describes whether two parts of a batch together move the step by the sum of their movements."""
     measured = m.interaction
     labels = m.probe.rows[-1]
-    if isinstance(measured, str):  # the reason why the step refused every pair of parts
+    if isinstance(measured, str):  # the reason why it was not measured
         if len(labels) == 1:
             return CheckOutcome("the step takes batches of one row only")
         return _untried(measured)
-    figures = {"separation": measured.norm, "separation tolerance": measured.tolerance}
     if not np.isfinite(measured.norm):
-        return _untried("the step is not finite", **figures)
+        return _untried("the step is not finite")
     if measured.tolerance > _COARSE_SUM and not m.interacts:
         return _hide(measured.tolerance)
-    if is_hidden and not m.interacts:
-        text = (
-            "every example that was tried is clipped, which hides whether others change its gradient: check "
-            "again with a larger clipping norm, or let the step take clipping_norm="
-        )
-        return _untried(text, **figures)
     numbers = f"difference {measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     if m.tried.refusal:
         numbers += f"; rows were replaced, since {m.tried.refusal}"
@@ -334,6 +316,7 @@ def _describe_separation(m: Measured, is_hidden: bool) -> CheckOutcome:
             "of each example's own mean: pad some labels"
         )
     text = "two parts of a batch move it by the sum of their effects"
+    figures = {"separation": measured.norm, "separation tolerance": measured.tolerance}
     return CheckOutcome(text, figures=figures, measured=numbers)
 
 
@@ -344,30 +327,20 @@ def _describe_noise(
     reasons = dict.fromkeys(p_values, "there is no noise to look at")
     for batch, error in drawn.refused.items():
         reasons[noise.row_of(batch)] = f"the step refused {batch}: {error}"
-    texts = {"independence": "no evidence of dependence", "shape": "normal"}
-    deviation = drawn.compute_deviation()
     outcomes = {}
     for row, tested in p_values.items():
-        if not tested:
-            outcomes[row] = _untried(reasons[row])
-            continue
-        ratios = []
-        for batch in drawn.others:
-            if batch in tested:
-                ratio = drawn.compute_deviation(batch) / deviation
-                ratios.append(f"{ratio:.3g} times at {batch}")
-        seen = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
-        measured = ", ".join(ratios) or seen
-        outcomes[row] = CheckOutcome(texts.get(row, "as usual"), p_values=tested, measured=measured)
+        outcomes[row] = _untried(reasons[row])
+        if tested:
+            seen = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
+            outcomes[row] = CheckOutcome("as stated", p_values=tested, measured=seen)
 
     # The deviations that pass the test of all layers together, at Bonferroni's level for all tests.
     freedom = np.sum(drawn.given.freedom)
     level = LEVEL / max(sum(map(len, p_values.values())), 1)
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
-    layers = counted(int(np.count_nonzero(drawn.given.freedom)), "layer")
     seeds = len(drawn.given.draws)
     measured = (
-        f"deviation {deviation:.4g} times eta sigma C / B, {layers}, {counted(seeds, 'seed')}; from "
+        f"deviation {drawn.compute_deviation():.4g} times eta sigma C / B with {seeds:,} seeds; from "
         f"{low:.3g} to {high:.3g} passes"
     )
     deviations = zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True)
