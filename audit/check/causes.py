@@ -14,7 +14,7 @@ from audit.check.findings import CheckFinding
 from audit.check.movements import COARSE, SeedEffect, TriedExamples
 from audit.check.noise import ALL_LAYERS, EMPTY, FOURFOLD, QUARTER, StepNoise
 from audit.check.probe import Movement, StepProbe
-from audit.check.ties import Repeats, Ties
+from audit.check.ties import Ties
 from audit.written import counted
 
 _FIT = 3e-3  # the relative error up to which a factor explains a plateau
@@ -125,7 +125,8 @@ class Measured(NamedTuple):
       interaction: how far two parts of a batch together differ from their sum, a Movement; or the reason why
         it was not measured.
       drawn: draws of the noise, a DrawnNoise; None if the noise cannot be judged.
-      repeats, ties: draws and numbers of the noise that agree.
+      repeats: the number of seeds that repeat another seed's noise.
+      ties: numbers of the noise that agree.
       p_values, rejected: by row, the p-values of the tests of the noise, and the names of rejected tests.
     """
 
@@ -136,7 +137,7 @@ class Measured(NamedTuple):
     effect_alone: SeedEffect | None = None
     interaction: Any = ""
     drawn: Any = None
-    repeats: Repeats = Repeats()
+    repeats: int = 0
     ties: Ties = Ties()
     p_values: dict[str, dict[str, float]] = {}
     rejected: dict[str, list[str]] = {}
@@ -374,7 +375,7 @@ def _find_repeats(m: Measured) -> list[Words]:
             constant = (4 * m.drawn.given.draws[0] - others[FOURFOLD].draws[0]) / 3
         if not 0.3 < np.max(np.abs(constant), initial=0) < 10:
             return []
-    return _when(m.repeats.repeated, which=which, count=m.repeats.repeated)
+    return _when(m.repeats, which=which, count=m.repeats)
 
 
 def _list_related(m: Measured) -> list[str]:
@@ -620,7 +621,7 @@ CAUSES = (
         "add noise to all numbers at every step: look for a condition, a mask or a skipped call before it",
         lambda m: _when(
             m.ties.is_at_one and not m.ties.is_shared,
-            parts="steps" if m.repeats.repeated else "numbers of some steps",
+            parts="steps" if m.repeats else "numbers of some steps",
         ),
         _ALL_OF_NOISE,
     ),
@@ -663,6 +664,7 @@ CAUSES = (
         "add noise of deviation sigma C to all numbers of the sum, also to an embedding's rows without "
         "examples; leave numbers that are not trained out of `params`",
         _find_silence,
+        ("noise and data",),
     ),
     Cause(
         "noise",

@@ -303,7 +303,7 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> dict[str, float]:
     """Tests that the noise is as large at another batch: by an F-test in each layer (Bonferroni)."""
     given = drawn.given
     other = drawn.others[batch]
-    is_noisy = (given.freedom > 0) & (given.deviations > _MIN_DEVIATION)
+    is_noisy = (given.freedom > 0) & (given.deviations > 0)
     quotient = (given.deviations[is_noisy] / other.deviations[is_noisy]) ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
     law = stats.f(given.freedom[is_noisy], other.freedom[is_noisy])

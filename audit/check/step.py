@@ -171,7 +171,7 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
         return _judge(m, "noise_multiplier=0: no noise is expected")
     drawn = noise.draw_noise(probe, options.seeds, seconds)
     options.tell(f"noise drawn with {len(drawn.given.draws)} seeds")
-    m = m._replace(drawn=drawn, repeats=ties.find_repeats(drawn), ties=ties.find_ties(drawn))
+    m = m._replace(drawn=drawn, repeats=ties.count_repeats(drawn), ties=ties.find_ties(drawn))
     if m.replays and drawn.is_sign_step():
         reason = f"{_ADAM}: {causes.get_phrases(probe)['gradient']}"
         return _report({"replay": _describe_replay(m)}, reason)
