@@ -15,7 +15,6 @@ from audit.check.movements import COARSE, SeedEffect, TriedExamples
 from audit.check.noise import ALL_LAYERS, EMPTY, FOURFOLD, QUARTER, StepNoise
 from audit.check.probe import Movement, StepProbe
 from audit.check.ties import Ties
-from audit.written import counted
 
 _FIT = 3e-3  # the relative error up to which a factor explains a plateau
 _MAX_DEVIATION_FIT = 0.05  # the same for the noise's deviation, at most
@@ -274,25 +273,24 @@ def _find_size(m: Measured) -> list[Words]:
     factor = tried.plateau
     if tried.refusal:
         factor = max(tried.reach, deviation * (1 - error))
-    is_larger = factor > 1.003 + 2 * tried.tolerance
-    is_smaller = 0 < factor < 1 - error and tried.is_stopped
+    is_other = factor > 1.003 + 2 * tried.tolerance or (tried.is_stopped and factor < 1 - error)
     agrees = 0.9 * deviation < tried.reach < 1.01 * factor
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     _, _, rate, size = m.probe.settings
-    fits = [
+    why = [
         f"B = {size / max(factor, 1e-30):.4g} where {size:g} is stated",
         f"a learning rate of {rate * factor:.4g} where {rate:g} is stated",
         *m.find_mistakes(_OF_BOTH, factor, _AT_C),
     ]
-    fits_both = (is_larger or is_smaller) and agrees and is_nearer
-    return _when(fits_both, ratio=factor, why="; or ".join(fits), row="sensitivity")
+    fits = is_other and agrees and is_nearer
+    return _when(fits, ratio=factor, why="; or ".join(why), row="sensitivity")
 
 
 def _find_rows(m: Measured) -> list[Words]:
     """Finds examples that exceed C in some rows of the batch only."""
     places = m.tried.places
     rows = [row for row in sorted(places) if not places[row].excess <= 1]
-    listed = f"{len(rows)} of {counted(len(places), 'row')} tried: {', '.join(map(str, rows[:8]))}"
+    listed = f"{len(rows)} of {len(places)} rows tried: {', '.join(map(str, rows[:8]))}"
     return _when(rows and len(m.tried.violations) <= len(rows), rows=listed)
 
 
@@ -307,11 +305,10 @@ def _find_separate_layers(m: Measured, count: int) -> list[Words]:
     """Finds layers that never exceed C, `count` or more of which stop at C with the same example."""
     norms = m.tried.layer_norms
     error = max(_AT_C, m.tried.tolerance)
-    if np.max(norms, initial=0) > 1 + error:
-        return []
-    is_at_c = norms > 1 - error
+    is_at_c = np.abs(norms - 1) < error
     layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
-    return _when(len(layers) >= count, where=m.name_layers(layers), count=len(layers))
+    fits = np.max(norms) < 1 + error and len(layers) >= count
+    return _when(fits, where=m.name_layers(layers), count=len(layers))
 
 
 def _list_left_out(m: Measured) -> Iterator[Words]:
@@ -350,8 +347,7 @@ def _find_factor(m: Measured) -> list[Words]:
 def _find_scaling_up(m: Measured) -> list[Words]:
     """Finds examples that never move the step by less than C."""
     moved = m.tried.norms[m.tried.norms > 0]
-    at_c = np.sum(np.abs(moved - 1) < _FIT)
-    return _when(at_c > 3 and np.min(moved) > 1 - _FIT)
+    return _when(np.min(moved) > 1 - _FIT and np.sum(moved < 1 + _FIT) > 3)
 
 
 # Signatures of noise
@@ -365,17 +361,15 @@ def _find_repeats(m: Measured) -> list[Words]:
     noise z, the step moves by g + z at the batch as given, and by 4 g + z at the larger batch.
     """
     others = m.drawn.others
-    which = "several seeds"
-    if not np.any(m.drawn.given.values):
-        which = "every seed"
-        constant = np.zeros(1)
-        if EMPTY in others:
-            constant = others[EMPTY].draws[0]
-        elif FOURFOLD in others:
-            constant = (4 * m.drawn.given.draws[0] - others[FOURFOLD].draws[0]) / 3
-        if not 0.3 < np.max(np.abs(constant), initial=0) < 10:
-            return []
-    return _when(m.repeats, which=which, count=m.repeats)
+    if np.any(m.drawn.given.values):
+        return _when(m.repeats, which="several seeds", count=m.repeats)
+    constant = np.zeros(1)
+    if EMPTY in others:
+        constant = others[EMPTY].draws[0]
+    elif FOURFOLD in others:
+        constant = (4 * m.drawn.given.draws[0] - others[FOURFOLD].draws[0]) / 3
+    is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
+    return _when(is_noise, which="every seed", count=m.repeats)
 
 
 def _list_related(m: Measured) -> list[str]:

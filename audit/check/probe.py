@@ -21,6 +21,7 @@ from audit.errors import InputError, number, require, shown
 Step = Callable[[Any, Any, int], Any]
 _FLOOR = 5e-4  # the least tolerance of a movement's norm
 _RETURN = "return the parameters' own tree"
+_SIGNATURE = "give (params, batch, seed) -> params"
 
 
 class StepSettings(NamedTuple):
@@ -90,31 +91,29 @@ class StepProbe:
             or the step does not return the parameters.
           RefusedError: the step fails on the batch as given.
         """
+        require(callable(step), f"`step={shown(step)}` is not a function: {_SIGNATURE}")
+        self.step: Callable[..., Any] = step
         self.settings = StepSettings(**{name: _read(name, stated[name]) for name in stated})
-        advice = "give (params, batch, seed) -> params"
-        require(callable(step), f"`step={shown(step)}` is not a function: {advice}")
+        self._params = params
+        self._batch = batch
+        self.rows = examples.read_columns("batch", batch)
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
                 self.library = type(leaf).__module__.split(".")[0]
         require(layers, f"`params={shown(params)}` has no floating-point array: give parameters")
-        self.step: Callable[..., Any] = step
-        self._params = params
-        self._given_spacing = max(map(trees.get_spacing, layers.values()))
         self.layer_names = list(layers)
         self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
         sizes = [math.prod(leaf.shape) for leaf in layers.values()]
-        self._ends = np.cumsum(sizes)[:-1]
         self.layer = np.repeat(np.arange(len(layers)), sizes)
         self.start = self._read_numbers(layers)
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
-        self._batch = batch
-        self.rows = examples.read_columns("batch", batch)
 
         leaves = self._call(self.rows, 0)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
+        self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
         self.base = self._read_numbers(leaves)
         self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
 
@@ -143,12 +142,13 @@ class StepProbe:
 
         The step gets copies of the parameters, which it may change in place or donate.
         """
-        parts = dict(zip(self.layer_names, np.split(self.start, self._ends), strict=True))
+        ends = np.cumsum(np.bincount(self.layer))[:-1]
+        values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
 
         def copy_leaf(name: str, leaf: Any) -> Any:
-            if name not in parts:
+            if name not in values:
                 return copy.deepcopy(leaf)
-            return trees.restore(parts[name].reshape(leaf.shape), leaf)
+            return trees.restore(values[name].reshape(leaf.shape), leaf)
 
         remaining = iter(rows)
         params = trees.map_tree(self._params, copy_leaf, "params")
@@ -234,8 +234,7 @@ class StepProbe:
         deviation = np.sqrt(4 * around**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
         # A margin for other rounding. The last term is for the norms that the step computes to clip.
-        tolerance += (steps / 2) ** 2 * _FLOOR
-        tolerance += 4 * max(np.max(self.spacings), self._given_spacing)
+        tolerance += (steps / 2) ** 2 * _FLOOR + 4 * self._coarsest
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:

@@ -311,10 +311,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     if m.tried.refusal:
         numbers += f"; rows were replaced, since {m.tried.refusal}"
     if examples.are_tokens(labels) and examples.find_padding(labels) is None:
-        numbers += (
-            "; all labels are equally long, and then a mean over all tokens of the batch looks like a mean "
-            "of each example's own mean: pad some labels"
-        )
+        numbers += "; pad some labels to see a mean over all tokens of the batch"
     text = "two parts of a batch move it by the sum of their effects"
     figures = {"separation": measured.norm, "separation tolerance": measured.tolerance}
     return CheckOutcome(text, figures=figures, measured=numbers)
