@@ -155,11 +155,12 @@ class Measured(NamedTuple):
     def is_changed_after_noise(self) -> bool:
         """Whether the seed changes it by dropout, or by an operation after the noise.
 
-        It does not if noise is scaled by an example, or drawn once for each part of a batch: then the effect
-        of an example is the same for all seeds in a batch of one row.
+        It does not if noise is scaled by an example, or drawn once for each part of a batch: then there is
+        more noise than stated, and the effect of an example is the same for all seeds in a batch of one row.
         """
         is_clamped = self.ties.is_at_ends and self.ties.is_shared
-        is_in_parts = self.effect_alone is not None and self.effect_alone.excess <= 0
+        is_fixed_alone = self.effect_alone is not None and self.effect_alone.excess <= 0
+        is_in_parts = is_fixed_alone and self.drawn and self.drawn.compute_deviation() > 1.1
         is_of_noise = is_in_parts or (self.effect is not None and self.effect.scales_noise)
         return is_clamped or (self.depends_on_seed and not is_of_noise)
 

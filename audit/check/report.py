@@ -4,7 +4,6 @@ import platform
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,8 +58,7 @@ class FindingsError(AssertionError):
     """Raised by `raise_for_findings` for a report that did not pass."""
 
 
-@dataclass(frozen=True)
-class CheckReport:
+class CheckReport(NamedTuple):
     """The checks of a step, of batches or of a claimed epsilon.
 
     Printed, it is a table of the checks and the findings below it.
@@ -79,9 +77,9 @@ class CheckReport:
     checks: tuple[Check, ...]
     findings: tuple[CheckFinding, ...]
     needed: tuple[str, ...] = ()
-    p_values: Mapping[str, float] = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
+    p_values: Mapping[str, float] = {}
+    figures: Mapping[str, Any] = {}
+    provenance: Mapping[str, str] = {}
 
     @property
     def passed(self) -> bool:
@@ -122,7 +120,7 @@ class CheckReport:
             version = getattr(sys.modules.get(library), "__version__", "")
             if version:
                 facts[library] = str(version)
-        return replace(self, provenance=facts)
+        return self._replace(provenance=facts)
 
     def raise_for_findings(self) -> None:
         """Raises FindingsError, with the report as its message, unless the subject passed."""
@@ -138,9 +136,9 @@ class CheckReport:
             "checks": list(map(Check._asdict, self.checks)),
             "findings": list(map(CheckFinding._asdict, self.findings)),
             "level": LEVEL,
-            "p_values": dict(self.p_values),
-            "figures": dict(self.figures),
-            "provenance": dict(self.provenance),
+            "p_values": self.p_values,
+            "figures": self.figures,
+            "provenance": self.provenance,
         }
 
     def to_json(self) -> str:

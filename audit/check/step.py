@@ -38,6 +38,7 @@ _CHANGED_AFTER = (
     "Adam return the private gradient, with learning_rate=1"
 )
 _OTHER_NOISE = "other noise, at every call or by the batch, hides it"
+_HIDDEN_NOISE = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
 _ALL_CLIPPED = (
     "every example that was tried is clipped, which hides whether others change its gradient: check again "
     "with a larger clipping norm, or let the step take clipping_norm="
@@ -182,7 +183,21 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
         return _judge(m._replace(drawn=None), "the step keeps state, which hides it")
     if m.is_changed_after_noise:
         return _judge(m._replace(drawn=None), _CHANGED_AFTER)
-    return _judge(m._replace(p_values=noise.run_tests(drawn)))
+    p_values = noise.run_tests(drawn)
+    tests = p_values["noise and data"]
+    if min(tests.values(), default=1.0) < LEVEL and _is_changed_in_large_batch(m):
+        tests.clear()
+    return _judge(m._replace(p_values=p_values))
+
+
+def _is_changed_in_large_batch(m: Measured) -> bool:
+    """Returns whether something happens after the noise only if the sum of gradients is larger."""
+    rows = m.probe.rows
+    effects = []
+    for batch in (examples.scale_features(rows, 1e3, rows), examples.join(*[rows] * 4)):
+        effect = movements.measure_seed_effect(m.tried, batch)
+        effects.append(m._replace(effect=effect, effect_alone=None).is_changed_after_noise)
+    return any(effects) and not m.depends_on_seed
 
 
 def _untried(reason: str, **figures: Any) -> CheckOutcome:
@@ -300,7 +315,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     measured = m.interaction
     labels = m.probe.rows[-1]
     if isinstance(measured, str):  # the reason why it was not measured
-        if len(labels) == 1:
+        if len(labels) == 1 and m.tried.refusal:
             return CheckOutcome("the step takes batches of one row only")
         return _untried(measured)
     if not np.isfinite(measured.norm):
@@ -321,7 +336,7 @@ def _describe_noise(
     drawn: DrawnNoise, p_values: dict[str, dict[str, float]]
 ) -> dict[str, CheckOutcome]:
     """Describes the tests of the noise, by row."""
-    reasons = dict.fromkeys(p_values, "there is no noise to look at")
+    reasons = dict.fromkeys(p_values, _HIDDEN_NOISE)
     for batch, error in drawn.refused.items():
         reasons[noise.row_of(batch)] = f"the step refused {batch}: {error}"
     outcomes = {}

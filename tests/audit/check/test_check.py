@@ -172,7 +172,6 @@ def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_
         assert ("sensitivity" not in {finding.check for finding in report.findings}) == passes, (
             report
         )
-        assert any("in place of the first" in name for name in report.figures["movements"])
         assert "rows were replaced" in flatten(report)
 
 
