@@ -65,8 +65,8 @@ class TriedExamples:
     @cached_property
     def finite(self) -> dict[str, Movement]:
         """The examples' movements that are finite, the largest first."""
-        ranked = sorted(self.movements, key=lambda name: -self.movements[name].norm)
-        return {name: self.movements[name] for name in ranked if self.movements[name].norm < np.inf}
+        finite = [item for item in self.movements.items() if item[1].norm < np.inf]
+        return dict(sorted(finite, key=lambda item: -item[1].norm))
 
     @cached_property
     def norms(self) -> Vector:
@@ -256,59 +256,55 @@ def _find_opposites(tried: TriedExamples) -> tuple[str, str]:
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Returns how far two parts of a batch move the step together, less the sum of their separate movements.
 
-    A pair of parts is added to the batch, if the step takes larger batches. Other pairs replace rows. The
-    noise cancels. A correct step has interactions of 0 up to rounding; the pair that exceeds its tolerance
-    by the largest margin counts. Returns the reason if the step refuses every pair.
+    The noise cancels. A correct step has interactions of 0 up to rounding; the pair of parts that exceeds its
+    tolerance by the largest margin counts. Returns the reason if the step refuses every pair.
     """
-    rows = probe.rows
-    triples = []  # batches with both parts, with the first and with the second
-    if not tried.refusal:
-        columns, _ = zip(*tried.examples.values(), strict=True)
-        # An odd number: a step that clips pairs of examples then clips the last example of the first part
-        # together with the first example of the second part.
-        half = (len(columns) // 2) | 1
-        first_batch = examples.join(rows, *columns[:half])
-        second_batch = examples.join(rows, *columns[half:])
-        both = examples.join(first_batch, *columns[half:])
-        triples.append([both, first_batch, second_batch])
-    for first, second in _choose_parts(tried.examples, len(rows[0])):
-        triples.append([replace_rows(rows, part) for part in (first | second, first, second)])
     measured = []
     error = tried.refusal
-    for triple in triples:
+    for both, first, second in _list_parts(tried, probe.rows):
         try:
-            after, first_only, second_only = [probe.run(batch, 0) for batch in triple]
+            after_both, after_first, after_second = [
+                probe.run(batch, 0) for batch in (both, first, second)
+            ]
         except RefusedError as refused:
             error = f"the step refused a changed batch: {refused}"
             continue
-        difference = after - first_only - second_only + probe.base
-        measured.append(probe.measure(difference, first_only, triple[1], steps=4))
+        difference = after_both - after_first - after_second + probe.base
+        measured.append(probe.measure(difference, after_first, first, steps=4))
     return max(measured, key=lambda movement: movement.excess, default=error)
 
 
-Part = dict[int, Columns]  # of a batch: by row, the example that replaces it
+def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
+    """Yields batches with two changed parts, with only the first of them and with only the second.
 
-
-def _choose_parts(tried_examples: dict[str, Example], rows: int) -> Iterator[list[Part]]:
-    """Yields pairs of parts of a batch.
-
-    Two random halves show operations on all rows, such as a norm of the whole batch. The first two rows show
-    operations on neighbours. Two quarters filled with short labels show a mean over all tokens of the batch.
+    Two parts are added to the batch, if the step takes larger batches. Others replace rows: two random halves
+    show operations on all rows, such as a norm of the whole batch; the first two rows show operations on
+    neighbours; two quarters filled with short labels show a mean over all tokens of the batch.
     """
-    order = np.random.default_rng(_SEED).permutation(rows).tolist()
-    columns, is_short = zip(*tried_examples.values(), strict=True)
-    half = rows // 2
-    quarter = max(rows // 4, 1)
+    columns, is_short = zip(*tried.examples.values(), strict=True)
+    if not tried.refusal:
+        # An odd number: a step that clips pairs of examples then clips the last example of the first part
+        # together with the first example of the second part.
+        half = (len(columns) // 2) | 1
+        parts = [columns, columns[:half], columns[half:]]
+        yield [examples.join(rows, *part) for part in parts]
+    size = len(rows[0])
+    order = np.random.default_rng(_SEED).permutation(size).tolist()
+    half = size // 2
+    quarter = max(size // 4, 1)
     pairs = [
         (order[:half], order[half:], columns),
         ([0], [1], columns),
         (order[:quarter], order[quarter : 2 * quarter], tuple(compress(columns, is_short))),
     ]
     for first, second, choice in pairs:
-        if rows > 1 and choice:
+        if size > 1 and choice:
             # The first of all examples is row 0 itself, so row 0 gets the second.
             filled = {row: choice[(row + 1) % len(choice)] for row in first + second}
-            yield [{row: filled[row] for row in part} for part in (first, second)]
+            yield [
+                replace_rows(rows, {row: filled[row] for row in part})
+                for part in (first + second, first, second)
+            ]
 
 
 def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect | None:
