@@ -4,11 +4,12 @@ Movements are in units of eta C / B. An example that replaces a row counts half 
 example leaves and another comes.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +22,12 @@ COARSE = (
     0.05  # a larger tolerance hides the difference between a movement of C and a smaller movement
 )
 _SAME = 3e-3  # the relative difference up to which norms count as the same
-_SAME_DIRECTION = 0.99  # the absolute cosine above which two movements have one direction
 _PARALLEL = 0.98  # the absolute cosine above which a seed's effect is parallel to the noise
 _MAX_PLACES = 64  # rows of the batch in which examples are tried
 _PLACES_SECONDS = 6.0  # for trying these rows
 _FIRST_ROWS = 16  # rows tried first: a bug at every m-th row, m <= 16, affects one of them
 _SEED = 20_240_101  # of the random choice of rows
+_BALL_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -51,48 +52,41 @@ class TriedExamples:
     @cached_property
     def tolerance(self) -> float:
         """The largest tolerance of a movement; 0 if no example could be tried."""
-        return float(np.max(self.table.tolerance, initial=0.0))
+        return max((movement.tolerance for movement in self.movements.values()), default=0.0)
 
     @cached_property
     def described(self) -> dict[str, Movement]:
         """All movements, by a description of the change."""
-        suffix = ""
-        if self.refusal:
-            suffix = ", in place of the first"
-        described = {f"{name}{suffix}": movement for name, movement in self.movements.items()}
+        described = dict(self.movements)
         for row, movement in self.places.items():
             described[f"two examples in place of row {row}"] = movement
         return described
 
     @cached_property
-    def table(self) -> Any:
-        """The examples' movements as a Movement of arrays (examples, ...)."""
-        columns: Any = zip(*self.movements.values(), strict=True)
-        if not self.movements:
-            layers = len(self.probe.layer_names)
-            columns = [], [], np.zeros((0, layers)), np.zeros((0, self.probe.start.size))
-        arrays: Any = map(np.array, columns)
-        return Movement(*arrays)
+    def finite(self) -> dict[str, Movement]:
+        """The examples' movements that are finite, the largest first."""
+        finite = [item for item in self.movements.items() if item[1].norm < np.inf]
+        return dict(sorted(finite, key=lambda item: -item[1].norm))
 
     @cached_property
     def norms(self) -> Vector:
         """The finite norms of the examples' movements, the largest first."""
-        return np.sort(self.table.norm[np.isfinite(self.table.norm)])[::-1]
+        return np.array([movement.norm for movement in self.finite.values()])
 
     @cached_property
     def vectors(self) -> Vector:
         """The examples' finite movements, (examples, p)."""
-        return np.asarray(self.table.vector[np.isfinite(self.table.norm)])
+        return np.array([movement.vector for movement in self.finite.values()])
 
     @cached_property
     def layer_norms(self) -> Vector:
         """The norms within each layer, (examples, layers)."""
-        return np.asarray(self.table.layer_norms)
+        return np.array([movement.layer_norms for movement in self.finite.values()])
 
     @cached_property
     def is_any_moved(self) -> bool:
         """Whether some example changes some parameter."""
-        return bool(np.any(self.table.vector))
+        return any(np.any(movement.vector) for movement in self.movements.values())
 
     @cached_property
     def violations(self) -> dict[str, Movement]:
@@ -118,32 +112,19 @@ class TriedExamples:
         Examples that replace a row only show differences of contributions. Clipped contributions are in a
         ball of radius C, so this is the radius of the smallest ball around them (Badoiu and Clarkson, 2003).
         """
-        norms = np.array([movement.norm for movement in self.described.values()])
-        largest = float(np.max(norms[np.isfinite(norms)], initial=0.0))
-        if not self.refusal or not len(self.vectors):
+        norms = [movement.norm for movement in self.described.values()]
+        largest = max((norm for norm in norms if norm < np.inf), default=0.0)
+        if not self.refusal or not self.finite:
             return largest
-        # A movement is half of a contribution less that of the first row. The triangular factor has the same
-        # distances in fewer coordinates.
-        points = 2 * np.vstack([np.zeros_like(self.vectors[0]), self.vectors])
-        points = np.transpose(np.linalg.qr(points.T, mode="r"))
+        # A movement is half of a contribution less that of the first row, at 0. The triangular factor has
+        # the same distances in fewer coordinates.
+        factor = np.linalg.qr(self.vectors.T, mode="r")
+        points = 2 * np.transpose(np.pad(factor, ((0, 0), (1, 0))))
         center = np.mean(points, axis=0)
-        for i in range(2, 1000):
-            farthest = np.argmax(np.linalg.norm(points - center, axis=1))
-            center = center + (points[farthest] - center) / i
-        return max(largest, float(np.max(np.linalg.norm(points - center, axis=1))))
-
-    @cached_property
-    def stops_in_several_directions(self) -> bool:
-        """Whether examples at the plateau move the step in more than one direction.
-
-        Examples with saturated features may have equal gradients, and so equal norms without clipping.
-        """
-        if not self.plateau:
-            return False
-        norms = np.linalg.norm(self.vectors, axis=1)
-        stops = np.abs(norms - self.plateau) < 1e-3 * self.plateau + self.tolerance
-        directions = self.vectors[stops] / norms[stops, None]
-        return bool(np.min(np.abs(directions @ directions[0]), initial=1) < _SAME_DIRECTION)
+        for i in range(2, _BALL_STEPS):
+            distances = np.linalg.norm(points - center, axis=1)
+            center = center + (points[np.argmax(distances)] - center) / i
+        return max(largest, float(np.max(distances)))
 
     @cached_property
     def is_stopped(self) -> bool:
@@ -164,15 +145,14 @@ class TriedExamples:
 
     @property
     def stops_by_layer(self) -> bool:
-        """Whether at least half of the trained layers stop at C / sqrt(layers), and none exceeds it."""
-        is_trained = self.probe.sum_layers(self.probe.is_trained) > 0
-        count = np.sum(is_trained)
-        if self.refusal or count < 2 or len(self.movements) < 4:
+        """Whether some trained layer stops at C / sqrt(layers), and none exceeds it."""
+        is_trained = self.probe.is_layer_trained
+        if self.refusal or np.sum(is_trained) < 2 or len(self.finite) < 4:
             return False
-        shares = np.sort(self.layer_norms[:, is_trained] * np.sqrt(count), axis=0)
+        shares = self.layer_norms[:, is_trained] * np.sqrt(np.sum(is_trained))
+        shares = np.sort(shares, axis=0)
         error = _SAME + self.tolerance
-        is_below = np.all(shares[-1] < 1 + error)  # False for NaN
-        return bool(is_below and np.mean(shares[-4] > 1 - error) >= 0.5)
+        return bool(np.max(shares) < 1 + error and np.max(shares[-4]) > 1 - error)
 
     @property
     def is_clipping_seen(self) -> bool:
@@ -180,9 +160,7 @@ class TriedExamples:
 
         It does if one moves the step by nearly C: 0.985 C if added, 0.9 C if it replaces a row.
         """
-        least = 0.985
-        if self.refusal:
-            least = 0.9
+        least = 0.9 if self.refusal else 0.985
         return self.reach >= least or self.stops_by_layer or self.is_stopped
 
 
@@ -190,14 +168,12 @@ class SeedEffect(NamedTuple):
     """How another seed changes the effect of exchanging two examples.
 
     Attributes:
-      is_seen: whether it changes the effect by more than rounding.
+      excess: how far the change exceeds the tolerance of rounding; above 0 it is seen.
       scales_noise: whether the change is a multiple of the noise in every layer, as if examples scale noise.
-      excess: how far the change exceeds its tolerance.
     """
 
-    is_seen: bool = False
-    scales_noise: bool = False
     excess: float = 0.0
+    scales_noise: bool = False
 
 
 def try_examples(
@@ -215,28 +191,22 @@ def try_examples(
     """
     tried = _measure_each(probe, tried_examples, is_added=True)
     if tried.refusal or not tried.is_any_moved:
-        refusal = "the step ignores one more example"
-        if tried.refusal:
-            refusal = f"the step refused a batch with one more example: {tried.refusal}"
+        refusal = tried.refusal or "the step ignores one more example"
         tried = _measure_each(probe, tried_examples, is_added=False)
-        if tried.refusal:
-            refusal = f"the step refused a batch with another example: {tried.refusal}"
-        tried = replace(tried, refusal=refusal)
-    if not tried.is_any_moved or not tried.norms.size:
+        tried = replace(tried, refusal=tried.refusal or refusal)
+    if not tried.is_any_moved or not tried.finite:
         return tried
 
-    # At least four rows: both ends, the middle and the second row.
+    # At least four rows: both ends and the first ones.
     num_rows = len(probe.rows[0])
     count = int(np.clip(_PLACES_SECONDS / (2 * seconds), 4, _MAX_PLACES))
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
-    first_rows = range(min(_FIRST_ROWS, num_rows))
-    ranked = dict.fromkeys([0, num_rows - 1, num_rows // 2, *first_rows, *order])
-    farthest, opposite = find_opposites(tried)
+    ranked = dict.fromkeys([0, num_rows - 1, *range(min(_FIRST_ROWS, num_rows)), *order])
+    opposites = _find_opposites(tried)
     places = {}
     for row in list(ranked)[:count]:
         try:
-            first = run_in_place(tried, farthest, row, 0)
-            second = run_in_place(tried, opposite, row, 0)
+            first, second = _run_in_place(tried, opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
         places[row] = probe.measure((first - second) / 2, first, probe.rows)
@@ -259,120 +229,113 @@ def _measure_each(
             # Seed 0 is that of `base`: the noise of both steps is the same and cancels.
             difference = probe.run(batch, 0) - probe.base
         except RefusedError as error:
-            refusal = str(error)
+            refusal = f"the step refused a changed batch: {error}"
             continue
         movements[name] = probe.measure(share * difference, probe.base, batch)
     return TriedExamples(probe, tried_examples, movements, {}, refusal)
 
 
-def run_in_place(tried: TriedExamples, name: str, row: int, seed: int) -> Vector:
-    """Returns the parameters (p,) after a step in which the named example replaces a row."""
-    rows = replace_rows(tried.probe.rows, {row: tried.examples[name].columns})
-    return tried.probe.run(rows, seed)
+def _run_in_place(
+    tried: TriedExamples, names: Sequence[str], rows: Columns, row: int, seed: int
+) -> list[Vector]:
+    """Returns the parameters (p,) after steps in which each of the named examples replaces a row."""
+    after = []
+    for name in names:
+        batch = replace_rows(rows, {row: tried.examples[name].columns})
+        after.append(tried.probe.run(batch, seed))
+    return after
 
 
-def find_opposites(tried: TriedExamples) -> tuple[str, str]:
+def _find_opposites(tried: TriedExamples) -> tuple[str, str]:
     """Returns the names of the example that moves the step farthest, and of the example farthest from it."""
-    names = np.array(list(tried.movements))[np.isfinite(tried.table.norm)].tolist()
-    first = np.argmax(np.linalg.norm(tried.vectors, axis=1))
-    second = np.argmax(np.linalg.norm(tried.vectors - tried.vectors[first], axis=1))
-    return names[first], names[second]
+    names = list(tried.finite)
+    second = np.argmax(np.linalg.norm(tried.vectors - tried.vectors[0], axis=1))
+    return names[0], names[second]
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Returns how far two parts of a batch move the step together, less the sum of their separate movements.
 
-    A pair of parts is added to the batch, if the step takes larger batches. Other pairs replace rows. The
-    noise cancels. A correct step has interactions of 0 up to rounding; the pair that exceeds its tolerance
-    by the largest margin counts. Returns the reason if the step refuses every pair.
+    The noise cancels. A correct step has interactions of 0 up to rounding; the pair of parts that exceeds its
+    tolerance by the largest margin counts. Returns the reason if the step refuses every pair.
     """
-    rows = probe.rows
-    triples = []  # batches with both parts, with the first and with the second
-    if not tried.refusal:
-        columns, _ = zip(*tried.examples.values(), strict=True)
-        # An odd number: a step that clips pairs of examples then clips the last example of the first part
-        # together with the first example of the second part.
-        half = (len(columns) // 2) | 1
-        first_part = examples.join(*columns[:half])
-        second_part = examples.join(*columns[half:])
-        both_parts = examples.join(rows, first_part, second_part)
-        triples.append(
-            [both_parts, examples.join(rows, first_part), examples.join(rows, second_part)]
-        )
-    for first, second in choose_parts(tried.examples, len(rows[0])):
-        triples.append([replace_rows(rows, part) for part in (first | second, first, second)])
     measured = []
     error = tried.refusal
-    for triple in triples:
+    for both, first, second in _list_parts(tried, probe.rows):
         try:
-            both, first_only, second_only = [probe.run(batch, 0) for batch in triple]
+            after_both, after_first, after_second = [
+                probe.run(batch, 0) for batch in (both, first, second)
+            ]
         except RefusedError as refused:
             error = f"the step refused a changed batch: {refused}"
             continue
-        difference = both - first_only - second_only + probe.base
-        measured.append(probe.measure(difference, first_only, triple[1], steps=4))
+        difference = after_both - after_first - after_second + probe.base
+        measured.append(probe.measure(difference, after_first, first, steps=4))
     return max(measured, key=lambda movement: movement.excess, default=error)
 
 
-Part = dict[int, Columns]  # of a batch: by row, the example that replaces it
+def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
+    """Yields batches with two changed parts, with only the first of them and with only the second.
 
-
-def choose_parts(tried_examples: dict[str, Example], rows: int) -> Iterator[tuple[Part, Part]]:
-    """Yields pairs of parts of a batch.
-
-    Two random halves show operations on all rows, such as a norm of the whole batch. The first two rows show
-    operations on neighbours. Two quarters filled with short labels show a mean over all tokens of the batch.
+    Two parts are added to the batch, if the step takes larger batches. Others replace rows: two random halves
+    show operations on all rows, such as a norm of the whole batch; the first two rows show operations on
+    neighbours; two quarters filled with short labels show a mean over all tokens of the batch.
     """
-    order = np.random.default_rng(_SEED).permutation(rows).tolist()
-    columns, is_short = zip(*tried_examples.values(), strict=True)
-    short = tuple(compress(columns, is_short))
-    half = rows // 2
-    quarter = max(rows // 4, 1)
+    columns, is_short = zip(*tried.examples.values(), strict=True)
+    if not tried.refusal:
+        # An odd number: a step that clips pairs of examples then clips the last example of the first part
+        # together with the first example of the second part.
+        half = (len(columns) // 2) | 1
+        parts = [columns, columns[:half], columns[half:]]
+        yield [examples.join(rows, *part) for part in parts]
+    size = len(rows[0])
+    order = np.random.default_rng(_SEED).permutation(size).tolist()
+    half = size // 2
+    quarter = max(size // 4, 1)
     pairs = [
         (order[:half], order[half:], columns),
         ([0], [1], columns),
-        (order[:quarter], order[quarter : 2 * quarter], short),
+        (order[:quarter], order[quarter : 2 * quarter], tuple(compress(columns, is_short))),
     ]
     for first, second, choice in pairs:
-        if rows > 1 and choice:
-            yield _fill(first, choice), _fill(second, choice)
+        if size > 1 and choice:
+            # The first of all examples is row 0 itself, so row 0 gets the second.
+            filled = {row: choice[(row + 1) % len(choice)] for row in first + second}
+            yield [
+                replace_rows(rows, {row: filled[row] for row in part})
+                for part in (first + second, first, second)
+            ]
 
 
-def _fill(rows: list[int], choice: Sequence[Columns]) -> Part:
-    """Returns examples for rows. The first of all examples is row 0 itself, so row 0 gets the second."""
-    return {row: choice[(row + 1) % len(choice)] for row in rows}
-
-
-def measure_seed_effect(tried: TriedExamples) -> SeedEffect:
-    """Returns how the seed changes the effect of exchanging two examples in the first row.
+def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect | None:
+    """Returns how the seed changes the effect of exchanging two examples in the first row of a batch.
 
     The noise is the same for both examples and cancels. Dropout, augmentation, noise whose size depends on
     the examples, and operations after the noise, such as rounding or clamping, do not cancel.
 
     Returns:
-      The change between seeds 0 and 1, for the pair of two that exceeds its tolerance most. No effect is seen
-      if the step refuses these batches.
+      The change between seed 0 and the others, for the pair that exceeds its tolerance most. None if no
+      example could be tried in place of a row, or the step refuses these batches.
     """
-    if 0 not in tried.places:
-        return SeedEffect()
+    if not tried.places:
+        return None
     probe = tried.probe
-    ranked = sorted(tried.movements, key=lambda name: tried.movements[name].norm)
+    names = list(tried.finite)
     # The second pair moves the step less, so clipping is less likely to hide the effect.
-    pairs = find_opposites(tried), (ranked[len(ranked) // 2], ranked[0])
+    pairs = _find_opposites(tried), (names[len(names) // 2], names[-1])
     effects = []
-    for first, second in pairs:
+    for pair, seed in itertools.product(pairs, range(1, seeds)):
         try:
-            after = run_in_place(tried, first, 0, 0)
-            other = run_in_place(tried, first, 0, 1)
-            noise = run_in_place(tried, second, 0, 0) - run_in_place(tried, second, 0, 1)
+            after, of_second = _run_in_place(tried, pair, rows, 0, seed=0)
+            other, other_of_second = _run_in_place(tried, pair, rows, 0, seed)
         except RefusedError:
-            return SeedEffect()
+            return None
+        noise = of_second - other_of_second
         difference = after - other - noise
-        excess = probe.measure(difference, after, probe.rows, steps=4).excess
+        excess = probe.measure(difference, after, rows, steps=4).excess
         products = np.abs(probe.sum_layers(difference * noise))
         lengths = np.sqrt(probe.sum_layers(difference**2) * probe.sum_layers(noise**2))
-        is_changed = lengths > 0
-        is_parallel = np.all(products[is_changed] > _PARALLEL * lengths[is_changed])
-        scales_noise = bool(np.any(is_changed) and is_parallel)
-        effects.append(SeedEffect(excess > 0, scales_noise, excess))
-    return max(effects, key=lambda effect: effect.excess)
+        # Layers that do not change have product and length 0.
+        scales_noise = bool(np.any(lengths) and np.all(products >= _PARALLEL * lengths))
+        effects.append(SeedEffect(excess, scales_noise))
+    return max(effects)

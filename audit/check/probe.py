@@ -5,7 +5,6 @@ Movements are in units of eta C / B, the farthest that a single example may move
 
 import copy
 import functools
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from audit.errors import InputError, number, require, shown
 Step = Callable[[Any, Any, int], Any]
 _FLOOR = 5e-4  # the least tolerance of a movement's norm
 _RETURN = "return the parameters' own tree"
+_SIGNATURE = "give (params, batch, seed) -> params"
 
 
 class StepSettings(NamedTuple):
@@ -74,7 +74,7 @@ class StepProbe:
       settings: the stated numbers.
       rows: the columns of the batch as given.
       layer_names, dimensions: (layers,) the layers' paths in the parameters' tree, and their numbers of axes.
-      is_torch: whether some layers are tensors of torch.
+      library: the package of the parameters' arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the index of each parameter's layer.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
@@ -91,32 +91,29 @@ class StepProbe:
             or the step does not return the parameters.
           RefusedError: the step fails on the batch as given.
         """
+        require(callable(step), f"`step={shown(step)}` is not a function: {_SIGNATURE}")
+        self.step: Callable[..., Any] = step
         self.settings = StepSettings(**{name: _read(name, stated[name]) for name in stated})
-        advice = "give (params, batch, seed) -> params"
-        require(callable(step), f"`step={shown(step)}` is not a function: {advice}")
+        self._params = params
+        self._batch = batch
+        self.rows = examples.read_columns("batch", batch)
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
-        advice = "give the parameters"
-        require(layers, f"`params={shown(params)}` has no floating-point array: {advice}")
-        self.step: Callable[..., Any] = step
-        self._params = params
-        self._given_spacing = max(map(trees.get_spacing, layers.values()))
-        self.is_torch = any(hasattr(leaf, "detach") for leaf in layers.values())
+                self.library = type(leaf).__module__.split(".")[0]
+        require(layers, f"`params={shown(params)}` has no floating-point array: give parameters")
         self.layer_names = list(layers)
         self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
         sizes = [math.prod(leaf.shape) for leaf in layers.values()]
-        self._ends = np.cumsum(sizes)[:-1]
         self.layer = np.repeat(np.arange(len(layers)), sizes)
         self.start = self._read_numbers(layers)
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
-        self._batch = batch
-        self.rows = examples.read_columns("batch", batch)
 
         leaves = self._call(self.rows, 0)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
+        self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
         self.base = self._read_numbers(leaves)
         self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
 
@@ -145,12 +142,13 @@ class StepProbe:
 
         The step gets copies of the parameters, which it may change in place or donate.
         """
-        parts = dict(zip(self.layer_names, np.split(self.start, self._ends), strict=True))
+        ends = np.cumsum(np.bincount(self.layer))[:-1]
+        values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
 
         def copy_leaf(name: str, leaf: Any) -> Any:
-            if name in parts:
-                return trees.restore(parts[name].reshape(leaf.shape), leaf)
-            return leaf.detach().clone() if hasattr(leaf, "detach") else leaf.copy()
+            if name not in values:
+                return copy.deepcopy(leaf)
+            return trees.restore(values[name].reshape(leaf.shape), leaf)
 
         remaining = iter(rows)
         params = trees.map_tree(self._params, copy_leaf, "params")
@@ -168,7 +166,6 @@ class StepProbe:
         except Exception as error:  # of the caller's code
             raise RefusedError(describe_error(error)) from error
 
-        require(result is not None, "`step` returned nothing: return the parameters after the step")
         if hasattr(result, "__next__"):  # an iterator, such as Module.parameters()
             result = list(result)
         leaves = trees.collect_leaves("step", result)
@@ -181,30 +178,22 @@ class StepProbe:
         parts = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
         same_sizes = list(map(np.size, parts)) == np.bincount(self.layer).tolist()
         require(same_sizes, f"`step` returned parameters of other shapes: {_RETURN}")
-        for name, part in zip(self.layer_names, parts, strict=True):
-            is_real = part.dtype.kind in "iuf"
-            require(is_real, f"`step` returned {part.dtype} for {name}: {_RETURN}")
         return np.concatenate(parts)
 
     def with_clipping_norm(self, factor: float) -> "StepProbe | None":
         """Returns a probe of the step with `factor` times the clipping norm, and as much larger noise.
 
-        None if the step does not take `clipping_norm`.
+        None if the step does not take `clipping_norm`, or ignores it.
         """
-        try:
-            parameters = inspect.signature(self.step).parameters
-        except (TypeError, ValueError):  # compiled code may hide its parameters
-            return None
-        if "clipping_norm" not in parameters:
-            return None
         clipping_norm = factor * self.settings.clipping_norm
         changed = copy.copy(self)
         changed.settings = self.settings._replace(clipping_norm=clipping_norm)
         changed.step = functools.partial(self.step, clipping_norm=clipping_norm)
         try:
-            return changed.begin_at(self.start)
+            changed = changed.begin_at(self.start)
         except RefusedError:
             return None
+        return None if np.array_equal(changed.base, self.base) else changed
 
     def begin_at(self, start: Vector) -> "StepProbe":
         """Returns a probe that begins at other parameters; raises RefusedError if the step fails there."""
@@ -239,16 +228,13 @@ class StepProbe:
         # variance h^2 / 12.
         variance = steps * self.compute_rounding(after, rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
-        around = 0.0  # the norm for the error
-        if steps == 2:
-            around = max(norm, 1.0)
+        around = max(norm, 1.0) if steps == 2 else 0.0  # the norm for the error
         # The variance of |v + e|^2 for |v| = around and an independent normal error e in each parameter, with
         # all of v where the error is largest.
         deviation = np.sqrt(4 * around**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
         # A margin for other rounding. The last term is for the norms that the step computes to clip.
-        tolerance += (steps / 2) ** 2 * _FLOOR
-        tolerance += 4 * max(np.max(self.spacings), self._given_spacing)
+        tolerance += (steps / 2) ** 2 * _FLOOR + 4 * self._coarsest
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
@@ -282,11 +268,7 @@ class StepProbe:
 def _read(name: str, value: Any) -> float:
     """Returns the field `name` of `StepSettings`; raises InputError if it is out of range."""
     stated = number(name, value, float)
-    # From 1e-30 to 1e30: squares of products and quotients of all four are within float64's range.
-    least = 1e-30
-    limit = "more than 0"
-    if name == "noise_multiplier":
-        least = 0.0
-        limit = "0 or more"
-    require(least <= stated < 1e30, f"`{name}={stated:g}`: give a finite number, {limit}")
+    # Squares of products and quotients of four such numbers are within float64's range.
+    is_in_range = 1e-30 <= stated < 1e30 or (name == "noise_multiplier" and stated == 0)
+    require(is_in_range, f"`{name}={stated:g}`: give a number above 0 and below 1e30")
     return stated

@@ -4,7 +4,6 @@ import platform
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +17,10 @@ from audit.written import write_json
 PASSED = "passed"
 FAILED = "failed"
 UNTRIED = "could not be tried"
-NOT_APPLICABLE = "does not apply"
 LEVEL = 0.001  # the level of all statistical tests of a report together, by Holm's method
 _COLUMNS = 80
 _INDENT = 35  # width of the columns before the last
-_LIBRARIES = ("jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_accounting")
+_LIBRARIES = ("numpy", "jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_accounting")
 
 
 class Check(NamedTuple):
@@ -37,18 +35,16 @@ class CheckOutcome(NamedTuple):
     """The observations of a check, before all checks are judged together.
 
     Attributes:
-      text: the observation in words, if the check passes; or why it could not be tried or does not apply.
+      text: the observation in words, if the check passes; or why it could not be tried.
       tried: whether the check could be tried.
-      applies: whether the check applies.
       findings: the bugs that need no statistical test.
       p_values: the p-values of its statistical tests, by test.
       figures: the measurements for the report's JSON.
-      measured: the measurements in words, shown in the table if the check applies.
+      measured: the measurements in words, for the table.
     """
 
     text: str
     tried: bool = True
-    applies: bool = True
     findings: Sequence[CheckFinding] = ()
     p_values: Mapping[str, float] = {}
     figures: Mapping[str, Any] = {}
@@ -62,8 +58,7 @@ class FindingsError(AssertionError):
     """Raised by `raise_for_findings` for a report that did not pass."""
 
 
-@dataclass(frozen=True)
-class CheckReport:
+class CheckReport(NamedTuple):
     """The checks of a step, of batches or of a claimed epsilon.
 
     Printed, it is a table of the checks and the findings below it.
@@ -82,13 +77,13 @@ class CheckReport:
     checks: tuple[Check, ...]
     findings: tuple[CheckFinding, ...]
     needed: tuple[str, ...] = ()
-    p_values: Mapping[str, float] = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
+    p_values: Mapping[str, float] = {}
+    figures: Mapping[str, Any] = {}
+    provenance: Mapping[str, str] = {}
 
     @property
     def passed(self) -> bool:
-        """Whether there are no findings, and every needed check that applies was tried and passed."""
+        """Whether there are no findings, and every needed check was tried and passed."""
         return self.verdict.startswith("PASSED")
 
     @property
@@ -97,15 +92,13 @@ class CheckReport:
         if self.findings:
             bugs = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
             return f"FAILED: {'; '.join(bugs)}"
-        missing = []
-        for check in self.checks:
-            if check.name in self.needed and check.result not in (PASSED, NOT_APPLICABLE):
-                missing.append(check)
+        missing = {}
+        for name, result, seen in self.checks:
+            if name in self.needed and result != PASSED:
+                missing[name] = seen
         if missing:
-            names = ", ".join(check.name for check in missing)
-            return f"INCOMPLETE: {names} could not be tried: {missing[0].seen}"
-        if not self.checks:
-            return "INCOMPLETE: there are no checks"
+            reason = next(iter(missing.values()))
+            return f"INCOMPLETE: {', '.join(missing)} could not be tried: {reason}"
         return "PASSED: no bug was found"
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
@@ -116,20 +109,18 @@ class CheckReport:
           stated: the stated numbers, by name.
         """
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
-        source = getattr(code, "__code__", None)
-        if source is not None:
-            line = f"line {source.co_firstlineno}"
-            facts["code"] = f"{code.__qualname__} in {source.co_filename}, {line}"
+        if hasattr(code, "__code__"):
+            line = f"line {code.__code__.co_firstlineno}"
+            facts["code"] = f"{code.__qualname__} in {code.__code__.co_filename}, {line}"
         elif code is not None:
             facts["code"] = f"{type(code).__module__}.{type(code).__qualname__}"
-        for name, value in stated.items():
-            facts[name] = str(value)
+        facts |= {name: str(value) for name, value in stated.items()}
         facts |= {"audit": __version__, "python": platform.python_version()}
-        for library in ("numpy", *_LIBRARIES):  # only those that are loaded have a version
-            version = getattr(sys.modules.get(library), "__version__", None)
-            if version is not None:
+        for library in _LIBRARIES:  # only those that are loaded have a version
+            version = getattr(sys.modules.get(library), "__version__", "")
+            if version:
                 facts[library] = str(version)
-        return replace(self, provenance=facts)
+        return self._replace(provenance=facts)
 
     def raise_for_findings(self) -> None:
         """Raises FindingsError, with the report as its message, unless the subject passed."""
@@ -145,9 +136,9 @@ class CheckReport:
             "checks": list(map(Check._asdict, self.checks)),
             "findings": list(map(CheckFinding._asdict, self.findings)),
             "level": LEVEL,
-            "p_values": dict(self.p_values),
-            "figures": dict(self.figures),
-            "provenance": dict(self.provenance),
+            "p_values": self.p_values,
+            "figures": self.figures,
+            "provenance": self.provenance,
         }
 
     def to_json(self) -> str:
@@ -169,8 +160,7 @@ class CheckReport:
         rule = "-" * _COLUMNS
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
-            shown = "FAILED" if result == FAILED else result
-            row = f"{name:<16}{shown:<19}{seen}"
+            row = f"{name:<16}{result.replace(FAILED, 'FAILED'):<19}{seen}"
             lines += textwrap.wrap(row, _COLUMNS, subsequent_indent=" " * _INDENT)
         lines.append(rule)
         lines += textwrap.wrap(self.verdict, _COLUMNS)
@@ -205,12 +195,12 @@ def make_report(
     for row, outcome in outcomes.items():
         certain += outcome.findings
         figures |= outcome.figures
-        for what, p_value in outcome.p_values.items():
-            p_values[f"{row}: {what}"] = p_value
+        for test, p_value in outcome.p_values.items():
+            p_values[f"{row}: {test}"] = p_value
     all_rejected = find_rejected_tests(p_values)
     rejected = {}
     for row, outcome in outcomes.items():
-        rejected[row] = [what for what in outcome.p_values if f"{row}: {what}" in all_rejected]
+        rejected[row] = [test for test in outcome.p_values if f"{row}: {test}" in all_rejected]
     rows = list(outcomes)
     unique = dict.fromkeys(name_findings(certain, rejected))
     findings = sorted(unique, key=lambda finding: rows.index(finding.check))
@@ -227,8 +217,6 @@ def make_report(
         elif np.any(np.isnan(list(outcome.p_values.values()))):
             result = UNTRIED
             text = "a test of it gave no p-value"
-        elif not outcome.applies:
-            result = NOT_APPLICABLE
         elif not outcome.tried:
             result = UNTRIED
         parts = filter(None, [text, outcome.measured])
@@ -242,7 +230,7 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
     A test with the p-value NaN is never rejected, but it counts towards the number of tests.
     """
     rejected: set[str] = set()
-    for name in sorted(p_values, key=lambda name: np.nan_to_num(p_values[name], nan=np.inf)):
+    for name in sorted(p_values, key=lambda name: np.nan_to_num(p_values[name], nan=1.0)):
         # The level is divided among the tests that are not rejected yet.
         if not p_values[name] <= LEVEL / (len(p_values) - len(rejected)):
             break

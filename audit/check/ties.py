@@ -91,25 +91,10 @@ def _count_ties(draws: Vector, tolerances: Vector) -> int:
     return int(np.sum(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances))
 
 
-class Repeats(NamedTuple):
-    """Seeds that repeat another seed's noise exactly.
-
-    Attributes:
-      repeated: the number of these seeds; 0 if chance may explain them.
-      is_missing: whether the seeds that agree have no noise, and the others have some.
-    """
-
-    repeated: int = 0
-    is_missing: bool = False
-
-
-def find_repeats(drawn: DrawnNoise) -> Repeats:
-    """Returns the repeated draws of the noise at the batch as given."""
+def count_repeats(drawn: DrawnNoise) -> int:
+    """Returns how many seeds repeat another seed's noise exactly; 0 if chance may explain them."""
     values = drawn.given.values
     num_varying = np.sum(np.any(values, axis=0))
     if 0 < num_varying < _MIN_REPEATED:
-        return Repeats()
-    draws, counts = np.unique(values, axis=0, return_counts=True)
-    # Three seeds agree if they have no noise. If a generator repeats, there are other seeds that agree.
-    is_missing = len(draws) > 1 and np.sum(counts > 1) == 1 and np.max(counts) > 2
-    return Repeats(len(values) - len(draws), bool(is_missing))
+        return 0
+    return len(values) - len(np.unique(values, axis=0))

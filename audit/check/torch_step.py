@@ -3,8 +3,9 @@
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 from audit.errors import require, shown
 
@@ -44,12 +45,12 @@ class TorchStep:
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
         is_module = hasattr(type(model), "named_parameters")
-        advice = "give the one that is trained"
-        require(is_module, f"`model={shown(model)}` is not a module of torch: {advice}")
+        require(is_module, f"`model={shown(model)}` is not a module of torch: give the trained one")
         self._model = model
         self.params = {name: one.detach().clone() for name, one in self._list_trained().items()}
-        advice = "give a trained one"
-        require(self.params, f"`model` has no parameter that requires a gradient: {advice}")
+        require(
+            self.params, "`model` has no parameter that requires a gradient: give a trained one"
+        )
         self._optimizer = optimizer
         self._train_batch = train_batch
         self._optimizer_state = copy.deepcopy(optimizer.state_dict())
@@ -76,7 +77,7 @@ class TorchStep:
 
         Raises:
           InputError: `train_batch` takes several private steps.
-          ValueError: the clipping norm of this optimizer cannot be set.
+          AttributeError: `clipping_norm` is given, and the optimizer has no `max_grad_norm`.
         """
         torch = sys.modules["torch"]  # the caller's model has loaded torch
         with torch.no_grad():
@@ -90,12 +91,10 @@ class TorchStep:
         torch.manual_seed(seed)
         with ExitStack() as stack:
             for module, name in _list_dropout(self._model):
-                stack.enter_context(_set(module, name, 0.0))
+                stack.enter_context(mock.patch.object(module, name, 0.0))
             if clipping_norm is not None:
-                stated = vars(self._optimizer).get("max_grad_norm")
-                if not isinstance(stated, float | int):
-                    raise ValueError("the clipping norm of this optimizer cannot be set")
-                stack.enter_context(_set(self._optimizer, "max_grad_norm", clipping_norm))
+                changed = mock.patch.object(self._optimizer, "max_grad_norm", clipping_norm)
+                stack.enter_context(changed)
             self._train_batch(*batch)
         require(
             len(self._steps) < 2,
@@ -129,9 +128,8 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
         if hasattr(parameter, "_forward_counter"):
             parameter._forward_counter = 0
     # Opacus's BatchMemoryManager cuts a batch into parts, and queues which of them take no step.
-    queue = vars(optimizer).get("_step_skip_queue")
-    if queue is not None:
-        queue.clear()
+    if "_step_skip_queue" in vars(optimizer):
+        optimizer._step_skip_queue.clear()
         optimizer._is_last_step_skipped = False
     optimizer.zero_grad()
 
@@ -143,18 +141,7 @@ def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
     Opacus's hooks.
     """
     for module in model.modules():
-        names = ["dropout"] + ["p"] * ("Dropout" in type(module).__name__)
-        for name in names:
-            if isinstance(vars(module).get(name), float):
-                yield module, name
-
-
-@contextmanager
-def _set(owner: Any, name: str, value: float) -> Iterator[None]:
-    """Sets an attribute within a block."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+        if isinstance(vars(module).get("dropout"), float):
+            yield module, "dropout"
+        if "Dropout" in type(module).__name__ and hasattr(module, "p"):
+            yield module, "p"

@@ -12,7 +12,6 @@ pass.
 The exit status is 3 if there is a bug. It is 4 if there is no bug, but a required check could not run.
 """
 
-import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -125,7 +124,7 @@ def _print_report(report: CheckReport, path: Path) -> None:
         f"SHA-256 of {path.name}": files.compute_sha256(path),
         "command": shlex.join(["./run.sh", "check", *sys.argv[1:]]),
     }
-    report = dataclasses.replace(report, provenance={**report.provenance, **source})
+    report = report._replace(provenance={**report.provenance, **source})
     print(report.to_json() if FLAGS.json else report)
     if FLAGS.report is not None:
         print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
