@@ -49,7 +49,7 @@ ANOTHER_RATE = CheckFinding(
     fix="give the accountant the rate at which batches are drawn, {rate:.4g}, or draw them at the stated one",
 )
 CUT_BATCHES = CheckFinding(
-    check="largest batch",
+    check="spread of sizes",
     name="batches cut or filled at a size",
     meaning="No batch has {side} than {edge} examples, {count} exactly {edge}; Poisson batches would.",
     fix="do not cut, fill or skip batches, or account for truncated Poisson batches",
@@ -63,21 +63,8 @@ TOGETHER = CheckFinding(
 ANOTHER_KIND = CheckFinding(
     check="every example",
     name="{kind} batches, not {assumed}",
-    meaning="The accountant assumes {assumed} batches, these are {kind}. {dropped}",
+    meaning="The accountant assumes {assumed} batches, these are {kind}. {why}",
     fix="sample {assumed} batches, or account for {kind} batches: claim "
-    "(audit.sampler_claims) prints the epsilon of them",
-)
-SAME_BATCHES = CheckFinding(
-    check="indices",
-    name="the same batches in every pass",
-    meaning="Passes are cut into the same batches: an example always meets the same others.",
-    fix="shuffle anew in every pass, or sample every batch",
-)
-UNCHANGING = CheckFinding(
-    check="every example",
-    name="batches that never change, not {assumed} samples",
-    meaning="The accountant assumes {assumed} batches, these are the same in every pass. {dropped}",
-    fix="sample {assumed} batches, or account for cyclic batches: claim "
     "(audit.sampler_claims) prints the epsilon of them",
 )
 NOT_UNIFORM = CheckFinding(

@@ -71,17 +71,19 @@ class _Passes(NamedTuple):
     Attributes:
       steps: (passes, examples) the index of the batch; the largest index is that of examples left out.
       sizes: (passes, indices) the number of examples that each index has.
+      rates: (passes,) the probability that two examples are in the same batch.
     """
 
     steps: NDArray[np.int32]
     sizes: NDArray[np.int64]
+    rates: Array
 
 
 class _Sight(NamedTuple):
     """A test's p-value, which may exceed 1 by a union bound, and a sentence on its observation."""
 
     p_value: float
-    sentence: str
+    sentence: str = ""
 
 
 def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> OrderTest:
@@ -104,23 +106,18 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     passes = list(itertools.islice(loaders.draw_passes(draw, examples, batches, batches), count))
     steps = np.full((count, examples), batches, np.int32)
     for of_pass, drawn in zip(steps, passes, strict=True):
-        indices = np.arange(len(drawn.batches))
-        of_pass[np.concatenate(drawn.batches)] = np.repeat(indices, drawn.sizes)
+        of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(drawn.batches)), drawn.sizes)
     sizes = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)
+    rates = np.sum(sizes * (sizes - 1), axis=1) / (examples * (examples - 1))
 
-    placed = _Passes(steps, sizes)
+    placed = _Passes(steps, sizes, rates)
     sights = {
         "order": [_test_single_batch(placed), _test_places(placed)],
         "together": [_test_same_batches(placed), _test_pairs(placed)],
     }
     if sizes_vary:
         sights["order"].append(_test_sizes(placed))
-    p_values = {}
-    seen = {}
-    for row, tests in sights.items():
-        strongest = min(tests)
-        p_values[row] = min(1.0, len(tests) * strongest.p_value)
-        seen[row] = strongest.sentence
+    strongest = {row: min(tests) for row, tests in sights.items()}
     filled = sizes[:, :-1]
     totals = [drawn.sizes.sum() for drawn in passes]
     return OrderTest(
@@ -130,8 +127,8 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
         is_even=bool(filled.max() * batches <= examples),
-        p_values=p_values,
-        seen=seen,
+        p_values={row: min(1.0, len(sights[row]) * strongest[row].p_value) for row in sights},
+        seen={row: strongest[row].sentence for row in sights},
     )
 
 
@@ -176,24 +173,17 @@ def _test_sizes(drawn: _Passes) -> _Sight:
     return _Sight(float(p_value), "Sizes vary more or less than those of balls in bins.")
 
 
-def _compute_rates_together(drawn: _Passes) -> Array:
-    """Returns the probability, of each pass, that two examples are in the same batch, (passes,)."""
-    passes, examples = drawn.steps.shape
-    pairs = np.sum(drawn.sizes * (drawn.sizes - 1), axis=1)
-    return np.asarray(pairs / (examples * (examples - 1)))
-
-
 def _test_same_batches(drawn: _Passes) -> _Sight:
     """Tests whether any two examples of the data are together in every pass."""
     passes, examples = drawn.steps.shape
     # Of other steps, sums with random weights (modulo 2^64) are next to never the same.
-    weights = np.random.default_rng(0).integers(1, 2**62, (passes, 1))
-    signatures = np.sum(weights * drawn.steps, axis=0)
+    weights = np.random.default_rng(0).integers(1, 2**62, passes)
+    signatures = weights @ drawn.steps
     _, groups, counts = np.unique(signatures, return_inverse=True, return_counts=True)
     if counts.max() == 1:
-        return _Sight(1.0, "")
+        return _Sight(1.0)
     first, second = np.flatnonzero(groups == counts.argmax())[:2]
-    p_value = math.comb(examples, 2) * float(np.prod(_compute_rates_together(drawn)))
+    p_value = math.comb(examples, 2) * float(np.prod(drawn.rates))
     return _Sight(p_value, f"Examples {first} and {second} are together in all {passes} passes.")
 
 
@@ -210,15 +200,14 @@ def _test_pairs(drawn: _Passes) -> _Sight:
         counts += np.equal.outer(steps, steps)
     together = counts[np.triu_indices(len(observed), 1)]
 
-    rate = float(_compute_rates_together(drawn).mean())
+    rate = float(drawn.rates.mean())
     pairs_of_passes = math.comb(passes, 2)
     if rate >= _MAX_RATE or len(together) * pairs_of_passes * rate**2 < _MIN_TOGETHER:
-        return _Sight(1.0, "")
-    squares = (together - passes * rate) ** 2
-    of_single_passes = together * (1 - 2 * rate) + passes * rate**2
-    products = float(np.sum(squares - of_single_passes)) / 2
-    deviation = math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
+        return _Sight(1.0)
+    squares = np.sum((together - passes * rate) ** 2)
+    of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
+    deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
-    statistic = freedom + math.sqrt(2 * freedom) * products / deviation
+    statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = float(stats.chi2.sf(statistic, freedom))
     return _Sight(p_value, "Some examples come together more often than others.")

@@ -98,7 +98,7 @@ WRONG = {
     "fixed": (draw_fixed, RATE, "fixed-size batches, not Poisson"),
     "one by one": (lambda seed: draw_fixed(seed)[0], RATE, "fixed-size batches, not Poisson"),
     "with replacement": (draw_with_replacement, RATE, "an example twice in a batch"),
-    "cyclic": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
+    "cyclic Poisson": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
     "same each call": (
         lambda seed: draw_poisson(seed % 150)[0],
         RATE,
