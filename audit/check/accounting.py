@@ -1,5 +1,6 @@
 """Compares a claimed epsilon with accounting, and explains a wrong epsilon by a mistake."""
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from audit.check.findings import CheckFinding
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.claims.brackets import ZERO_OUT, compute_shuffled_epsilon
+from audit.claims.brackets import ZERO_OUT, bracket_shuffled
 from audit.claims.sampler_claims import read_noise_multiplier
 from audit.errors import InputError, number, require, shown
 from audit.laws import conversions
@@ -20,7 +21,6 @@ from audit.written import at_least_digits, at_most_digits, counted
 POISSON = "poisson"
 SHUFFLED = "shuffled"
 _CLOSE = 2e-3  # the relative difference of other accountants, at most
-_LOOSE = 1.02  # a claim above this many times the accounted epsilon is loose
 _LEAST_RATE = 1e-9  # a batch of one example in the largest data set
 _FITS = 0.02  # the largest relative difference between the claim and a mistake's epsilon
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of privacy losses over epsilon, to refute a claim
@@ -131,28 +131,20 @@ def _judge_claim(claimed: float, delta: float, bracket: _Bracket) -> CheckOutcom
     text = f"{bracket.text} (tolerance {100 * _CLOSE:g}%)"
     figures = {"claimed": claimed, "accounted": most, "at least": bracket.least}
     if claimed >= most * (1 - _CLOSE):
-        if claimed > _LOOSE * most:  # private as claimed, but a smaller claim would do
-            text = f"{text}; {claimed:.4g} is well above"
         return CheckOutcome(text, figures=figures)
     if claimed >= bracket.least:
-        text = f"{text}; {claimed:.4g} {bracket.undecided}"
-        return CheckOutcome(text, tried=False, figures=figures)
+        undecided = f"{text}; {claimed:.4g} {bracket.undecided}"
+        return CheckOutcome(undecided, tried=False, figures=figures)
 
     # A mistake fits if its epsilon is within 2% of the claim, and half the distance of the right epsilon.
-    close = min(_FITS, (1 - claimed / most) / 2)
-    fitting = []
-    for name, epsilon in bracket.mistakes:
-        if abs(claimed - epsilon) < close * claimed:
-            fitting.append(name)
-    why = ""
-    if fitting:
-        why = f"It fits if {', or if '.join(fitting)}."
+    close = min(_FITS, (1 - claimed / most) / 2) * claimed
+    fitting = [name for name, epsilon in bracket.mistakes if abs(claimed - epsilon) < close]
     finding = bracket.finding.fill(
         claimed=claimed,
         least=at_least_digits(bracket.least),
         epsilon=at_most_digits(most),
         delta=delta,
-        why=why,
+        why=f"It fits if {', or if '.join(fitting)}." if fitting else "",
     )
     return CheckOutcome(text, findings=[finding], figures=figures)
 
@@ -164,7 +156,7 @@ def _bracket_poisson(claimed: float, composition: Composition, delta: float) -> 
     square of a small spacing, and with the square root of a large one. In both cases a grid finer by the
     factor 4 removes at least half of the error. The rest is at most the difference of the last two grids.
     """
-    sigma, steps, rate = composition
+    sigma = composition.noise_multiplier
     most = accounting.participant_upper_bound(composition, delta)
     least = most  # exact, without a grid
     if claimed < most * (1 - _CLOSE) and accounting.counts_sampling(composition):
@@ -183,14 +175,10 @@ def _bracket_poisson(claimed: float, composition: Composition, delta: float) -> 
             if not least * (1 - _CLOSE) <= claimed < most * (1 - _CLOSE):
                 break
             coarse = fine
-    # Which accountant gave the bound: the exact epsilon without sampling, or the smaller one with it.
-    accountant = "exact, without sampling"
-    if rate < 1 and most < accounting.epsilon_upper_bound(sigma, steps, delta):
-        accountant = "PLD"
     return _Bracket(
         least=least * (1 - _CLOSE),
         most=most,
-        text=f"dp-accounting ({accountant}) gives {at_most_digits(most)} at delta {delta:g}",
+        text=f"dp-accounting gives {at_most_digits(most)} at delta {delta:g}",
         undecided="cannot be told from it: no finer grid of losses fits",
         finding=findings.CLAIM_TOO_LOW,
         mistakes=_account_mistakes(composition, delta),
@@ -202,6 +190,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     sigma, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)
+    loader = f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}"
     mistakes = {
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
@@ -209,11 +198,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         # The noise's deviation sigma * C at C = 2, taken for sigma.
         "sigma is counted with C = 2": (2 * sigma, steps, rate),
         "sigma is squared": (sigma**2, steps, rate),
-        f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (
-            sigma,
-            steps,
-            1 / length,
-        ),
+        loader: (sigma, steps, 1 / length),
     }
     for count in (2, 4, 8):
         part = rate / count
@@ -222,14 +207,9 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
         mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():
-        mistaken = Composition(*numbers)
-        if np.allclose(mistaken, composition, rtol=1e-9, atol=0):  # it explains nothing
-            continue
-        try:
-            epsilon = accounting.participant_upper_bound(mistaken, delta)
-        except InputError:  # the mistaken steps are out of range
-            continue
-        yield name, epsilon
+        # The mistaken steps may be out of range.
+        with contextlib.suppress(InputError):
+            yield name, accounting.participant_upper_bound(Composition(*numbers), delta)
 
 
 def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:
@@ -244,10 +224,8 @@ def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:
     batches = math.ceil(1 / rate - 1e-6)  # a whole number may have been rounded up by as much
     needed = counted(batches, "step")
     require(steps >= batches, f"`steps={steps}`: shuffled batches take at least an epoch, {needed}")
-    epochs = steps // batches
-    exact = accounting.epsilon_upper_bound(sigma, epochs, delta)  # the bounds cross by rounding
-    least = min(compute_shuffled_epsilon(sigma, batches, epochs, delta), exact)
-    most_epochs = math.ceil(steps / max(math.floor(1 / rate + 1e-6), 1))
+    least = bracket_shuffled(sigma, batches, steps // batches, delta).lower or 0.0
+    most_epochs = math.ceil(steps / math.floor(1 / rate + 1e-6))
     most = accounting.epsilon_upper_bound(sigma, most_epochs, delta)
     shown_most = at_most_digits(most)
     composed = f"at most {shown_most} by composition of {counted(most_epochs, 'epoch')}"
@@ -264,20 +242,15 @@ def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is below 1 / n for n examples: otherwise a mechanism may release an example whole.
 
-    A delta above 0.1 / n is not a bug, but the report advises a smaller delta.
+    The report advises 0.1 / n.
     """
     # The worst mechanism of this delta releases each example whole with probability delta.
     released = delta * examples
     noun = counted(examples, "example")
     advised = at_least_digits(0.1 / examples, digits=1)
-    text = f"delta {delta:g} is {released:.2g} / n of {noun}"
+    text = f"delta {delta:g} is {released:.2g} / n of {noun}; {advised} or less is advised"
+    bugs = []
     if released >= 1 - 1e-9:  # 1 up to rounding
-        finding = findings.DELTA_TOO_LARGE.fill(
-            delta=delta, examples=noun, released=released, advised=advised
-        )
-        return CheckOutcome("", findings=[finding], figures={"delta times examples": released})
-    if released > 0.1:
-        text += (
-            f": it allows to release {released:.2g} examples whole on average; claim at {advised}"
-        )
-    return CheckOutcome(text, figures={"delta times examples": released})
+        finding = findings.DELTA_TOO_LARGE
+        bugs.append(finding.fill(delta=delta, examples=noun, released=released, advised=advised))
+    return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
