@@ -12,7 +12,7 @@ from audit.check.accounting import POISSON, SHUFFLED, count_batches, read_sampli
 from audit.check.findings import CheckFinding
 from audit.check.loaders import Draw, DrawnPass
 from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
-from audit.check.order import OrderTest, choose_neighbours, examine_order
+from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
 from audit.check.report import (
     LEVEL,
     CheckOutcome,
@@ -39,7 +39,6 @@ _MIN_PASSES = 8
 _MIN_BATCHES = 320
 _MIN_DRAWN = 40_000  # examples over all batches, over 1 - rate: then a rate 2.5% off is seen
 _MAX_BATCHES = 2000
-_MAX_EXAMPLES = 1500  # examples that are observed: their batches are recorded
 _CERTAIN = 1e-9  # batches with at most this probability under Poisson sampling are of another kind
 _SEEN = 0.9  # the power of the test, for the smallest visible error of the rate
 _TESTS = 4  # statistical tests of Poisson batches
@@ -151,11 +150,11 @@ def _draw_sample(draw: Draw, examples: int, rate: float, assumed: str) -> _Sampl
     needed = max(_MIN_BATCHES, _MIN_DRAWN * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[NDArray[np.int64]] = []
-    for drawn in loaders.draw_passes(draw, examples, count_batches(rate), _MAX_BATCHES):
-        passes.append(drawn)
-        batches += drawn.batches
-        is_enough = len(passes) >= _MIN_PASSES and len(batches) >= needed
-        if len(passes) > 1 and (is_enough or len(batches) >= _MAX_BATCHES):
+    stream = loaders.draw_passes(draw, examples, count_batches(rate), _MAX_BATCHES)
+    while len(passes) < 2 or len(batches) < _MAX_BATCHES:
+        passes.append(next(stream))
+        batches += passes[-1].batches
+        if len(passes) >= _MIN_PASSES and len(batches) >= needed:
             break
     is_shown = assumed not in _ONCE_A_PASS or not passes[0].is_joined
     advice = "return the batches of a pass"
@@ -330,7 +329,7 @@ def _test_members(sample: _Sample) -> dict[str, _Row]:
     How often they come is tested by the sum of squares, scaled to a chi-square variable. The pair that comes
     together most often is tested by a union bound over all pairs.
     """
-    observed = choose_neighbours(sample.examples, _MAX_EXAMPLES)
+    observed = choose_neighbours(sample.examples)
     # (batches, observed) 1 if a batch has an observed example; products of floats are fast.
     members = np.array([np.isin(observed, batch) for batch in sample.batches], np.float32)
     counts = members.sum(axis=0)
@@ -342,17 +341,12 @@ def _test_members(sample: _Sample) -> dict[str, _Row]:
     unequal = findings.UNEQUALLY_OFTEN.fill(assumed=_TITLES[sample.assumed])
     seen = f"in {counts.min():.0f} to {counts.max():.0f} batches"
 
-    pairs = np.triu(members.T @ members, 1)
-    most = int(pairs.max())
-    first, second = observed[list(np.unravel_index(pairs.argmax(), pairs.shape))]
-    law = stats.binom(batches, sample.rate**2)
-    p_pairs = min(1.0, math.comb(len(observed), 2) * law.sf(most - 1))
-    count = counted(most, "batch", "batches")
-    together = findings.TOGETHER.fill(first=first, second=second, count=count, expected=law.mean())
+    pairs = examine_pairs(members.T @ members, observed, sample.rate**2, "batches", batches)
+    together = findings.TOGETHER.fill(seen=pairs.sentence)
     all_pairs = f"of all pairs of {counted(len(observed), 'example')}"
     return {
         "every example": _Row(p_value, unequal, seen),
-        "together": _Row(p_pairs, together, all_pairs),
+        "together": _Row(pairs.p_value, together, all_pairs),
     }
 
 

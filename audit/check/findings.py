@@ -57,7 +57,7 @@ CUT_BATCHES = CheckFinding(
 TOGETHER = CheckFinding(
     check="together",
     name="examples that come together",
-    meaning="Examples {first} and {second} come together in {count}, but {expected:.3g} are expected.",
+    meaning="{seen}",
     fix="sample every example independently: look for groups, buckets or blocks that are drawn together",
 )
 ANOTHER_KIND = CheckFinding(
