@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from audit.check import findings, loaders
-from audit.check.accounting import POISSON, SHUFFLED, count_batches, read_sampling_rate
+from audit.check.accounting import count_batches, read_sampling_rate
 from audit.check.findings import CheckFinding
 from audit.check.loaders import Draw, DrawnPass
 from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
@@ -23,7 +23,9 @@ from audit.check.report import (
 from audit.errors import require, shown
 from audit.written import counted
 
+POISSON = "poisson"
 FIXED = "fixed"
+SHUFFLED = "shuffled"
 BALLS_IN_BINS = "balls_in_bins"
 CYCLIC = "cyclic"
 _TITLES = {

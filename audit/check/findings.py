@@ -92,13 +92,6 @@ CLAIM_TOO_LOW = CheckFinding(
     meaning="{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}",
     fix="claim {epsilon}, or train with more noise or fewer steps",
 )
-SHUFFLED_LEAK = CheckFinding(
-    check="epsilon",
-    name="shuffled batches leak more than is claimed",
-    meaning="{claimed:.4g} is claimed; at least {least} leaks from some data (Chua et al., 2024).",
-    fix="draw Poisson batches, or account for every epoch without amplification by sampling: claim {epsilon} "
-    "(audit.sampler_claims bounds the epsilon of the last model)",
-)
 DELTA_TOO_LARGE = CheckFinding(
     check="delta",
     name="a delta that allows anything",
