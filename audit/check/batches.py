@@ -21,7 +21,6 @@ from audit.check.report import (
     make_report,
 )
 from audit.errors import require, shown
-from audit.written import counted
 
 POISSON = "poisson"
 FIXED = "fixed"
@@ -174,7 +173,9 @@ def _recognise_kind(sample: _Sample) -> str:
     """
     sizes = sample.sizes
     is_once = True
-    log_once = 0.0  # log of the probability that no example comes twice in Poisson batches
+    log_once = (
+        0.0  # log of the probability that no example comes twice in a pass of Poisson batches
+    )
     for drawn in sample.passes:
         batches = drawn.batches[: count_batches(sample.sampling_rate)]  # a pass may have more
         indices = np.concatenate(batches)
@@ -235,7 +236,8 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
             finding = findings.ANOTHER_KIND.fill(
                 kind=_TITLES[kind], assumed=_TITLES[assumed], why=why
             )
-            odd |= {"spread of sizes": finding, "every example": finding}
+            odd.pop("spread of sizes", None)
+            odd["every example"] = finding
         return [*certain, *odd.values()]
 
     outcomes = {"indices": _check_indices(sample, kind, figures)}
@@ -318,11 +320,11 @@ def _test_sizes(sample: _Sample) -> _Row:
         if none_larger < none_smaller:
             side = "more"
             edge = sizes.max()
-        count = counted(np.sum(sizes == edge), "has", "have")
+        count = f"{np.sum(sizes == edge)} of {len(sizes)} batches have"
         finding = findings.CUT_BATCHES.fill(side=side, edge=edge, count=count)
     p_value = min(1.0, 2 * min(cut, compute_fit_p_value(sizes, law)))
-    extremes = f"{sizes.min()} to {counted(sizes.max(), 'example')}"
-    return _Row(p_value, finding, f"deviation {sizes.std():.3g}; {extremes}")
+    extremes = f"{sizes.min()} to {sizes.max()} examples"
+    return _Row(p_value, finding, f"{extremes}, deviation {sizes.std():.3g}")
 
 
 def _test_members(sample: _Sample) -> dict[str, _Row]:
@@ -345,7 +347,7 @@ def _test_members(sample: _Sample) -> dict[str, _Row]:
 
     pairs = examine_pairs(members.T @ members, observed, sample.rate**2, "batches", batches)
     together = findings.TOGETHER.fill(seen=pairs.sentence)
-    all_pairs = f"of all pairs of {counted(len(observed), 'example')}"
+    all_pairs = f"of all pairs of {len(observed):,} examples"
     return {
         "every example": _Row(p_value, unequal, seen),
         "together": _Row(pairs.p_value, together, all_pairs),
@@ -363,16 +365,14 @@ def _check_indices(sample: _Sample, kind: str, figures: dict[str, Any]) -> Check
     repeated = len(contents) - len(set(contents))
     bugs = []
     if repeating:
-        count = counted(repeating, "batch has", "batches have")
+        count = f"{repeating} of {batches} batches have"
         bugs.append(findings.EXAMPLE_TWICE.fill(count=count))
     # Two batches agree on an example if both take it or neither does; a union bound over pairs of batches.
     log_same_choice = math.log(sample.rate**2 + (1 - sample.rate) ** 2)
     log_repeats = sample.examples * log_same_choice + math.log(batches**2 / 2)
     if repeated and kind != CYCLIC and log_repeats < math.log(_CERTAIN):
-        count = counted(repeated, "batch has", "batches have")
-        bugs.append(findings.REPEATED_BATCH.fill(count=count))
-    passes = counted(len(sample.passes), "pass", "passes")
-    text = f"{counted(batches, 'batch', 'batches')} in {passes}; no batch has an example twice"
+        bugs.append(findings.REPEATED_BATCH.fill(count=f"{repeated} of {batches} batches have"))
+    text = f"{batches:,} batches in {len(sample.passes)} passes; no batch has an example twice"
     if not all(drawn.is_whole for drawn in sample.passes):
         text = f"{text}; a pass is read up to {_MAX_BATCHES:,} batches"
     return CheckOutcome(text, findings=bugs, figures=figures)

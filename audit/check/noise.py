@@ -163,8 +163,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # The seeds are consecutive, as in a training that counts its steps. They follow from the stated numbers
     # and the parameters: with the same seeds for all steps, a chance correlation of a generator would be
     # reported for all of them.
-    text = repr(probe.settings)
-    first_seed = zlib.crc32(text.encode() + probe.start.tobytes()) % 2**30
+    numbers = repr(probe.settings).encode() + probe.start.tobytes()
+    first_seed = zlib.crc32(numbers) % 2**30
     given_seeds = range(first_seed, first_seed + count)
     given = _draw_at(probe, probe.rows, given_seeds, is_fine, is_kept)
 
@@ -204,9 +204,8 @@ def _choose_count(probe: StepProbe, seconds: float) -> int:
     """Returns the number of seeds to draw: what layers need and time allows, at least 12."""
     # A layer of p parameters gets p degrees of freedom from each seed.
     smallest = np.min(np.bincount(probe.layer))
-    needed = max(_FREEDOM / smallest, _NUMBERS / probe.start.size)
-    needed = min(max(needed, 64), 2000)
-    return int(max(min(needed, _MAX_SECONDS / seconds), 12))
+    needed = max(_FREEDOM / smallest, _NUMBERS / probe.start.size, 64)
+    return int(max(min(needed, 2000, _MAX_SECONDS / seconds), 12))
 
 
 def _draw_at(
