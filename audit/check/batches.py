@@ -217,7 +217,7 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
         del rows["together"]
     if assumed != POISSON:
         judged = _judge(sample, kind, rows)
-        rows = {row: rows[row]._replace(p_value=float(p_value)) for row, p_value in judged.items()}
+        rows = {row: rows[row]._replace(p_value=p_value) for row, p_value in judged.items()}
     figures: dict[str, Any] = {"kind": kind, "batches": len(sample.batches)}
     if order is not None:
         figures["order"] = order.to_dict()
@@ -252,21 +252,16 @@ def _judge(sample: _Sample, kind: str, rows: dict[str, _Row]) -> dict[str, float
     Only sizes and the kind are judged.
     """
     sizes = sample.sizes
-    full_size = sizes.mean()
-    has_spread = True
-    every_example = float(kind == sample.assumed)
+    judged = {"spread of sizes": 1.0, "every example": float(kind == sample.assumed)}
     if sample.assumed == FIXED:
-        has_spread = np.ptp(sizes) == 0
-        every_example = rows["every example"].p_value
-    elif sample.assumed != BALLS_IN_BINS:
-        # All batches have the largest size. The last of a pass may be smaller, or all may be as even as
-        # possible: then the rate belongs to the mean size.
-        full_size = sizes.max()
-        usual = np.concatenate([drawn.sizes[:-1] for drawn in sample.passes])
-        has_spread = sizes.min() > 0 and usual.min(initial=full_size) >= full_size - 1
+        has_spread = float(np.ptp(sizes) == 0)
+        judged = {"spread of sizes": has_spread, "every example": rows["every example"].p_value}
+    # The largest size is that of all batches but the last of a pass. Or all are as even as possible, or vary:
+    # then the rate belongs to the mean size.
+    full_size = sizes.mean() if sample.assumed == BALLS_IN_BINS else sizes.max()
     rates = np.array([full_size, sizes.mean()]) / sample.examples
     is_close = np.min(np.abs(rates / sample.sampling_rate - 1)) <= _CLOSE
-    return {"batch size": is_close, "spread of sizes": has_spread, "every example": every_example}
+    return {"batch size": float(is_close)} | judged
 
 
 def _test_rate(sample: _Sample) -> _Row:

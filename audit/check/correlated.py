@@ -119,14 +119,13 @@ def check_noise(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
     }
-    numbers = {name: number(name, value, float) for name, value in stated.items()}
-    for name, value in numbers.items():
-        require(0 < value < np.inf, f"`{name}` must be above 0, got {value:g}")
+    for name, value in stated.items():
+        stated[name] = number(name, value, float)
+        require(0 < stated[name] < np.inf, f"`{name}` must be above 0, got {value:g}")
     noise = _read_noise(draw)
     chosen = find_strategy(strategy, len(noise))
-    unit = numbers["noise_multiplier"] * numbers["clipping_norm"] * numbers["learning_rate"]
-    noise = noise * numbers["batch_size"] / unit
-    report = _judge(chosen, noise)
+    unit = stated["noise_multiplier"] * stated["clipping_norm"] * stated["learning_rate"]
+    report = _judge(chosen, noise * stated["batch_size"] / unit)
     return report.add_provenance(draw if callable(draw) else None, stated)
 
 
