@@ -1,50 +1,26 @@
 """Compares a claimed epsilon with accounting, and explains a wrong epsilon by a mistake."""
 
+import contextlib
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from audit.check import findings
-from audit.check.findings import CheckFinding
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.claims.brackets import ZERO_OUT, compute_shuffled_epsilon
 from audit.claims.sampler_claims import read_noise_multiplier
-from audit.errors import InputError, number, require, shown
+from audit.errors import InputError, number, require
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
-POISSON = "poisson"
-SHUFFLED = "shuffled"
 _CLOSE = 2e-3  # the relative difference of other accountants, at most
-_LOOSE = 1.02  # a claim above this many times the accounted epsilon is loose
 _LEAST_RATE = 1e-9  # a batch of one example in the largest data set
 _FITS = 0.02  # the largest relative difference between the claim and a mistake's epsilon
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of privacy losses over epsilon, to refute a claim
 _MAX_LOSSES = 10**6  # of a step on a grid
-
-
-class _Bracket(NamedTuple):
-    """Bounds on the epsilon of steps, to judge a claim.
-
-    Attributes:
-      least: the lower bound: a smaller claim is rejected.
-      most: the upper bound: a larger claim is true.
-      text: both in words.
-      undecided: why a claim between them cannot be judged, in words.
-      finding: the bug of a claim below `least`.
-      mistakes: common mistakes, in words, each with its epsilon; computed when they are iterated.
-    """
-
-    least: float
-    most: float
-    text: str
-    undecided: str
-    finding: CheckFinding
-    mistakes: Iterable[tuple[str, float]] = ()
 
 
 def check_accounting(
@@ -54,22 +30,19 @@ def check_accounting(
     noise_multiplier: float,
     steps: int,
     sampling_rate: float = 1.0,
-    batches: str = POISSON,
     examples: int | None = None,
 ) -> CheckReport:
-    """Checks whether DP-SGD of these steps is (epsilon, delta)-private, by dp-accounting.
+    """Checks whether DP-SGD with Poisson batches is (epsilon, delta)-private, by dp-accounting.
 
     Neighbouring data sets differ by one example that is added or removed. A claim that is lower by up to
-    0.2%, the tolerance for other accountants, is accepted.
+    0.2%, the tolerance for other accountants, is accepted. `audit.sampler_claims` has the epsilon of other
+    batches.
 
     Args:
       epsilon, delta: the claimed privacy.
       noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
       steps: the number of all steps of training.
       sampling_rate: the probability that a step takes an example.
-      batches: the kind of batches: "poisson", or "shuffled" once an epoch of 1 / sampling_rate steps (the
-        composition of epochs gives an upper bound, and a bad case a lower bound; the example is replaced by
-        an example with gradient zero).
       examples: the number of examples of the data set, to judge delta; None if unknown.
 
     Returns:
@@ -83,8 +56,6 @@ def check_accounting(
     True
     >>> audit.check_accounting(0.3, 1e-5, **training).findings[0].name
     'a claim that is too low'
-    >>> audit.check_accounting(1.8, 1e-5, batches="shuffled", **training).findings[0].name
-    'shuffled batches leak more than is claimed'
     """
     epsilon = number("epsilon", epsilon, float)
     delta = number("delta", delta, float)
@@ -96,20 +67,13 @@ def check_accounting(
     sigma = read_noise_multiplier(noise_multiplier)
     composition = Composition(sigma, steps, read_sampling_rate(sampling_rate))
     accounting.require_sampled(composition, delta)
-    is_kind = isinstance(batches, str) and batches in (POISSON, SHUFFLED)
-    require(is_kind, f"`batches={shown(batches)}`: give poisson or shuffled")
-
-    if batches == SHUFFLED:
-        bracket = _bracket_shuffled(composition, delta)
-    else:
-        bracket = _bracket_poisson(epsilon, composition, delta)
-    outcomes = {"epsilon": _judge_claim(epsilon, delta, bracket)}
+    outcomes = {"epsilon": _check_epsilon(epsilon, composition, delta)}
     if examples is not None:
         examples = number("examples", examples, int)
         require(examples >= 1, f"`examples={examples}`: give at least 1")
         outcomes["delta"] = _check_delta(delta, examples)
     report = make_report("accounting", outcomes, needed=("epsilon",))
-    stated = {"epsilon": epsilon, "delta": delta, **composition._asdict(), "batches": batches}
+    stated = {"epsilon": epsilon, "delta": delta, **composition._asdict()}
     return report.add_provenance(None, stated)  # None: no code of the caller was run
 
 
@@ -125,76 +89,56 @@ def count_batches(sampling_rate: float) -> int:
     return max(round(1 / sampling_rate), 1)
 
 
-def _judge_claim(claimed: float, delta: float, bracket: _Bracket) -> CheckOutcome:
-    """Returns the outcome of a claimed epsilon: true, rejected (with a finding) or undecided."""
-    most = bracket.most
-    text = f"{bracket.text} (tolerance {100 * _CLOSE:g}%)"
-    figures = {"claimed": claimed, "accounted": most, "at least": bracket.least}
+def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
+    """Checks a claimed epsilon: it is true, rejected (with a finding) or undecided."""
+    least, most = _bound_epsilon(claimed, composition, delta)
+    epsilon = at_most_digits(most)
+    text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
+    figures = {"claimed": claimed, "accounted": most, "at least": least}
     if claimed >= most * (1 - _CLOSE):
-        if claimed > _LOOSE * most:  # private as claimed, but a smaller claim would do
-            text = f"{text}; {claimed:.4g} is well above"
         return CheckOutcome(text, figures=figures)
-    if claimed >= bracket.least:
-        text = f"{text}; {claimed:.4g} {bracket.undecided}"
+    if claimed >= least:
+        text = f"{text}; {claimed:.4g} cannot be told from it: no finer grid of losses fits"
         return CheckOutcome(text, tried=False, figures=figures)
 
     # A mistake fits if its epsilon is within 2% of the claim, and half the distance of the right epsilon.
-    close = min(_FITS, (1 - claimed / most) / 2)
-    fitting = []
-    for name, epsilon in bracket.mistakes:
-        if abs(claimed - epsilon) < close * claimed:
-            fitting.append(name)
+    close = min(_FITS, (1 - claimed / most) / 2) * claimed
     why = ""
+    mistakes = _account_mistakes(composition, delta)
+    fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
     if fitting:
         why = f"It fits if {', or if '.join(fitting)}."
-    finding = bracket.finding.fill(
-        claimed=claimed,
-        least=at_least_digits(bracket.least),
-        epsilon=at_most_digits(most),
-        delta=delta,
-        why=why,
-    )
+    finding = findings.CLAIM_TOO_LOW.fill(claimed=claimed, epsilon=epsilon, delta=delta, why=why)
     return CheckOutcome(text, findings=[finding], figures=figures)
 
 
-def _bracket_poisson(claimed: float, composition: Composition, delta: float) -> _Bracket:
-    """Returns dp-accounting's epsilon for Poisson batches; the grid of losses is refined if a claim is below.
+def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:
+    """Returns the least claim that is not rejected, and dp-accounting's epsilon.
 
-    A grid that is coarse compared with the losses of a step makes epsilon too large. The error falls with the
-    square of a small spacing, and with the square root of a large one. In both cases a grid finer by the
-    factor 4 removes at least half of the error. The rest is at most the difference of the last two grids.
+    If the claim is below epsilon, the grid of losses is refined. A grid that is coarse compared with the
+    losses of a step makes epsilon too large. The error falls with the square of a small spacing, and with the
+    square root of a large one. In both cases a grid finer by the factor 4 removes at least half of the error.
+    The rest is at most the difference of the last two grids.
     """
-    sigma, steps, rate = composition
     most = accounting.participant_upper_bound(composition, delta)
-    least = most  # exact, without a grid
-    if claimed < most * (1 - _CLOSE) and accounting.counts_sampling(composition):
-        least = 0.0
-        coarse = np.inf
-        # The loss of a step ten deviations beyond the sum's mean.
-        largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
-        for share in _GRIDS:
-            grid = min(share * most, accounting.COARSEST_GRID)
-            if grid < largest_loss / _MAX_LOSSES:
-                break
-            fine = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
-            most = min(most, fine)
-            if np.isfinite(coarse):
-                least = min(most, fine - abs(coarse - fine))
-            if not least * (1 - _CLOSE) <= claimed < most * (1 - _CLOSE):
-                break
-            coarse = fine
-    # Which accountant gave the bound: the exact epsilon without sampling, or the smaller one with it.
-    accountant = "exact, without sampling"
-    if rate < 1 and most < accounting.epsilon_upper_bound(sigma, steps, delta):
-        accountant = "PLD"
-    return _Bracket(
-        least=least * (1 - _CLOSE),
-        most=most,
-        text=f"dp-accounting ({accountant}) gives {at_most_digits(most)} at delta {delta:g}",
-        undecided="cannot be told from it: no finer grid of losses fits",
-        finding=findings.CLAIM_TOO_LOW,
-        mistakes=_account_mistakes(composition, delta),
-    )
+    if claimed >= most * (1 - _CLOSE) or not accounting.counts_sampling(composition):
+        return most * (1 - _CLOSE), most
+    least = 0.0
+    coarse = np.inf
+    # The loss of a step ten deviations beyond the sum's mean.
+    sigma = composition.noise_multiplier
+    largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
+    for share in _GRIDS:
+        grid = min(share * most, accounting.COARSEST_GRID)
+        if grid < largest_loss / _MAX_LOSSES:
+            break
+        fine = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
+        most = min(most, fine)
+        least = min(most, max(0.0, fine - abs(coarse - fine)))
+        if not least * (1 - _CLOSE) <= claimed < most * (1 - _CLOSE):
+            break
+        coarse = fine
+    return least * (1 - _CLOSE), most
 
 
 def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
@@ -202,6 +146,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     sigma, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)
+    loader = f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}"
     mistakes = {
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
@@ -209,11 +154,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         # The noise's deviation sigma * C at C = 2, taken for sigma.
         "sigma is counted with C = 2": (2 * sigma, steps, rate),
         "sigma is squared": (sigma**2, steps, rate),
-        f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (
-            sigma,
-            steps,
-            1 / length,
-        ),
+        loader: (sigma, steps, 1 / length),
     }
     for count in (2, 4, 8):
         part = rate / count
@@ -222,62 +163,23 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
         mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():
-        mistaken = Composition(*numbers)
-        if np.allclose(mistaken, composition, rtol=1e-9, atol=0):  # it explains nothing
-            continue
-        try:
-            epsilon = accounting.participant_upper_bound(mistaken, delta)
-        except InputError:  # the mistaken steps are out of range
-            continue
-        yield name, epsilon
-
-
-def _bracket_shuffled(composition: Composition, delta: float) -> _Bracket:
-    """Returns bounds on epsilon for shuffled batches; raises InputError for less than an epoch.
-
-    The lower bound is that of the whole epochs in the steps. More batches hide an example better, so it
-    counts the last, smaller batch of an epoch. The upper bound composes all epochs, including an unfinished
-    one, as if the adversary knew the order of examples. It leaves out the last batch of an epoch, which makes
-    more epochs of the same steps.
-    """
-    sigma, steps, rate = composition
-    batches = math.ceil(1 / rate - 1e-6)  # a whole number may have been rounded up by as much
-    needed = counted(batches, "step")
-    require(steps >= batches, f"`steps={steps}`: shuffled batches take at least an epoch, {needed}")
-    epochs = steps // batches
-    exact = accounting.epsilon_upper_bound(sigma, epochs, delta)  # the bounds cross by rounding
-    least = min(compute_shuffled_epsilon(sigma, batches, epochs, delta), exact)
-    most_epochs = math.ceil(steps / max(math.floor(1 / rate + 1e-6), 1))
-    most = accounting.epsilon_upper_bound(sigma, most_epochs, delta)
-    shown_most = at_most_digits(most)
-    composed = f"at most {shown_most} by composition of {counted(most_epochs, 'epoch')}"
-    return _Bracket(
-        least=least,
-        most=most,
-        text=f"shuffled batches leak at least {at_least_digits(least)}, and {composed}, {ZERO_OUT}",
-        undecided=f"is neither proven nor rejected: claim {shown_most}; if only the last model is released, "
-        "the command claim (audit.sampler_claims) may prove less",
-        finding=findings.SHUFFLED_LEAK,
-    )
+        # The mistaken steps may be out of range.
+        with contextlib.suppress(InputError):
+            yield name, accounting.participant_upper_bound(Composition(*numbers), delta)
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is below 1 / n for n examples: otherwise a mechanism may release an example whole.
 
-    A delta above 0.1 / n is not a bug, but the report advises a smaller delta.
+    The report advises 0.1 / n.
     """
     # The worst mechanism of this delta releases each example whole with probability delta.
     released = delta * examples
     noun = counted(examples, "example")
     advised = at_least_digits(0.1 / examples, digits=1)
-    text = f"delta {delta:g} is {released:.2g} / n of {noun}"
+    text = f"delta {delta:g} is {released:.2g} / n of {noun}; {advised} or less is advised"
+    bugs = []
     if released >= 1 - 1e-9:  # 1 up to rounding
-        finding = findings.DELTA_TOO_LARGE.fill(
-            delta=delta, examples=noun, released=released, advised=advised
-        )
-        return CheckOutcome("", findings=[finding], figures={"delta times examples": released})
-    if released > 0.1:
-        text += (
-            f": it allows to release {released:.2g} examples whole on average; claim at {advised}"
-        )
-    return CheckOutcome(text, figures={"delta times examples": released})
+        finding = findings.DELTA_TOO_LARGE
+        bugs.append(finding.fill(delta=delta, examples=noun, released=released, advised=advised))
+    return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})

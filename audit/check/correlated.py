@@ -4,6 +4,7 @@ With the right strategy S the noise N (T, d) of T steps gives W = S N / (sigma C
 numbers of deviation 1. A single step shows neither a lost state nor another strategy.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from audit.check.findings import CheckFinding
+from audit.check.loaders import call_user
 from audit.check.noise import compute_two_sided_p_value
-from audit.check.report import CheckOutcome, CheckReport, describe_error, make_report
+from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.claims.strategies import Strategy, Toeplitz, find_strategy, read_strategy
-from audit.errors import InputError, number, require
+from audit.errors import number, require
 from audit.evidence import arrays
 
 Array = NDArray[np.float64]
@@ -117,27 +119,20 @@ def check_noise(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
     }
-    numbers = {name: number(name, value, float) for name, value in stated.items()}
-    for name, value in numbers.items():
-        require(0 < value < np.inf, f"`{name}` must be above 0, got {value:g}")
+    for name, value in stated.items():
+        stated[name] = number(name, value, float)
+        require(0 < stated[name] < np.inf, f"`{name}` must be above 0, got {value:g}")
     noise = _read_noise(draw)
     chosen = find_strategy(strategy, len(noise))
-    unit = numbers["noise_multiplier"] * numbers["clipping_norm"]
-    noise = noise / (unit * numbers["learning_rate"] / numbers["batch_size"])
-    whitened = _whiten(chosen, noise)
-    report = _judge(chosen, noise, whitened)
+    unit = stated["noise_multiplier"] * stated["clipping_norm"] * stated["learning_rate"]
+    report = _judge(chosen, noise * stated["batch_size"] / unit)
     return report.add_provenance(draw if callable(draw) else None, stated)
 
 
 def _read_noise(draw: Any) -> Array:
     """Returns the noise (T, d); raises InputError unless it is a finite matrix of at least two steps."""
     if callable(draw):
-        try:
-            draw = draw()
-        except InputError:
-            raise
-        except Exception as error:  # of the caller's code
-            raise InputError(f"`draw` failed: {describe_error(error)}") from error
+        draw = call_user(draw)
     noise = arrays.floats("the noise", draw)
     fits = noise.ndim == 2 and len(noise) > 1 and noise.shape[1] > 1
     require(fits, f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)")
@@ -153,31 +148,31 @@ def _whiten(strategy: Strategy, noise: Array) -> _Whitened:
     """
     values = strategy.multiply(noise)
     steps, size = values.shape
-    ratio = float(np.sqrt(np.mean(values**2)))
-    lengths = np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-300)
-    correlations = (values / lengths) @ (values / lengths).T
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    directions = values / np.maximum(lengths, 1e-300)
+    correlations = directions @ directions.T
     np.fill_diagonal(correlations, 0)
-    largest = float(np.max(np.abs(correlations)))
-    p_pair = steps * (steps - 1) / 2 * 2 * stats.norm.sf(largest * np.sqrt(size))
-    distances = np.arange(1, steps)
-    sums = np.array([np.trace(correlations, distance) for distance in distances])
-    deviates = np.abs(sums) * np.sqrt(size / (steps - distances))
-    p_distance = len(distances) * 2 * stats.norm.sf(np.max(deviates))
-    p_value = min(1.0, 2 * min(p_pair, p_distance))
-    return _Whitened(ratio, float(p_value), correlations)
+    sums = []
+    for distance in range(1, steps):
+        sums.append(np.trace(correlations, distance) / math.sqrt(steps - distance))
+    largest = np.array([np.max(np.abs(correlations)), np.max(np.abs(sums))])
+    counts = np.array([math.comb(steps, 2), steps - 1])
+    p_value = 2 * np.min(counts * 2 * stats.norm.sf(largest * math.sqrt(size)))
+    ratio = np.sqrt(np.mean(values**2))
+    return _Whitened(float(ratio), min(1.0, float(p_value)), correlations)
 
 
-def _judge(strategy: Strategy, noise: Array, whitened: _Whitened) -> CheckReport:
+def _judge(strategy: Strategy, noise: Array) -> CheckReport:
     """Returns the report on noise, in units of its stated deviation."""
-    count = noise.size
-    p_size = compute_two_sided_p_value(stats.chi2(count), whitened.ratio**2 * count)
+    whitened = _whiten(strategy, noise)
+    ratio = whitened.ratio
     steps, size = noise.shape
-    drawn = f"{steps} steps, {size:,} parameters"
+    p_size = compute_two_sided_p_value(stats.chi2(noise.size), ratio**2 * noise.size)
     outcomes = {
         "size": CheckOutcome(
-            f"raw noise of {whitened.ratio:.4g} times the stated deviation ({drawn})",
+            f"raw noise of {ratio:.4g} times the stated deviation ({steps} steps, {size:,} parameters)",
             p_values={"chi-square": float(p_size)},
-            figures={"ratio": whitened.ratio},
+            figures={"ratio": ratio},
         ),
         "whiteness": CheckOutcome(
             f"no evidence that steps are correlated (p {whitened.p_value:.2g})",
@@ -189,15 +184,14 @@ def _judge(strategy: Strategy, noise: Array, whitened: _Whitened) -> CheckReport
         """Returns the bug that explains the rejected tests."""
         if rejected["whiteness"]:
             return [_explain_correlations(strategy, noise, whitened)]
-        if rejected["size"]:
-            why = ""
-            column = strategy.multiply(np.eye(steps, 1))[:, 0]
-            norm = float(np.linalg.norm(column))
-            for factor in (norm, 1 / norm):
-                if abs(whitened.ratio / factor - 1) < _FIT and abs(factor - 1) > _FIT:
-                    why = f"The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
-            return [_WRONG_SIZE.fill(ratio=whitened.ratio, why=why)]
-        return []
+        if not rejected["size"]:
+            return []
+        why = ""
+        norm = float(np.linalg.norm(strategy.multiply(np.eye(steps, 1))))
+        fits = np.abs(ratio / np.array([norm, 1 / norm]) - 1) < _FIT
+        if np.any(fits) and abs(norm - 1) > _FIT:
+            why = f"The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
+        return [_WRONG_SIZE.fill(ratio=ratio, why=why)]
 
     return make_report("noise", outcomes, ("size", "whiteness"), explain)
 
@@ -222,25 +216,23 @@ def _explain_correlations(strategy: Strategy, noise: Array, whitened: _Whitened)
 
 
 def _find_restart(strategy: Strategy, noise: Array, whitened: _Whitened) -> CheckFinding | None:
-    """Returns the finding of noise that restarts at a step; None if the parts are not white on their own.
+    """Returns the finding of noise that restarts at a step; None if it does not.
 
     After a restart, undoing the strategy leaves a part of the earlier noise in later steps: the first step
-    that is correlated with an earlier one is the restart.
+    that is correlated with an earlier one is the restart. Undone by themselves, the parts are white, or share
+    draws.
     """
     steps, size = noise.shape
     least = stats.norm.isf(_LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > least, axis=0)
-    if not np.any(is_correlated):
+    restart = int(np.argmax(is_correlated))  # 0 if no step is correlated
+    if restart == 0:
         return None
-    restart = int(np.argmax(is_correlated))
-    raw = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
-    for part in raw:
-        if len(part) > 1 and _whiten(Toeplitz(), part).p_value < _LEVEL:
-            return None
-    joined = _whiten(Toeplitz(), np.concatenate(raw))
-    across = joined.correlations[:restart, restart:]
-    first, second = np.unravel_index(int(np.argmax(np.abs(across))), across.shape)
-    correlation = float(across[first, second])
-    if abs(correlation) <= _REPEATED:
-        return _LOST.fill(step=restart + 1)
-    return _REPEATS.fill(first=first + 1, second=second + restart + 1, correlation=correlation)
+    parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
+    joined = _whiten(Toeplitz(), np.concatenate(parts))
+    across = np.abs(joined.correlations[:restart, restart:])
+    first, second = np.unravel_index(np.argmax(across), across.shape)
+    correlation = across[first, second]
+    if correlation > _REPEATED:
+        return _REPEATS.fill(first=first + 1, second=second + restart + 1, correlation=correlation)
+    return _LOST.fill(step=restart + 1) if joined.p_value > _LEVEL else None

@@ -1,6 +1,6 @@
 """Batches by row, and the examples that test a step's clipping."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,13 +39,13 @@ def read_columns(name: str, batch: Any) -> Columns:
     columns = list(map(trees.to_numpy, trees.collect_leaves(name, batch).values()))
     advice = "give features, and labels where there are any"
     require(columns, f"`{name}={shown(batch)}` has no array: {advice}")
+    rows = columns[0].shape[:1]  # (rows,), or () for an array without axes
     for column in columns:
         is_number = column.dtype.kind in "biuf"  # booleans, signed and unsigned integers, floats
         require(is_number, f"`{name}` has values of type {column.dtype}: give numbers")
-    sizes = {column.shape[:1] for column in columns}  # (rows,), or () for an array without axes
-    same_size = len(sizes) == 1 and () not in sizes
-    shown_sizes = sorted(str(size) for size in sizes)
-    require(same_size, f"`{name}`: give arrays of as many rows, one an example, not {shown_sizes}")
+        sizes = f"{rows} and {column.shape[:1]}"
+        same_size = column.shape[:1] == rows != ()
+        require(same_size, f"`{name}`: give arrays of as many rows, one an example, not {sizes}")
     require(len(columns[0]), f"`{name}` has no example: give at least one")
     return columns
 
@@ -108,37 +108,36 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
     They are the first and the last example of the batch: unchanged, with scaled features, and with changed
     labels (the last of several arrays). Labels of tokens are also padded after their first token.
     """
-    examples: dict[str, Example] = {}
+    # Whole numbers are clipped to their range, so several scales may give the same example.
+    distinct: dict[tuple[bytes, ...], tuple[str, Example]] = {}
+    for name, example in _yield_extreme_examples(batch):
+        key = tuple(column.tobytes() for column in example.columns)
+        distinct.setdefault(key, (name, example))
+    return dict(distinct.values())
+
+
+def _yield_extreme_examples(batch: Columns) -> Iterator[tuple[str, Example]]:
+    """Yields the examples of `make_extreme_examples`, some of them several times."""
     labels = batch[-1]
     for place, row in (("the first example", 0), ("the last example", len(labels) - 1)):
         original = take(batch, [row])
         variants = {"": original}
         if len(batch) > 1:
-            others = _list_other_labels(labels, original[-1])
+            label = original[-1]
+            others = _list_other_labels(labels, label)
             if len(others):
                 variants[", label changed"] = [*original[:-1], others[:1]]
             if labels.dtype.kind == "f":
-                rescaled = [*original[:-1], 1e3 * original[-1]]
-                examples[f"{place}, label times 1000"] = Example(rescaled)
+                yield f"{place}, label times 1000", Example([*original[:-1], 1e3 * label])
             padding = find_padding(labels)
             if padding is not None:
-                padded = original[-1].copy()
-                padded[:, 1:] = padding
+                padded = np.where(np.arange(label.shape[1]) > 0, padding, label)
                 short = Example([*original[:-1], padded], is_short=True)
-                examples[f"{place}, all tokens but one ignored"] = short
+                yield f"{place}, all tokens but one ignored", short
         for change, variant in variants.items():
             for scale in _SCALES:
-                scaled = ""
-                if scale != 1:
-                    scaled = f", features times {scale:g}"
-                columns = scale_features(variant, scale, batch)
-                examples[f"{place}{scaled}{change}"] = Example(columns)
-
-    # Whole numbers are clipped to their range, so several scales may give the same example.
-    distinct: dict[tuple[bytes, ...], str] = {}
-    for name, example in examples.items():
-        distinct.setdefault(tuple(column.tobytes() for column in example.columns), name)
-    return {name: examples[name] for name in distinct.values()}
+                scaled = "" if scale == 1 else f", features times {scale:g}"
+                yield f"{place}{scaled}{change}", Example(scale_features(variant, scale, batch))
 
 
 def are_tokens(labels: NDArray[Any]) -> bool:

@@ -49,7 +49,7 @@ ANOTHER_RATE = CheckFinding(
     fix="give the accountant the rate at which batches are drawn, {rate:.4g}, or draw them at the stated one",
 )
 CUT_BATCHES = CheckFinding(
-    check="largest batch",
+    check="spread of sizes",
     name="batches cut or filled at a size",
     meaning="No batch has {side} than {edge} examples, {count} exactly {edge}; Poisson batches would.",
     fix="do not cut, fill or skip batches, or account for truncated Poisson batches",
@@ -57,27 +57,14 @@ CUT_BATCHES = CheckFinding(
 TOGETHER = CheckFinding(
     check="together",
     name="examples that come together",
-    meaning="Examples {first} and {second} come together in {count}, but {expected:.3g} are expected.",
+    meaning="{seen}",
     fix="sample every example independently: look for groups, buckets or blocks that are drawn together",
 )
 ANOTHER_KIND = CheckFinding(
     check="every example",
     name="{kind} batches, not {assumed}",
-    meaning="The accountant assumes {assumed} batches, these are {kind}. {dropped}",
+    meaning="The accountant assumes {assumed} batches, these are {kind}. {why}",
     fix="sample {assumed} batches, or account for {kind} batches: claim "
-    "(audit.sampler_claims) prints the epsilon of them",
-)
-SAME_BATCHES = CheckFinding(
-    check="indices",
-    name="the same batches in every pass",
-    meaning="Passes are cut into the same batches: an example always meets the same others.",
-    fix="shuffle anew in every pass, or sample every batch",
-)
-UNCHANGING = CheckFinding(
-    check="every example",
-    name="batches that never change, not {assumed} samples",
-    meaning="The accountant assumes {assumed} batches, these are the same in every pass. {dropped}",
-    fix="sample {assumed} batches, or account for cyclic batches: claim "
     "(audit.sampler_claims) prints the epsilon of them",
 )
 NOT_UNIFORM = CheckFinding(
@@ -104,13 +91,6 @@ CLAIM_TOO_LOW = CheckFinding(
     name="a claim that is too low",
     meaning="{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}",
     fix="claim {epsilon}, or train with more noise or fewer steps",
-)
-SHUFFLED_LEAK = CheckFinding(
-    check="epsilon",
-    name="shuffled batches leak more than is claimed",
-    meaning="{claimed:.4g} is claimed; at least {least} leaks from some data (Chua et al., 2024).",
-    fix="draw Poisson batches, or account for every epoch without amplification by sampling: claim {epsilon} "
-    "(audit.sampler_claims bounds the epsilon of the last model)",
 )
 DELTA_TOO_LARGE = CheckFinding(
     check="delta",

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,9 @@ from audit.check.report import describe_error
 from audit.errors import InputError, number, require, shown
 
 MAX_BATCHES = 100_000  # of a pass that is read to its end
-_MAX_INDICES = 1_000_000  # of a batch that is given index by index
 
 Draw = Callable[[int], Any]
+Result = TypeVar("Result")
 _NO_INDICES = (
     "`draw` gave batches that are no vectors of indices, such as columns, dictionaries or ragged rows: build "
     "the loader on audit.Indices(n) instead of the data, to yield indices of examples"
@@ -116,6 +116,21 @@ def count_examples(loader: Any, examples: int | None) -> int:
     return count
 
 
+def call_user(call: Callable[[], Result], where: str = "") -> Result:
+    """Returns the result of a caller's function `draw`; raises InputError if it fails or ends the program.
+
+    Args:
+      call: the function.
+      where: the words after "failed" in the message.
+    """
+    try:
+        return call()
+    except InputError:  # its message is for the user already
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"`draw` failed{where}: {describe_error(error)}") from error
+
+
 def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     """Returns the batches of a single pass, at most `most` of them.
 
@@ -128,14 +143,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     Raises:
       InputError: `draw` fails, or does not give indices of the data set.
     """
-    try:
-        drawn = _read_batches(draw(seed), most)
-    except InputError:  # its message is for the user already
-        raise
-    except SystemExit as error:
-        raise InputError(f"`draw` calls sys.exit with seed {seed}: leave that out") from error
-    except Exception as error:  # of the caller's code
-        raise InputError(f"`draw` failed with seed {seed}: {describe_error(error)}") from error
+    drawn = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
     require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
@@ -174,8 +182,6 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
         if len(batches) >= most and batches[0].ndim:
             is_whole = False
             break
-        message = f"`draw` gave a batch of more than {_MAX_INDICES:,} indices: let every batch end"
-        require(len(batches) < _MAX_INDICES, message)
         batches.append(_to_array(batch))
     is_single = not any(batch.ndim for batch in batches)  # all of them are indices
     if is_single and (batches or hasattr(given, "dtype")):  # an empty array is a batch, too

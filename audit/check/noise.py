@@ -124,14 +124,12 @@ class DrawnNoise(NamedTuple):
 
     def is_sign_step(self) -> bool:
         """Returns whether a step moves all parameters equally far on any batch, as Adam's first does."""
-        edges = []
-        for noise in self.batches.values():
-            distances = np.abs(noise.draws[noise.draws != 0])
-            if distances.size:
-                # Without the extremes, since a gradient near 0 moves its parameter less.
-                edges.append(np.nanquantile(distances, [0.05, 0.95]))
-        low, high = np.transpose(edges).reshape(2, -1)
-        return len(edges) > 1 and bool(np.max(high) < _MAX_SIGN_SPREAD * np.min(low))
+        draws = np.concatenate([noise.draws.ravel() for noise in self.batches.values()])
+        if not self.others or not np.any(draws):
+            return False
+        # Without the extremes, since a gradient near 0 moves its parameter less.
+        low, high = np.nanquantile(np.abs(draws[draws != 0]), [0.05, 0.95])
+        return bool(high < _MAX_SIGN_SPREAD * low)
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
@@ -165,8 +163,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # The seeds are consecutive, as in a training that counts its steps. They follow from the stated numbers
     # and the parameters: with the same seeds for all steps, a chance correlation of a generator would be
     # reported for all of them.
-    text = repr(probe.settings)
-    first_seed = zlib.crc32(text.encode() + probe.start.tobytes()) % 2**30
+    numbers = repr(probe.settings).encode() + probe.start.tobytes()
+    first_seed = zlib.crc32(numbers) % 2**30
     given_seeds = range(first_seed, first_seed + count)
     given = _draw_at(probe, probe.rows, given_seeds, is_fine, is_kept)
 
@@ -206,9 +204,8 @@ def _choose_count(probe: StepProbe, seconds: float) -> int:
     """Returns the number of seeds to draw: what layers need and time allows, at least 12."""
     # A layer of p parameters gets p degrees of freedom from each seed.
     smallest = np.min(np.bincount(probe.layer))
-    needed = max(_FREEDOM / smallest, _NUMBERS / probe.start.size)
-    needed = min(max(needed, 64), 2000)
-    return int(max(min(needed, _MAX_SECONDS / seconds), 12))
+    needed = max(_FREEDOM / smallest, _NUMBERS / probe.start.size, 64)
+    return int(max(min(needed, 2000, _MAX_SECONDS / seconds), 12))
 
 
 def _draw_at(
@@ -272,13 +269,11 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     p_values["noise"] = _test_deviations(drawn)
     if np.sum(drawn.has_noise) < 2:
         return p_values
-    seeds = len(drawn.given.draws)
-    lengths = _test_ratios(LENGTH_OF, compute_length_spreads(drawn), seeds)
     p_values["independence"] = _test_independence(drawn)
-    p_values["shape"] = _test_distribution(drawn) | lengths
+    p_values["shape"] = _test_distribution(drawn)
     for batch, noise in drawn.others.items():
         if not noise.not_finite:  # otherwise that is a finding, which needs no test
-            p_values[row_of(batch)] |= _test_batch(drawn, batch)
+            p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
     return p_values
 
 
@@ -299,16 +294,15 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     return dict(zip(names, p_values.tolist(), strict=True))
 
 
-def _test_batch(drawn: DrawnNoise, batch: str) -> dict[str, float]:
+def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     """Tests that the noise is as large at another batch: by an F-test in each layer (Bonferroni)."""
     given = drawn.given
-    other = drawn.others[batch]
     is_noisy = (given.freedom > 0) & (given.deviations > 0)
     quotient = (given.deviations[is_noisy] / other.deviations[is_noisy]) ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
     law = stats.f(given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
-    return {batch: min(1.0, float(np.min(p_values)) * p_values.size)}
+    return min(1.0, float(np.min(p_values)) * p_values.size)
 
 
 def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
@@ -330,7 +324,7 @@ def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
 
     for name, values in groups.items():
         p_values[f"the covariance of {name}"] = _compute_covariance_p_value(_standardise(values))
-    return p_values | _test_ratios(SUM_OF, compute_shares(drawn), seeds)
+    return p_values | _test_ratios(drawn, SUM_OF, compute_shares(drawn))
 
 
 def _standardise(values: Vector) -> Vector:
@@ -396,9 +390,10 @@ def compute_length_spreads(drawn: DrawnNoise) -> dict[str, float]:
     return spreads
 
 
-def _test_ratios(test: str, ratios: dict[str, float], seeds: int) -> dict[str, float]:
+def _test_ratios(drawn: DrawnNoise, test: str, ratios: dict[str, float]) -> dict[str, float]:
     """Tests that variances over seeds, each divided by its value for independent normal numbers, are 1."""
-    freedom = seeds - 2  # without the mean, and the deviation by which numbers are divided
+    # Without the mean, and the deviation by which numbers are divided.
+    freedom = len(drawn.given.draws) - 2
     law = stats.chi2(freedom)
     p_values = {}
     for name, ratio in ratios.items():
@@ -407,16 +402,17 @@ def _test_ratios(test: str, ratios: dict[str, float], seeds: int) -> dict[str, f
 
 
 def _test_distribution(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that the noise over its deviation in all layers is normal.
+    """Tests that the noise over its deviation in all layers is normal, and the spread of its norms.
 
-    Noise that differs by layer is not, which is another bug.
+    Noise that differs by layer is not normal, which is another bug.
     """
+    p_values = _test_ratios(drawn, LENGTH_OF, compute_length_spreads(drawn))
     values = drawn.group_noise()[ALL_LAYERS]
-    if values.size < _MIN_SHAPE_FREEDOM:
-        return {}
-    # The root of the mean variance; subtracting the mean over seeds has shrunk the values.
-    values = values / np.sqrt(np.mean(values**2))
-    return {"distribution": compute_fit_p_value(values.ravel(), stats.norm())}
+    if values.size >= _MIN_SHAPE_FREEDOM:
+        # The root of the mean variance; subtracting the mean over seeds has shrunk the values.
+        values = values / np.sqrt(np.mean(values**2))
+        p_values["distribution"] = compute_fit_p_value(values.ravel(), stats.norm())
+    return p_values
 
 
 def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) -> Any:

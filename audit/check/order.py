@@ -19,8 +19,6 @@ from audit.check import loaders
 from audit.check.loaders import Draw
 from audit.check.noise import compute_two_sided_p_value
 
-Array = NDArray[np.float64]
-
 _MAX_PASSES = 64
 _MIN_PASSES = 8
 _MAX_PLACES = 4_000_000  # of examples in all passes, unless the fewest passes have more
@@ -28,7 +26,7 @@ _MAX_BATCHES = 20_000  # in all passes, unless the fewest have more
 _RARE = 1e-6  # the p-value of a single example that is always in one batch, with the fewest passes
 _BLOCKS = 10  # of the data
 _MAX_RATE = 0.6  # the largest rate of pairs in one batch, for a test of pairs
-_OBSERVED = 800  # the largest number of examples for a test of pairs
+_OBSERVED = 1500  # the largest number of examples for a test of pairs
 _MIN_TOGETHER = 1000  # expected pairs that come together twice, for a test of pairs
 
 
@@ -77,7 +75,7 @@ class _Passes(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-class _Sight(NamedTuple):
+class Sight(NamedTuple):
     """A test's p-value, which may exceed 1 by a union bound, and a sentence on its observation."""
 
     p_value: float
@@ -104,23 +102,17 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     passes = list(itertools.islice(loaders.draw_passes(draw, examples, batches, batches), count))
     steps = np.full((count, examples), batches, np.int32)
     for of_pass, drawn in zip(steps, passes, strict=True):
-        indices = np.arange(len(drawn.batches))
-        of_pass[np.concatenate(drawn.batches)] = np.repeat(indices, drawn.sizes)
+        of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(drawn.batches)), drawn.sizes)
     sizes = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)
 
     placed = _Passes(steps, sizes)
     sights = {
         "order": [_test_single_batch(placed), _test_places(placed)],
-        "together": [_test_same_batches(placed), _test_pairs(placed)],
+        "together": _test_pairs(placed),
     }
     if sizes_vary:
         sights["order"].append(_test_sizes(placed))
-    p_values = {}
-    seen = {}
-    for row, tests in sights.items():
-        strongest = min(tests)
-        p_values[row] = min(1.0, len(tests) * strongest.p_value)
-        seen[row] = strongest.sentence
+    strongest = {row: min(tests) for row, tests in sights.items()}
     filled = sizes[:, :-1]
     totals = [drawn.sizes.sum() for drawn in passes]
     return OrderTest(
@@ -130,18 +122,39 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
         is_even=bool(filled.max() * batches <= examples),
-        p_values=p_values,
-        seen=seen,
+        p_values={row: min(1.0, len(sights[row]) * strongest[row].p_value) for row in sights},
+        seen={row: strongest[row].sentence for row in sights},
     )
 
 
-def choose_neighbours(examples: int, count: int) -> NDArray[np.int64]:
-    """Returns the indices of about `count` examples in pairs of neighbours, or of all examples if fewer."""
-    first = np.linspace(0, examples - 2, count // 2).astype(int)
+def choose_neighbours(examples: int) -> NDArray[np.int64]:
+    """Returns the indices of about 1500 examples in pairs of neighbours, or of all examples if fewer."""
+    first = np.linspace(0, examples - 2, _OBSERVED // 2).astype(int)
     return np.unique([first, first + 1])
 
 
-def _test_single_batch(drawn: _Passes) -> _Sight:
+def examine_pairs(
+    together: NDArray[Any], examples: NDArray[np.int64], rate: float, groups: str, count: int
+) -> Sight:
+    """Tests the two examples that come together most often, by a union bound over all pairs.
+
+    Args:
+      together: (n, n) how often two examples come together.
+      examples: (n,) their indices.
+      rate: the probability that two examples are together in a group, under the null hypothesis.
+      groups: the groups in words, "batches" or "passes".
+      count: the number of groups.
+    """
+    pairs = np.triu(together, 1)
+    most = int(pairs.max())
+    first, second = examples[list(np.unravel_index(pairs.argmax(), pairs.shape))]
+    law = stats.binom(count, rate)
+    seen = f"in {most} of {count} {groups}, but {law.mean():.3g} are expected."
+    p_value = min(1.0, math.comb(len(examples), 2) * float(law.sf(most - 1)))
+    return Sight(p_value, f"Examples {first} and {second} come together {seen}")
+
+
+def _test_single_batch(drawn: _Passes) -> Sight:
     """Tests how often an example is in the same batch, not counting passes that leave it out."""
     passes, examples = drawn.steps.shape
     left_out = drawn.sizes.shape[1] - 1
@@ -152,10 +165,10 @@ def _test_single_batch(drawn: _Passes) -> _Sight:
     example = values[counts.argmax()] % examples
     law = stats.binom(passes, drawn.sizes[:, :-1].max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
-    return _Sight(examples * left_out * float(law.sf(most - 1)), sentence)
+    return Sight(examples * left_out * float(law.sf(most - 1)), sentence)
 
 
-def _test_places(drawn: _Passes) -> _Sight:
+def _test_places(drawn: _Passes) -> Sight:
     """Tests whether the batch of an example depends on its place in the data, by chi-square."""
     passes, examples = drawn.steps.shape
     block_of_example = np.arange(examples) * _BLOCKS // examples
@@ -164,61 +177,40 @@ def _test_places(drawn: _Passes) -> _Sight:
     # In each pass both margins are fixed, which raises the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
     p_value = float(stats.chi2.sf(statistic, max(result.dof, 1)))
-    return _Sight(p_value, "When an example comes depends on its place in the data.")
+    return Sight(p_value, "When an example comes depends on its place in the data.")
 
 
-def _test_sizes(drawn: _Passes) -> _Sight:
+def _test_sizes(drawn: _Passes) -> Sight:
     """Tests whether sizes vary like those of examples that draw their batches independently."""
     sizes = drawn.sizes[:, :-1]
     expected = drawn.steps.shape[1] / sizes.shape[1]
     law = stats.chi2(sizes.size - len(sizes))
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
-    return _Sight(float(p_value), "Sizes vary more or less than those of balls in bins.")
+    return Sight(float(p_value), "Sizes vary more or less than those of balls in bins.")
 
 
-def _compute_rates_together(drawn: _Passes) -> Array:
-    """Returns the probability, of each pass, that two examples are in the same batch, (passes,)."""
-    passes, examples = drawn.steps.shape
-    pairs = np.sum(drawn.sizes * (drawn.sizes - 1), axis=1)
-    return np.asarray(pairs / (examples * (examples - 1)))
+def _test_pairs(drawn: _Passes) -> list[Sight]:
+    """Tests how often some examples come together: the closest pair, and all of their pairs.
 
-
-def _test_same_batches(drawn: _Passes) -> _Sight:
-    """Tests whether any two examples of the data are together in every pass."""
-    passes, examples = drawn.steps.shape
-    # Of other steps, sums with random weights (modulo 2^64) are next to never the same.
-    weights = np.random.default_rng(0).integers(1, 2**62, (passes, 1))
-    signatures = np.sum(weights * drawn.steps, axis=0)
-    _, groups, counts = np.unique(signatures, return_inverse=True, return_counts=True)
-    if counts.max() == 1:
-        return _Sight(1.0, "")
-    first, second = np.flatnonzero(groups == counts.argmax())[:2]
-    p_value = math.comb(examples, 2) * float(np.prod(_compute_rates_together(drawn)))
-    return _Sight(p_value, f"Examples {first} and {second} are together in all {passes} passes.")
-
-
-def _test_pairs(drawn: _Passes) -> _Sight:
-    """Tests how often some examples come together again, over all of their pairs.
-
-    The statistic is the sum, over pairs of examples and pairs of passes, of products of (together or not,
-    less its mean).
+    The statistic of all pairs is the sum, over pairs of examples and pairs of passes, of products of
+    (together or not, less its mean).
     """
     passes, examples = drawn.steps.shape
-    observed = choose_neighbours(examples, _OBSERVED)
+    rate = float(np.sum(drawn.sizes * (drawn.sizes - 1)) / (passes * examples * (examples - 1)))
+    observed = choose_neighbours(examples)
     counts = np.zeros((len(observed), len(observed)), int)
     for steps in drawn.steps[:, observed]:
         counts += np.equal.outer(steps, steps)
-    together = counts[np.triu_indices(len(observed), 1)]
+    closest = examine_pairs(counts, observed, rate, "passes", passes)
 
-    rate = float(_compute_rates_together(drawn).mean())
+    together = counts[np.triu_indices(len(observed), 1)]
     pairs_of_passes = math.comb(passes, 2)
     if rate >= _MAX_RATE or len(together) * pairs_of_passes * rate**2 < _MIN_TOGETHER:
-        return _Sight(1.0, "")
-    squares = (together - passes * rate) ** 2
-    of_single_passes = together * (1 - 2 * rate) + passes * rate**2
-    products = float(np.sum(squares - of_single_passes)) / 2
-    deviation = math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
+        return [closest]
+    squares = np.sum((together - passes * rate) ** 2)
+    of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
+    deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
-    statistic = freedom + math.sqrt(2 * freedom) * products / deviation
+    statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = float(stats.chi2.sf(statistic, freedom))
-    return _Sight(p_value, "Some examples come together more often than others.")
+    return [closest, Sight(p_value, "Some examples come together more often than others.")]

@@ -238,7 +238,7 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
     return rejected
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns an error's type and message on a single line, the message cut after 120 characters."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:120]}".removesuffix(": ")

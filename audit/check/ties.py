@@ -66,24 +66,22 @@ def find_ties(drawn: DrawnNoise) -> Ties:
         agreeing=count,
         is_at_ends=is_at_ends,
         is_at_one=not is_at_ends and bool(num_values < 1.5 * numbers),
-        is_shared=_are_shared(drawn, tolerances),
+        is_shared=_are_shared(drawn, tolerances, count),
     )
 
 
-def _are_shared(drawn: DrawnNoise, tolerances: Vector) -> bool:
-    """Returns whether draws at another batch agree with draws at the batch as given.
+def _are_shared(drawn: DrawnNoise, tolerances: Vector, ties: int) -> bool:
+    """Returns whether draws at another batch agree with draws at the batch as given, which have some ties.
 
     They do if they agree with them in more than a small share of all their agreements.
     """
     other = drawn.others.get(noise.QUARTER, drawn.others.get(noise.FEATURES))
     if other is None:
         return False
-    given_draws = drawn.given.draws[:, drawn.has_noise]
-    other_draws = other.draws[:, drawn.has_noise]
-    both = _count_ties(np.concatenate([given_draws, other_draws]), tolerances)
-    without_given = both - _count_ties(given_draws, tolerances)
-    shared = without_given - _count_ties(other_draws, tolerances)
-    return bool(shared > _MIN_SHARED * without_given)
+    draws = np.concatenate([drawn.given.draws, other.draws])[:, drawn.has_noise]
+    of_other = _count_ties(draws, tolerances) - ties
+    alone = _count_ties(other.draws[:, drawn.has_noise], tolerances)
+    return bool(of_other - alone > _MIN_SHARED * of_other)
 
 
 def _count_ties(draws: Vector, tolerances: Vector) -> int:

@@ -1,25 +1,28 @@
-"""Is one step of this DP-SGD correct, and are its batches?
+"""Is one step of this DP-SGD correct, and are its batches and its correlated noise?
 
 ./run.sh check --step=mine.py:step                 your step
 ./run.sh check --step=mine.py:step --report=p.html   with pictures
 ./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   your loader
+./run.sh check --noise=mine.py:draw --strategy=bisr:16 --noise_multiplier=2   noise of a matrix mechanism
 
 For --step, mine.py defines a function step(params, batch, seed) -> params, and also params, batch, and
 stated, a dict with clipping_norm, noise_multiplier, learning_rate and batch_size. The flags replace its
 values. For --batches, it defines a loader of batches of indices, or a function seed -> such batches of a
-pass.
+pass. For --noise, it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
 
 The exit status is 3 if there is a bug. It is 4 if there is no bug, but a required check could not run.
 """
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from audit.check.batches import check_batches
+from audit.check.correlated import check_noise
 from audit.check.report import CheckReport
 from audit.check.step import check_step
 from audit.commands import cli
@@ -40,9 +43,13 @@ flags.DEFINE_string(
     None,
     "Your batches: mine.py:loader, or a function seed -> indices. The file is executed.",
 )
+flags.DEFINE_string("noise", None, "The noise of your steps: mine.py:draw. The file is executed.")
+flags.DEFINE_string("strategy", None, "Its strategy: sqrt, bsr:16, bisr:16, lambda:0.9, or a file.")
 flags.DEFINE_float("sampling_rate", None, "The accountant's sampling rate.")
 flags.DEFINE_integer("examples", None, "Size of the data set; by default the loader's.")
-flags.DEFINE_string("assumed", "poisson", "Batches: poisson, fixed, shuffled or balls_in_bins.")
+flags.DEFINE_string(
+    "assumed", "poisson", "Batches: poisson, fixed, shuffled, balls_in_bins, cyclic."
+)
 flags.DEFINE_float("clipping_norm", None, "C, instead of the file's.")
 flags.DEFINE_float("noise_multiplier", None, "sigma, instead of the file's.")
 flags.DEFINE_float("learning_rate", None, "eta, instead of the file's.")
@@ -51,65 +58,76 @@ flags.DEFINE_integer("seeds", None, "Draws of the noise; the default depends on 
 flags.DEFINE_string("report", None, "Also write a page with pictures into this HTML file.")
 cli.define_json()
 
-_OF_BATCHES = ("sampling_rate", "examples", "assumed")  # flags only for --batches
-_OF_STEPS = (*STATED, "seeds")  # flags only for --step
+# What is checked -> the flags that apply to it.
+_APPLY = {
+    "step": (*STATED, "seeds"),
+    "batches": ("sampling_rate", "examples", "assumed"),
+    "noise": (*STATED, "strategy"),
+}
 
 
 def main() -> None:
-    """Checks the step or the batches that the flags name, and exits with the module's status."""
-    exactly_one = (FLAGS.step is None) != (FLAGS.batches is None)
-    require(exactly_one, "give one of --step=mine.py:step, --batches=mine.py:loader")
-    if FLAGS.step is not None:
-        check_user_step("step", FLAGS.step)
-    else:
-        _check_user_batches()
+    """Checks the step, batches or noise that the flags name, and exits with the module's status."""
+    given = [subject for subject in _APPLY if FLAGS[subject].value is not None]
+    require(
+        len(given) == 1,
+        "give one of --step=mine.py:step, --batches=mine.py:loader, --noise=mine.py:draw",
+    )
+    check_user_file(given[0], FLAGS[given[0]].value)
 
 
-def check_user_step(flag: str, value: str) -> None:
-    """Checks a step of DP-SGD in a user's file, prints the report, and exits with the module's status.
+def check_user_file(subject: str, value: str) -> None:
+    """Checks a definition in a user's file, prints the report, and exits with the module's status.
 
     Args:
-      flag: the name of the step's flag, for messages.
-      value: the file and the step's name, mine.py:step.
+      subject: "step", "batches" or "noise".
+      value: the file and the definition's name, mine.py:step.
 
     Raises:
-      InputError: the file fails or misses a definition, or a flag is only for batches.
+      InputError: the file fails or misses a definition, or a flag is not for this subject.
     """
-    cli.refuse(_OF_BATCHES, "is for --batches=, not for a step: leave it out")
+    for names in _APPLY.values():
+        others = [name for name in names if name not in _APPLY[subject]]
+        cli.refuse(others, f"does not apply to --{subject}: leave it out")
     cli.require_output("report", "an HTML file")
-    file = run_user_file(flag, value)
+    file = run_user_file(subject, value)
+    check = {"step": _check_step, "batches": _check_batches, "noise": _check_noise}[subject]
+    try:
+        report = check(file)
+    except InputError as error:  # the flags of the arguments `draw` and `strategy`
+        message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
+        raise InputError(message) from error
+    _print_report(report, file.path)
+
+
+def _check_step(file: UserFile) -> CheckReport:
+    """Checks the step in a user's file."""
     missing = [name for name in ("params", "batch") if name not in file.definitions]
     advice = f"define {file.name}, params, batch and stated"
     require(not missing, f"{file.path.name} has no {', '.join(missing)}: {advice}")
-    report = check_step(
+    return check_step(
         file.definitions[file.name],
         file.definitions["params"],
         file.definitions["batch"],
         seeds=FLAGS.seeds,
         tell=_show_progress,
-        **_read_stated(file),
+        **_read_stated(file, STATED),
     )
-    _print_report(report, file.path)
 
 
-def _check_user_batches() -> None:
-    """Checks the user's batches, prints the report, and exits with the module's status."""
-    cli.refuse(_OF_STEPS, "is for --step=, not for batches: leave it out")
-    cli.require_output("report", "an HTML file")
-    require(
-        FLAGS.sampling_rate is not None, "--sampling_rate is missing: give the accountant's rate"
-    )
-    file = run_user_file("batches", FLAGS.batches)
-    try:
-        report = check_batches(
-            file.definitions[file.name],
-            FLAGS.examples,
-            FLAGS.sampling_rate,
-            assumed=FLAGS.assumed,
-        )
-    except InputError as error:  # the flag of the argument `draw` is --batches
-        raise InputError(str(error).replace("`draw", "`batches")) from error
-    _print_report(report, file.path)
+def _check_batches(file: UserFile) -> CheckReport:
+    """Checks the batches of a user's file."""
+    rate = FLAGS.sampling_rate
+    require(rate is not None, "--sampling_rate is missing: give the accountant's rate")
+    draw = file.definitions[file.name]
+    return check_batches(draw, FLAGS.examples, rate, assumed=FLAGS.assumed)
+
+
+def _check_noise(file: UserFile) -> CheckReport:
+    """Checks the noise of a user's file."""
+    require(FLAGS.strategy, "--strategy is missing: give the noise's strategy, such as bisr:16")
+    stated = _read_stated(file, ("noise_multiplier",))
+    return check_noise(file.definitions[file.name], FLAGS.strategy, **stated)
 
 
 def _show_progress(line: str) -> None:
@@ -133,17 +151,17 @@ def _print_report(report: CheckReport, path: Path) -> None:
         sys.exit(FAILED if report.findings else INCOMPLETE)
 
 
-def _read_stated(file: UserFile) -> dict[str, Any]:
-    """Returns the stated numbers of the step, from flags or the file."""
+def _read_stated(file: UserFile, needed: Sequence[str]) -> dict[str, Any]:
+    """Returns the stated numbers, from flags or the file; raises InputError if a needed one is missing."""
     stated = file.definitions.get("stated", {})
     name = file.path.name
     require(isinstance(stated, dict), f"{name}: stated is not a dict, give {', '.join(STATED)}")
     given = {name: FLAGS[name].value for name in STATED if FLAGS[name].value is not None}
     numbers = {**stated, **given}
-    missing = [name for name in STATED if name not in numbers]
+    missing = [name for name in needed if name not in numbers]
     flags_to_give = "=, --".join(missing)
     require(not missing, f"{name} does not state {', '.join(missing)}: give --{flags_to_give}=")
-    return {name: numbers[name] for name in STATED}
+    return {name: numbers[name] for name in STATED if name in numbers}
 
 
 if __name__ == "__main__":

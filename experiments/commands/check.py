@@ -1,13 +1,15 @@
-"""Check one step of your DP-SGD, or its batches.
+"""Check one step of your DP-SGD, its batches, or its correlated noise.
 
 ./run.sh check --example=numpy                     one of the examples
 ./run.sh check --step=mine.py:step                 your step
 ./run.sh check --step=mine.py:step --report=p.html   with pictures
 ./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   your loader
+./run.sh check --noise=mine.py:draw --strategy=bisr:16 --noise_multiplier=2   noise of a matrix mechanism
 
 mine.py defines a function step(params, batch, seed) -> params. It also defines params, batch, and stated, a
 dict with clipping_norm, noise_multiplier, learning_rate and batch_size; flags replace its values. For
 --batches it defines a loader that yields batches of indices, or a function seed -> the batches of one pass.
+For --noise it defines the noise of T steps in d parameters, (T, d), or a function that returns it.
 
 The exit status is 3 if a bug was found, and 4 if a required check could not run.
 """
@@ -27,20 +29,16 @@ flags.DEFINE_string("example", None, f"An example's step: {', '.join(sorted(_EXA
 
 
 def main() -> None:
-    """Checks a step of an example, or the user's step or batches.
+    """Checks a step of an example, or the user's step, batches or noise.
 
     Exits with status 3 if a check found a bug, and with 4 if a required check could not run.
     """
-    given = [FLAGS.example, FLAGS.step, FLAGS.batches]
-    exactly_one = given.count(None) == 2
-    require(
-        exactly_one, "give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader"
-    )
     if FLAGS.example is None:
-        return check.main()  # which reads --step and --batches
+        return check.main()
+    cli.refuse_both("example", ("step", "batches", "noise"))
     choices = ", ".join(sorted(_EXAMPLES))
     require(FLAGS.example in _EXAMPLES, f"--example={FLAGS.example}: give {choices}")
-    check.check_user_step("example", f"{_EXAMPLES[FLAGS.example]}:step")
+    check.check_user_file("step", f"{_EXAMPLES[FLAGS.example]}:step")
 
 
 if __name__ == "__main__":

@@ -178,14 +178,14 @@ bound --scores=scores.npz --dimension=9 --one_run | --one_run conflicts with --d
 bound --scores=scores.npz --fail_if_violated | --fail_if_violated requires a claim
 bound --scores=scores.npz --figure=f.jpg | --figure=f.jpg: end it in .png, .pdf, .svg
 bound --scores=scores.npz --report=scores.npz/p.html | name another file with --report
-check | give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader
+check | give one of --step=mine.py:step, --batches=mine.py:loader, --noise=mine.py:draw
 check --example=nobody | --example=nobody: give jax_privacy, lora
 check --step=mine.py | --step=mine.py: name a file and what to take from it, mine.py:step
 check --step=nowhere.py:step | there is no file nowhere.py
 check --step=fails.py:step | fails.py fails with ZeroDivisionError: division by zero
-check --step=mine.py:step --assumed=fixed | --assumed=fixed is for --batches=
+check --step=mine.py:step --assumed=fixed | --assumed=fixed does not apply to --step
 check --batches=mine.py:loader | --sampling_rate is missing
-check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poisson, fixed, shuffled
+check --batches=mine.py:loader --sampling_rate=0.1 --assumed=linear | give poisson, fixed, shuffled
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson
 claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give 2 to 1,000,000
 claim --sampler=shuffled --batches=4 --epochs=2 | --noise_multiplier is missing: give sigma, or --claim=

@@ -26,8 +26,7 @@ def test_a_claim_is_held_against_accounting():
     accounted = account(**TRAINING)
     passed = audit.check_accounting(accounted, DELTA, **TRAINING)
     assert passed.passed
-    text = explain(passed)
-    assert "(PLD)" in text and "(tolerance 0.2%)" in text
+    assert "(tolerance 0.2%)" in explain(passed)
 
 
 def test_a_claim_that_is_too_low_has_a_finding_whose_advice_is_accepted():
@@ -97,16 +96,11 @@ def test_the_largest_losses_have_a_grid():
     assert 5e5 < report.figures["accounted"] < 2e6 and not report.passed
 
 
-def test_a_claim_without_sampling_is_not_called_pld():
-    report = audit.check_accounting(400, DELTA, noise_multiplier=0.5, steps=100)
-    assert report.passed and "(exact, without sampling)" in explain(report)
-
-
 @pytest.mark.parametrize(
     ("released", "result", "text"),
     [
         (0.06, "passed", "is 0.06 / n of 60,000 examples"),
-        (0.6, "passed", "it allows to release 0.6 examples whole on average; claim at 1e-06"),
+        (0.6, "passed", "is 0.6 / n of 60,000 examples; 1e-06 or less is advised"),
         (1, "failed", "is 1 / n of 60,000 examples: releasing one example whole would do"),
     ],
 )
@@ -134,27 +128,6 @@ def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
     assert compute_delta(epsilon) >= DELTA
     assert compute_delta(epsilon + 0.05) < DELTA
     assert compute_shuffled_epsilon(sigma, batches, 2, DELTA) > epsilon
-
-
-def test_shuffled_batches_leak_no_more_than_their_whole_epochs_do():
-    """At a rate of 0.3 an epoch has four batches, of which the last is smaller: 40 steps are 10 epochs."""
-    proven = audit.claims.accounting.epsilon_upper_bound(0.5, 10, DELTA)
-    training = {"noise_multiplier": 0.5, "steps": 40, "sampling_rate": 0.3}
-    report = audit.check_accounting(46.22, DELTA, **training, batches="shuffled")
-    assert 46.21 < proven < 46.22 and not report.findings
-    assert report.figures["at least"] <= proven
-
-
-@pytest.mark.parametrize(
-    ("claimed", "verdict"), [(1.8, "FAILED"), (12, "INCOMPLETE"), (15.8, "PASSED")]
-)
-def test_a_claim_for_shuffled_batches_is_held_against_both_bounds(claimed, verdict):
-    report = audit.check_accounting(claimed, DELTA, **TRAINING, batches="shuffled")
-    upper = audit.claims.accounting.epsilon_upper_bound(1.1, 10, DELTA)
-    assert report.verdict.startswith(verdict), report
-    assert report.figures["accounted"] == upper and report.figures["at least"] < upper
-    assert ("audit.sampler_claims" in explain(report)) == (verdict != "PASSED")
-    assert ("zero-out" in explain(report)) == (verdict != "FAILED")
 
 
 def test_a_report_says_where_it_comes_from(tmp_path):

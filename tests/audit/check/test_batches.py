@@ -93,12 +93,12 @@ def explain(report):
 
 WRONG = {
     "shuffled": (draw_shuffled, RATE, "shuffled batches, not Poisson"),
-    "shuffled once": (lambda seed: draw_shuffled(0), RATE, "the same batches in every pass"),
+    "shuffled once": (lambda seed: draw_shuffled(0), RATE, "cyclic batches, not Poisson"),
     "balls in bins": (draw_balls_in_bins, RATE, "balls-in-bins batches, not Poisson"),
     "fixed": (draw_fixed, RATE, "fixed-size batches, not Poisson"),
     "one by one": (lambda seed: draw_fixed(seed)[0], RATE, "fixed-size batches, not Poisson"),
     "with replacement": (draw_with_replacement, RATE, "an example twice in a batch"),
-    "cyclic": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
+    "cyclic Poisson": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
     "same each call": (
         lambda seed: draw_poisson(seed % 150)[0],
         RATE,
@@ -138,6 +138,7 @@ def test_batches_that_the_accountant_does_not_assume_are_named(name):
 
 
 RIGHT = {
+    "cyclic": lambda seed: draw_shuffled(0),
     "poisson": draw_poisson,
     "fixed": draw_fixed,
     "shuffled": draw_shuffled,
@@ -171,18 +172,6 @@ def test_poisson_batches_pass(examples, rate, request):
         assert report.passed, report
 
 
-@pytest.mark.parametrize(
-    ("draw", "examples", "size", "is_told"),
-    [
-        (lambda seed: draw_shuffled(seed, SIZE + 13)[:-1], SIZE + 13, 30, True),
-        (lambda seed: [batch[:15] for batch in draw_shuffled(seed)], SIZE, 15, False),
-        (lambda seed: draw_shuffled(seed)[:10], SIZE, 30, False),
-    ],
-)
-def test_a_dropped_last_batch_is_told_only_where_it_is_seen(draw, examples, size, is_told):
-    assert ("drop_last" in explain(audit.check_batches(draw, examples, size / examples))) == is_told
-
-
 @pytest.mark.slow
 def test_a_kind_that_is_recognised_is_a_bug_even_where_no_test_sees_it():
     report = audit.check_batches(
@@ -203,7 +192,6 @@ def cut(size):
         (cut(300), 0.3, "shuffled", "PASSED"),
         (cut(300), 0.25, "shuffled", "PASSED"),
         (cut(16), 1 / 64, "shuffled", "FAILED: another sampling"),
-        (lambda seed: [*draw_shuffled(seed, 1000, 50), []], 0.05, "shuffled", "FAILED"),
         (lambda seed: draw_fixed(seed, 1000, 2, 500), 0.0015, "fixed", "FAILED: another sampling"),
     ],
 )
@@ -212,30 +200,25 @@ def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, ve
     assert report.verdict.startswith(verdict), report
 
 
-def take_one_by_one(draw, batches):
-    """Returns a loader that gives a batch a call."""
-    return lambda seed: draw(seed // batches)[seed % batches]
-
-
 @pytest.mark.parametrize(
-    ("draw", "assumed", "verdict"),
+    "draw",
     [
-        (lambda seed: draw_poisson(seed)[0][:, None], "poisson", "PASSED"),  # as argwhere gives it
-        (lambda seed: [batch[:, None] for batch in draw_poisson(seed)], "poisson", "PASSED"),
-        (take_one_by_one(draw_shuffled, BATCHES), "shuffled", "PASSED"),
-        (take_one_by_one(draw_balls_in_bins, BATCHES), "balls_in_bins", "PASSED"),
-        (lambda seed: draw_fixed(seed)[0], "shuffled", "FAILED"),
-        # A last, smaller batch, which nothing tells from a batch of another pass.
-        (
-            take_one_by_one(lambda seed: draw_shuffled(seed, SIZE, 29), 21),
-            "shuffled",
-            "INCOMPLETE: batch size, every example",
-        ),
+        lambda seed: draw_poisson(seed)[0][:, None],  # as argwhere gives it
+        lambda seed: [batch[:, None] for batch in draw_poisson(seed)],
     ],
 )
-def test_batches_that_come_one_by_one_are_joined_to_passes(draw, assumed, verdict):
-    report = audit.check_batches(draw, SIZE, RATE, assumed=assumed)
-    assert report.verdict.startswith(verdict), report
+def test_poisson_batches_may_be_columns_and_come_one_by_one(draw):
+    assert audit.check_batches(draw, SIZE, RATE).passed
+
+
+def test_batches_that_come_one_by_one_are_joined_to_passes():
+    def draw(seed):
+        return draw_shuffled(seed // BATCHES)[seed % BATCHES]
+
+    report = audit.check_batches(draw, SIZE, RATE)
+    assert report.verdict == "FAILED: shuffled batches, not Poisson"
+    with pytest.raises(InputError, match="shows no shuffled pass: return the batches of a pass"):
+        audit.check_batches(draw, SIZE, RATE, assumed="shuffled")
 
 
 def test_the_power_to_see_another_rate_is_told():
@@ -255,26 +238,17 @@ class TestLoaders:
         dataset = torch.utils.data.TensorDataset(torch.zeros(SIZE, 3), torch.zeros(SIZE))
         return torch.utils.data.DataLoader(dataset, **{"batch_size": 30} | options)
 
-    @pytest.mark.parametrize("assumed", ["poisson", "fixed"])
+    @pytest.mark.parametrize("assumed", ["poisson", "fixed", "shuffled"])
     def test_batches_that_are_the_same_in_every_pass_are_not_called_shuffled(self, assumed):
         batches = np.arange(SIZE).reshape(BATCHES, 30).tolist()
-        report = self.check(batches, examples=SIZE, assumed=assumed)
-        names = [finding.name for finding in report.findings]
-        assert names[0] == "the same batches in every pass"
-        if assumed == "poisson":
-            assert names[1] == "batches that never change, not Poisson samples"
-            assert "sample Poisson batches" in report.findings[1].fix
-        said = " ".join(f"{finding.name} {finding.meaning}" for finding in report.findings)
-        assert "shuffled" not in said
+        (finding,) = self.check(batches, examples=SIZE, assumed=assumed).findings
+        assert finding.name.startswith("cyclic batches, not")
+        assert "the same in every pass" in finding.meaning
 
     def test_torch_shuffles(self):
         assert "shuffled batches, not Poisson" in self.check(self.make_loader(shuffle=True)).verdict
         assert self.check(self.make_loader(shuffle=True), assumed="shuffled").passed
-        assert "the same batches in every pass" in self.check(self.make_loader()).verdict
-
-    def test_torch_drops_the_last_batch(self):
-        loader = self.make_loader(batch_size=32, shuffle=True, drop_last=True)
-        assert "drop_last" in explain(self.check(loader, 32 / SIZE))
+        assert "cyclic batches" in self.check(self.make_loader()).verdict
 
     def test_a_worker_of_torch_has_a_part_of_the_rate(self):
         distributed = pytest.importorskip("torch.utils.data.distributed")
@@ -282,9 +256,7 @@ class TestLoaders:
         sampler = distributed.DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=True)
         loader = self.make_loader(batch_size=15, sampler=sampler)
         text = explain(self.check(loader))
-        assert "the stated rate over 2, of one of 2 workers" in text
-        assert "shuffled batches" in text and "drop_last" not in text
-        assert "the same batches in every pass" not in text
+        assert "the stated rate over 2, of one of 2 workers" in text and "shuffled batches" in text
 
     def test_opacus_draws_poisson_batches(self):
         pytest.importorskip("opacus")
@@ -347,7 +319,7 @@ loader = np.arange(500).reshape(20, 25).tolist()
     ("name", "status", "says"),
     [
         ("draw", 0, "PASSED"),
-        ("loader", 3, "the same batches in every pass"),
+        ("loader", 3, "cyclic batches, not Poisson"),
     ],
 )
 def test_the_command_checks_batches_of_a_file(forked, tmp_path, name, status, says):
@@ -361,7 +333,7 @@ def test_the_command_checks_batches_of_a_file(forked, tmp_path, name, status, sa
 def test_a_flag_without_a_use_is_refused(forked, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     ended = forked("check", "--batches=mine.py:draw", "--seeds=5", folder=tmp_path)
-    assert ended.status == 2 and ended.stderr.startswith("error: --seeds=5 is for --step=")
+    assert ended.status == 2 and ended.stderr.startswith("error: --seeds=5 does not apply")
 
 
 @pytest.mark.slow
@@ -375,7 +347,7 @@ def test_a_loader_of_grain_is_read():
     iterators = audit.check_batches(lambda seed: iter(load(seed).to_iter_dataset()), 600, 0.05)
     assert iterators.verdict == "FAILED: shuffled batches, not Poisson"
     unseeded = audit.check_batches(load(0), 600, 0.05)
-    assert "the same batches in every pass" in unseeded.verdict
+    assert "cyclic batches" in unseeded.verdict
 
 
 @pytest.mark.slow

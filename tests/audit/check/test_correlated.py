@@ -109,3 +109,14 @@ def test_the_report_is_a_table_and_json():
 def test_what_is_not_noise_is_refused(noise, says):
     with pytest.raises(audit.InputError, match=says):
         check(noise)
+
+
+def test_the_command_checks_noise_of_a_file(forked, tmp_path):
+    np.save(tmp_path / "noise.npy", draw("bsr:4"))
+    (tmp_path / "mine.py").write_text("import numpy\nnoise = numpy.load('noise.npy')\n")
+    flags = "--noise=mine.py:noise", "--noise_multiplier=2"
+    assert forked("check", *flags, "--strategy=bsr:4", folder=tmp_path).status == 0
+    other = forked("check", *flags, "--strategy=bsr:16", folder=tmp_path)
+    assert other.status == 3 and "noise of the strategy bsr:4" in other.stdout
+    unknown = forked("check", *flags, "--strategy=banded", folder=tmp_path)
+    assert unknown.stderr.startswith("error: --strategy=banded is not a strategy")
