@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.canaries import Counted, RunErrors
-from audit.laws.intervals import bisect, find_largest_refuted
+from audit.laws.intervals import find_largest_refuted
 from audit.methods.exact import Family
 
 Array = NDArray[np.float64]
@@ -54,7 +54,9 @@ _NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 _BEST_SHARE = 0.7  # of the capital, on the bet that the pilot recommends
 # Of the capital, on bets on a single error rate, which gain most at the ends of a curve.
 _ALONE_SHARE = 0.1
-_MAX_PARAMETER = 16.0  # the largest epsilon or mu predicted from a pilot
+_FIRST_PARAMETER = (
+    16.0  # the first upper end of a search for the epsilon or mu that a pilot predicts
+)
 _HALVINGS = 24  # of an interval of the parameter, for the bound
 _COARSE_HALVINGS = 12  # for the choice of bets
 
@@ -124,7 +126,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if observed <= 0:
         return 0.0
-    return find_largest_refuted(is_rejected, 0.0, observed, _HALVINGS)
+    return find_largest_refuted(is_rejected, observed, _HALVINGS)
 
 
 def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
@@ -276,7 +278,7 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
         """Returns whether some bet should reject the parameter."""
         return bool(find_margins(parameter).max() >= 0)
 
-    largest = bisect(should_be_rejected, 0.0, _MAX_PARAMETER, _COARSE_HALVINGS).low
+    largest = find_largest_refuted(should_be_rejected, _FIRST_PARAMETER, _COARSE_HALVINGS)
     return find_margins(largest)
 
 

@@ -192,7 +192,6 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
     """Returns the mu below which the runs refute every Gaussian guarantee, or 0."""
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
-        low=0.0,
         first=1.0,
         halvings=_HALVINGS,
     )

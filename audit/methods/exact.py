@@ -124,8 +124,8 @@ def lower_bound(
     if compute_excess(0.0) > 0:  # not even the parameter 0 is rejected
         return 0.0, find_deciding_audit(0.0)
     # p-values increase with the parameter.
-    bracket = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 0.0, 1.0)
-    root = float(scipy.optimize.brentq(compute_excess, bracket.low, bracket.high, xtol=_STEP))
+    low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 1.0)
+    root = float(scipy.optimize.brentq(compute_excess, low, high, xtol=_STEP))
     # The search may end just above the root. Go down until the audits reject.
     while root > 0 and compute_excess(root) > 0:
         root = max(root - _STEP, 0.0)

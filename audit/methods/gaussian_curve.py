@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import conversions, known_laws
-from audit.laws.intervals import bisect_each
+from audit.laws.intervals import bisect
 from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
 
@@ -303,7 +303,7 @@ def approximate_fit(table: Array) -> Fit:
         return np.asarray(share_in * below_in + (1 - share_in) * below_out < pooled)
 
     farthest = np.full(pooled.shape, 40.0)  # cuts beyond 40 deviations have no mass in float64
-    low, high = bisect_each(is_too_low, -farthest, farthest, _HALVINGS)
+    low, high = bisect(is_too_low, -farthest, farthest, _HALVINGS)
     return Fit(mu[..., 0], (low + high) / 2)
 
 

@@ -47,7 +47,7 @@ from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
-from audit.laws.intervals import bisect_each, find_largest_refuted
+from audit.laws.intervals import bisect, find_largest_refuted
 from audit.methods import exact_null
 from audit.methods.estimate import Bound
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
@@ -183,7 +183,7 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
 
     # The largest mu that each number of guesses should refute.
     least = np.zeros(len(numbers))
-    predicted, _ = bisect_each(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
+    predicted, _ = bisect(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
     number = int(numbers[np.argmax(predicted)])
     right = int(ordered.right[number - 1])
     mu = mu_from_guesses(coins, number, right, error)
@@ -277,7 +277,6 @@ def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, erro
         return 0.0
     return find_largest_refuted(
         lambda epsilon: log_p_approximate(coins, number, right, epsilon, delta) <= np.log(error),
-        0.0,
         1.0,
         _HALVINGS,
     )
@@ -295,7 +294,6 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
 
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, number, right, mu, error)),
-        0.0,
         _FIRST_MU,
         _HALVINGS_OF_MU,
     )
