@@ -472,21 +472,21 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
     Raises:
       InputError: for values that are not an array of scores, for bits of presence instead of the scores out,
-        if more than half of all scores are NaN, or, with several canaries per run, if all scores are equal.
+        for an empty world, if more than half of all scores are NaN, or if all scores are equal.
     """
     array_in = arrays.scores("the scores in", scores_in)
     array_out = arrays.scores("the scores out", scores_out)
     arrays.require_size("the scores", array_in.size + array_out.size)
     _require_no_presence(array_in, array_out)
     matrices = []
-    for name, array in (("the in scores", array_in), ("the out scores", array_out)):
-        is_flat = array.ndim == 1  # may be empty here: `estimate.check_scores` rejects that
-        matrices.append(array[:, None] if is_flat else arrays.matrix(name, array))
+    for name, array in (("in", array_in), ("out", array_out)):
+        require(array.size, f"there are no {name} scores: give runs of both worlds")
+        one_each = array[:, None] if array.ndim == 1 else array
+        matrices.append(arrays.matrix(f"the {name} scores", one_each))
     failed = _count_failed(*matrices)
     ranked_in, ranked_out = rank_all(*matrices)
     design = Sets(ranked_in, ranked_out, failed)
-    if design.canaries != (1, 1):  # `estimate.check_scores` does it for a single canary
-        require_apart(np.concatenate(design.pooled()))
+    require_apart(np.concatenate(design.pooled()))
     return design
 
 
@@ -509,13 +509,6 @@ def _count_failed(*worlds: Array) -> int:
     failed = int(np.isnan(scores).sum())
     require_few_failed("scores", failed, scores.size)
     return failed
-
-
-def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns unchecked scores of runs with a single canary each, (n,) in and (m,) out, as `Sets`."""
-    inserted = np.asarray(scores_in, np.float64)
-    fresh = np.asarray(scores_out, np.float64)
-    return Sets(inserted[:, None], fresh[:, None])
 
 
 def _describe_shape(scores: Array) -> str:

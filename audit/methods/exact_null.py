@@ -146,7 +146,6 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    conversions.require_levels(delta, confidence)
     runs = _select_present(design)
     capital = Capital(design, delta)
     target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
@@ -189,7 +188,6 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    conversions.require_levels(delta, confidence)
     counted = compute_exceedances(design)
     holds = has_law(design)
     mu = claimed_curve.find_least_mu(counted, confidence) * holds

@@ -332,7 +332,6 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     Raises:
       InputError: Levels out of range, or too few runs.
     """
-    conversions.require_levels(delta, confidence)
     # Methods of the same family share the pilot, the threshold and the counts.
     counts: dict[bool, Counted] = {}
     results = []

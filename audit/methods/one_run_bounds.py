@@ -148,7 +148,6 @@ def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    conversions.require_levels(delta, confidence)
     error = 1 - confidence
     ordered = _split_and_order(signed)
     # At delta = 0 the bound grows as the upper limit of the share of wrong guesses falls. The number of wrong
@@ -170,7 +169,6 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
     Coins are guessed as in `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
     Its epsilon follows from mu and is valid if the trade-off curve is Gaussian.
     """
-    conversions.require_levels(delta, confidence)
     error = 1 - confidence
     ordered = _split_and_order(signed)
     coins = len(ordered.right)

@@ -82,7 +82,6 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
       confidence: The confidence of each error rate's limit in the last estimates. They choose the best
         threshold on the same cosines, so they are not valid at this confidence.
     """
-    conversions.require_levels(delta, confidence)
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
         epsilon = in_sample(run, delta, 1 - confidence, prior)
