@@ -191,9 +191,7 @@ class Coins(NamedTuple):
         """
         keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
         (parts,) = _draw_pilots(keys)
-        pilot, rest = (
-            Coins(self.scores.flat[part], self.presence.flat[part], self.given) for part in parts
-        )
+        pilot, rest = (Coins(self.scores[part], self.presence[part], self.given) for part in parts)
         return pilot, rest
 
     def pooled(self) -> tuple[Array, Array]:
@@ -284,7 +282,7 @@ class Sets(NamedTuple):
             ranks_in.reshape(self.inserted.shape), ranks_out.reshape(self.fresh.shape)
         )
         pilot, rest = (
-            Sets(self.inserted.flat[part_in], self.fresh.flat[part_out])
+            Sets(self.inserted[part_in], self.fresh[part_out])
             for part_in, part_out in zip(parts_in, parts_out, strict=True)
         )
         return pilot, rest
@@ -533,29 +531,25 @@ def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
       worlds: the keys (runs, K) of the scores of each world, such as ranks.
 
     Returns:
-      For each world, the indices into the flattened keys, (runs, K) each, of the pilot's and the other runs.
+      For each world, the rows of the pilot's runs and of the other runs.
 
     Raises:
       InputError: if there are fewer than 8 runs.
     """
-    all_places = []
+    all_rows = []
     ordered = []
     for keys in worlds:
-        columns = np.argsort(keys, axis=1, kind="stable")
         sorted_keys = np.sort(keys, axis=1)
         rows = np.lexsort(sorted_keys.T[::-1])  # lexsort sorts by its last key first
-        places = rows[:, None] * keys.shape[1] + columns[rows]
-        all_places.append(places)
-        ordered.append(keys.flat[places])
+        all_rows.append(rows)
+        ordered.append(sorted_keys[rows])
     rng = np.random.default_rng(hash_ranks(*ordered))
     pairs = []
-    for places in all_places:
-        runs = len(places)
+    for rows in all_rows:
+        runs = len(rows)
         least = 2 * _MIN_PILOT
         require(runs >= least, f"there are {runs} runs in a set: give at least {least}")
-        order = rng.permutation(runs)
+        drawn = rows[rng.permutation(runs)]
         size = max(round(_PILOT_SHARE * runs), _MIN_PILOT)
-        pilot = places[order[:size]]
-        rest = places[order[size:]]
-        pairs.append((pilot, rest))
+        pairs.append((drawn[:size], drawn[size:]))
     return pairs

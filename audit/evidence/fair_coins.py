@@ -11,7 +11,6 @@ tests together reject such coins with probability at most ERROR:
                  form paths without a circle, so they are fair coins themselves
     copies       the most frequent row, up to its complement: of R rows, c are equal with probability
                  at most C(R, c) 2^-((c - 1)(K - 1)), by the union over c rows
-    kinds        the number of different rows, up to complement: R balls in 2^(K - 1) bins
     dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound by the exact law of one
 
 and likewise for columns. Coins that pass can still be unfair in ways that this number of coins does not show.
@@ -32,13 +31,11 @@ Array = NDArray[np.float64]
 
 ERROR = 1e-6  # the probability of rejecting fair coins is at most this
 _MAX_LAGS = 64  # the largest distance between two compared coins
-_MAX_KINDS = 4000  # with more rows the exact law of different rows takes too long
 # The t of Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
 _NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
 _POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
 _TILTS = np.concatenate([_NEGATIVE_TILTS, _POSITIVE_TILTS])
 _FAR = 40  # standard deviations; totals further from their mean are negligible
-_MAX_LOG2_BINS = 1000  # 2^1000 is still finite as a float64
 _REMEDY = "presence has to be drawn by fair independent coins"
 
 
@@ -87,9 +84,8 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
     """Yields the results of the tests of a table's rows that its shape allows.
 
-    The rows' totals are always tested. With several rows and columns, so are copies of rows, the number of
-    different rows, and the dispersion of totals. With several columns, so are pairs of bits a few columns
-    apart.
+    The rows' totals are always tested. With several rows and columns, so are copies of rows and the
+    dispersion of totals. With several columns, so are pairs of bits a few columns apart.
 
     Args:
       bits: (rows, columns), the coins; each row is a run and each column a canary, or the other way round.
@@ -101,7 +97,6 @@ def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
     yield _test_totals(totals, width, row)
     if rows > 1 and width > 1:
         yield _test_copies(bits, row)
-        yield _test_kinds(bits, row)
         yield _test_dispersion(totals, width, row)
     if width > 1:
         yield _test_lags(bits, column)
@@ -204,51 +199,6 @@ def _test_copies(bits: Bits, row: str) -> _Test:
         f"{copies:,} of {rows:,} {_PLURAL[row]} have the same {width:,} coins, or their complement"
     )
     return _Test(float(log_p), message)
-
-
-def _test_kinds(bits: Bits, row: str) -> _Test:
-    """Tests whether too few rows of bits are different, up to complement.
-
-    The p-value is the probability that fair coins give at most this number of different rows. It is exact up
-    to 4000 rows. Beyond, it is a bound on the probability of at least r repeats, where a repeat is a row that
-    equals an earlier row: Chernoff's exp(r - m + r log(m / r)), for a mean of at most m.
-    """
-    rows, width = bits.shape
-    kinds = len(_count_equal_rows(bits))
-    # The number of possible rows, up to complement, is limited to avoid an overflow. With fewer possible rows
-    # repeats are likelier, so the test only rejects less.
-    bins = 2.0 ** min(width - 1, _MAX_LOG2_BINS)
-    message = f"{rows:,} {_PLURAL[row]} have only {kinds:,} different rows of {width:,} coins"
-    if rows <= _MAX_KINDS:
-        probability = _law_of_kinds(rows, bins)[: kinds + 1].sum()
-        with np.errstate(divide="ignore"):  # a probability that underflows to 0 has the log -inf
-            return _Test(float(np.log(probability)), message)
-
-    # Row i repeats an earlier row with probability at most (i - 1) / bins. `mean` is the sum over rows.
-    mean = rows * (rows - 1) / 2 / bins
-    repeats = rows - kinds
-    if repeats <= mean:  # the bound needs more repeats than the mean
-        return _Test(0.0, message)
-    log_ratio = np.log(mean) - np.log(repeats)
-    log_bound = repeats - mean + repeats * log_ratio
-    return _Test(float(log_bound), message)
-
-
-def _law_of_kinds(balls: int, bins: float) -> Array:
-    """Returns the law of the number of occupied bins: probabilities (balls + 1,) of 0, 1, ..., `balls` bins.
-
-    Each ball falls into one of `bins` bins at random.
-    """
-    law = np.zeros(balls + 1)
-    law[0] = 1.0  # before the first ball no bin is occupied
-    # With k occupied bins, the next ball falls into an occupied bin with probability k / bins.
-    taken_shares = np.arange(balls + 1) / bins
-    for _ in range(balls):
-        empty_shares = np.maximum(1 - taken_shares[:-1], 0.0)
-        into_empty_bin = empty_shares * law[:-1]
-        law *= np.minimum(taken_shares, 1.0)
-        law[1:] += into_empty_bin
-    return law
 
 
 def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:

@@ -31,21 +31,17 @@ UNFAIR = {
         "run 3 has 64 of 64 coins in",
     ),
     "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), "100 of 100 runs have the same 8 coins"),
-    "one draw, turned": (
-        FAIR[:1] ^ (RNG.random((100, 1)) < 0.5),
-        "100 of 100 runs have the same 8 coins",
-    ),
     "one draw for all canaries": (
         np.tile(FAIR[:, :1], (1, 100)),
-        "200 runs have only 1 different rows of 100 coins",
+        "200 of 200 runs have the same 100 coins",
     ),
     "runs pasted four times": (
         np.repeat(FAIR[:25], 4, 0),
-        r"100 runs have only \d\d different rows of 8 coins",
+        "coins that lie . runs? apart differ",
     ),
     "two equal runs of many coins": (
         np.tile(RNG.random((50, 64)) < 0.5, (2, 1)),
-        "100 runs have only 50 different rows of 64 coins",
+        "2 of 100 runs have the same 64 coins",
     ),
     "half of each run": (
         RNG.random((200, 64)).argsort(1) < 32,
