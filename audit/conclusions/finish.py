@@ -240,14 +240,21 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
     """Returns whether scores are clearly lower with the canary than without, as with the wrong sign.
 
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
-    equal, so the standard error for independent scores is multiplied by sqrt(K). For a single run, means are
-    compared, unless a bound is above 0.
+    equal, so the standard error for independent scores is multiplied by sqrt(K). A single run's scores are
+    taken as independent, but they are not reversed if a bound is above 0. Cosines with a known null have the
+    mean 0 and the standard deviation 1 / sqrt(d) without the canary.
     """
+    dependent = max(evidence.canaries)
     if isinstance(evidence, OneRun):
-        has_proof = any(bound.epsilon > 0 for bound in bounds)
-        return evidence.deviations < -_CLEARLY and not has_proof
+        if any(bound.epsilon > 0 for bound in bounds):
+            return False
+        if evidence.cosines is not None and evidence.is_null_known:
+            observed = evidence.cosines.observed
+            precision = evidence.cosines.dimension * len(observed)
+            return bool(observed.mean() * math.sqrt(precision) < -_CLEARLY)
+        dependent = 1
     assert auc is not None  # there are scores out
-    return auc.deviations < -_CLEARLY * math.sqrt(max(evidence.canaries))
+    return auc.deviations < -_CLEARLY * math.sqrt(dependent)
 
 
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:

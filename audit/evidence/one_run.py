@@ -1,11 +1,9 @@
 """The evidence of a single run: its canaries' coins, their cosines, or both."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from audit.errors import require
 from audit.evidence import arrays
@@ -85,31 +83,6 @@ class OneRun(NamedTuple):
             return self.coins.pooled()
         assert self.cosines is not None  # a run has coins, or cosines, or both
         return self.cosines.observed, self.cosines.unobserved
-
-    @property
-    def deviations(self) -> float:
-        """Returns by how many normal deviates the mean score is higher than without any leakage.
-
-        If the null is known, the mean without leakage is 0 and its standard deviation 1 / sqrt(d). Otherwise
-        both means and their errors are estimated. The ratio then follows Student's law, with one degree of
-        freedom less than the smaller world has canaries, and is converted to the normal deviate of the same
-        probability. The result is NaN or infinite if the scores of each world are all equal.
-        """
-        scores_in, scores_out = self.pooled()
-        if self.cosines is not None and self.is_null_known:
-            observed = self.cosines.observed
-            precision = self.cosines.dimension * len(observed)
-            return float(observed.mean() * np.sqrt(precision))
-        freedom = min(len(scores_in), len(scores_out)) - 1
-        if freedom < 1:
-            return math.nan
-        variances = [world.var(ddof=1) / len(world) for world in (scores_in, scores_out)]
-        difference = scores_in.mean() - scores_out.mean()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = difference / np.sqrt(sum(variances))
-        # The tail of the absolute value keeps its digits, unlike a probability near 1.
-        tail = special.stdtr(freedom, -abs(ratio))
-        return float(-np.sign(ratio) * special.ndtri(tail))
 
     def __str__(self) -> str:
         """Returns the number of canaries of the run, in words.

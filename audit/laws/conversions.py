@@ -222,20 +222,13 @@ def require_levels(delta: float, confidence: float) -> None:
 
 
 def require_confidence(confidence: float) -> None:
-    """Raises InputError unless 0 < confidence < 1 and the error, 1 - confidence, is also between 0 and 1.
-
-    In float64 the error of a confidence below 5e-17 is 1, and every hypothesis is refuted.
-    """
+    """Raises InputError unless the error, 1 - confidence, lies strictly between 0 and 1 in float64."""
     suggestion = ""
     if 1 < confidence < 100:
         suggestion = f"; did you mean {confidence / 100:g}?"
     require(
-        0 < confidence < 1,
-        f"`confidence` must be between 0 and 1, got {confidence}{suggestion}",
-    )
-    require(
         0 < 1 - confidence < 1,
-        f"`confidence` must not be 0 up to rounding, got {confidence}: give a larger one, such as 0.95",
+        f"`confidence` must be between 0 and 1, got {confidence}{suggestion}",
     )
 
 

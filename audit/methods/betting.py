@@ -129,24 +129,6 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     return find_largest_refuted(is_rejected, observed, _HALVINGS)
 
 
-def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
-    """Returns a mixture's least log capital over the points of a curve, or the target if that is less.
-
-    A mixture has at least the capital of each of its bets. So it is computed only at points where no single
-    bet reaches the target.
-
-    Args:
-      growth: (L, G) log growth of each of L bets at each of G points.
-      shares: (L,) the bets' shares of the capital.
-      target: The log capital that is needed.
-    """
-    log_shares = np.log(shares)
-    best_single = (growth + log_shares[:, None]).max(0)
-    undecided = best_single < target
-    mixture = mix_bets(growth[:, undecided], shares)
-    return float(mixture.min(initial=target))
-
-
 def _split_capital(alone: int) -> Array:
     """Returns the bets' shares of the capital (1 + neighbours + 2 * alone,), which sum to 1.
 
@@ -176,7 +158,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     Args:
       family: The trade-off functions.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected; larger capital is clipped to it.
+      target: The log capital at which a parameter is rejected.
     """
     # The error rate of each run: false positives of runs without canaries, misses of runs with them.
     rates_out, rates_in = counted.rest.rates()
@@ -192,7 +174,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter, clipped to the target.
+        """Returns the least log capital on the curve of a parameter.
 
         In each cell of the false-positive rate, the capital is least at the lowest false-positive rate and a
         false-negative rate below the curve.
@@ -201,7 +183,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
         # The log growth of each of L pairs of stakes in each cell, (L, cells).
         of_alarms = growth_out[stakes_out, :-1]
         of_misses = growth_in[stakes_in[:, None], corners]
-        return _find_least_mixture(of_alarms + of_misses, shares, target)
+        return float(mix_bets(of_alarms + of_misses, shares).min())
 
     return find_least_capital
 
@@ -318,7 +300,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     Args:
       family: The trade-off functions.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected; larger capital is clipped to it.
+      target: The log capital at which a parameter is rejected.
     """
     parts_of_bets, stakes, shares = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z that is tabulated, (bets, means).
@@ -332,7 +314,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     parts = parts_of_bets[:, None]
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter, clipped to the target."""
+        """Returns the least log capital on the curve of a parameter."""
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         # The mean of z at each corner, (bets, cells).
@@ -341,7 +323,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
         below = np.searchsorted(_MEANS, means, side="right") - 1
         # Only rounding gives a mean below 0.
         growth_on_curve = np.where(below >= 0, growth[bet_indices, below], -np.inf)
-        return _find_least_mixture(growth_on_curve, shares, target)
+        return float(mix_bets(growth_on_curve, shares).min())
 
     return find_least_capital
 

@@ -156,9 +156,8 @@ def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     wrong = np.ceil(numbers * (1 - ordered.expected_shares))
     limits = intervals.clopper_pearson_upper(wrong, numbers, error)
     number = int(numbers[np.argmin(limits)])
-    right = int(ordered.right[number - 1])
+    right, counts = ordered.count_guesses(number)
     epsilon = epsilon_from_guesses(len(ordered.right), number, right, delta, error)
-    counts = ordered.describe(number)
     levels = (delta, confidence)
     return Bound(ONE_RUN_GUESSES, epsilon, None, *levels, **counts, assumes=FAIR_COINS)
 
@@ -183,10 +182,9 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
     least = np.zeros(len(numbers))
     predicted, _ = bisect(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
     number = int(numbers[np.argmax(predicted)])
-    right = int(ordered.right[number - 1])
+    right, counts = ordered.count_guesses(number)
     mu = mu_from_guesses(coins, number, right, error)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    counts = ordered.describe(number)
     return Bound(
         ONE_RUN_GAUSSIAN, epsilon, mu, delta, confidence, **counts, assumes=FAIR_COINS_GAUSSIAN
     )
@@ -214,10 +212,13 @@ class _OrderedCoins(NamedTuple):
     guess_counts: NDArray[np.int64]
     expected_shares: Array
 
-    def describe(self, number: int) -> dict[str, Any]:
-        """Returns the fields of a bound that count guesses: all as scores in, wrong ones as misses."""
+    def count_guesses(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Returns how many of a number of guesses are right, and the counts as fields of a bound.
+
+        There, all guesses are scores in, and wrong ones are misses.
+        """
         right = int(self.right[number - 1])
-        return {
+        return right, {
             "threshold": None,
             "false_positives": 0,
             "false_negatives": number - right,
