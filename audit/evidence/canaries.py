@@ -126,16 +126,14 @@ class Counted(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of scores as in a file, for the search of repeated rows.
+    """Rows of scores as in a file, a row for each run, for the search of repeated rows.
 
     Attributes:
-      row: the word for a row: "row", or "canary" if each row is a canary of a single run.
       scores: (n, K), K scores in each of n rows.
       presence: (n, K), whether the canary of each score was in; None if the file does not have such bits.
       has_no_ties: whether independent scores are never equal, except those of failed runs.
     """
 
-    row: str
     scores: Array
     presence: NDArray[np.bool_] | None = None
     has_no_ties: bool = False
@@ -168,16 +166,12 @@ class Coins(NamedTuple):
         return f"{self.scores.size:,} scores"
 
     def rows(self) -> list[Rows]:
-        """Returns a single table with a row for each run or, for a single run, for each canary."""
-        if len(self.scores) == 1:
-            return [Rows("canary", self.scores.T, self.presence.T)]
-        return [Rows("row", self.scores, self.presence)]
+        """Returns a single table with a row for each run."""
+        return [Rows(self.scores, self.presence)]
 
     def select(self, kept: list[NDArray[np.bool_]]) -> "Coins":
-        """Returns some of the runs or, for a single run, some of its canaries."""
+        """Returns some of the runs."""
         (chosen,) = kept
-        if len(self.scores) == 1:
-            return self._replace(scores=self.scores[:, chosen], presence=self.presence[:, chosen])
         return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
@@ -260,7 +254,7 @@ class Sets(NamedTuple):
 
     def rows(self) -> list[Rows]:
         """Returns a table of the runs with the canaries, and one of the runs without."""
-        return [Rows("row", self.inserted), Rows("row", self.fresh)]
+        return [Rows(self.inserted), Rows(self.fresh)]
 
     def select(self, kept: list[NDArray[np.bool_]]) -> "Sets":
         """Returns some of the runs of each world."""
@@ -363,8 +357,8 @@ class Fresh(NamedTuple):
     def rows(self) -> list[Rows]:
         """Returns the cosines or ranks as a single table with a row for each run."""
         if self.ranked is not None:
-            return [Rows("row", self.ranked, self.presence)]
-        return [Rows("row", self.cosines, self.presence, has_no_ties=not self.draws)]
+            return [Rows(self.ranked, self.presence)]
+        return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
 
     def select(self, kept: list[NDArray[np.bool_]]) -> "Fresh":
         """Returns some of the runs."""

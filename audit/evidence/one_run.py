@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.evidence import arrays
-from audit.evidence.canaries import Coins, Rows, Shape
+from audit.evidence.canaries import Coins, Shape
 from audit.laws import cosine_law
 
 Array = NDArray[np.float64]
@@ -54,28 +54,6 @@ class OneRun(NamedTuple):
     def is_null_known(self) -> bool:
         """Returns whether scores are cosines with an exact null law, not one fitted to unobserved cosines."""
         return self.cosines is not None and not len(self.cosines.unobserved)
-
-    def rows(self) -> list[Rows]:
-        """Returns a table with a row for each canary; empty for cosines without a bound."""
-        if self.coins is not None:
-            return self.coins.rows()
-        observed, unobserved = self.pooled()
-        if len(unobserved):  # the null is fitted
-            return []
-        return [Rows("canary", observed[:, None], has_no_ties=True)]
-
-    def select(self, kept: list[NDArray[np.bool_]]) -> "OneRun":
-        """Returns the evidence of some of the canaries."""
-        coins = self.coins and self.coins.select(kept)
-        cosines = self.cosines
-        if cosines is not None and coins is not None:
-            observed, unobserved = coins.pooled()
-            # If the null is known, no cosines are unobserved.
-            unobserved = unobserved[: len(cosines.unobserved)]
-            cosines = cosines._replace(observed=observed, unobserved=unobserved)
-        elif cosines is not None:
-            cosines = cosines._replace(observed=cosines.observed[kept[0]])
-        return OneRun(coins, cosines)
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of canaries that were in, and of those that were out."""

@@ -45,17 +45,16 @@ class CountedOnce(NamedTuple):
 
 
 def count_once(evidence: Evidence) -> CountedOnce | None:
-    """Returns evidence in which each repeated row counts once; None if no row looks pasted."""
-    tables = evidence.rows()
-    repeats = [_find_repeats(table) for table in tables]
+    """Returns evidence with each repeated row once; None for one run, or if no row looks pasted."""
+    if isinstance(evidence, OneRun):
+        return None
+    repeats = [_find_repeats(table) for table in evidence.rows()]
     number = sum(int(repeated.sum()) for repeated in repeats)
     if not number:
         return None
-    row = tables[0].row
-    plural = {"row": "rows", "canary": "canaries"}[row]
-    remark = f"{number:,} {plural} repeat earlier {plural}"
+    remark = f"{number:,} rows repeat earlier rows"
     if number == 1:
-        remark = f"1 {row} repeats an earlier {row}"
+        remark = "1 row repeats an earlier row"
     return CountedOnce(evidence.select([~repeated for repeated in repeats]), remark)
 
 

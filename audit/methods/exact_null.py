@@ -297,20 +297,14 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns what the bound assumes: empty if this tool drew the canaries and trained all runs.
+    """Returns what the bound assumes: nothing if this tool drew the canaries and trained all runs.
 
-    For user data, the bound assumes that canaries were drawn as stated and, if declared, the order of runs.
+    For user data, the bound assumes that canaries were drawn as stated. A note of the conclusion has the
+    order of runs, if it is declared.
     """
     if not design.given:
         return _OWN_RANKS if design.draws else _OWN
-    given = _GIVEN_RANKS if design.draws else _GIVEN
-    if not design.in_order or len(design.cosines) == 1:
-        return given
-    return given._replace(
-        text=f"{given.text}, rows in the order in which runs started",
-        sentence=f"{given.sentence}; rows in the order in which runs started, as reported",
-        note=f"{given.note}; rows in the order in which runs started",
-    )
+    return _GIVEN_RANKS if design.draws else _GIVEN
 
 
 _DRAWN = "uniform directions, drawn afresh for every run, unknown to a model trained without them"

@@ -1,16 +1,14 @@
 """Files that hold runs twice give the smaller of two bounds; rows that are equal by nature cost little."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from scipy import stats
 
 import audit
 from audit.evidence import canaries, repeats
-from audit.evidence.canaries import Coins, Fresh, Sets
+from audit.evidence.canaries import Fresh, Sets
 from audit.laws import cosine_law
-from audit.methods import estimate, exact_null, lifted, one_run_bounds
+from audit.methods import estimate, exact_null, lifted
 from tests.cases import mostly_slow
 
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -55,13 +53,11 @@ def make_sets(width):
     return make
 
 
-def make_coins(rng, rows, copy, collapsed, width=4):
-    presence = rng.random((rows, width)) < 0.5
+def make_coins(rng, rows, copy, collapsed):
+    presence = rng.random((rows, 4)) < 0.5
     scores = respond(rng, presence)
     collapse(rng, collapsed, scores)
     again = copy(rng, rows)
-    if width == 1:  # the canaries of one run
-        return audit.coins(scores[again].T, presence[again].T)
     return audit.coins(scores[again], presence[again])
 
 
@@ -88,7 +84,6 @@ MAKERS = {  # with how many rows
     "one canary": (make_sets(1), 300),
     "sets": (make_sets(4), 100),
     "coins": (make_coins, 200),
-    "one run": (partial(make_coins, width=1), 600),
     "cosines": (make_cosines, 40),
     "ranks": (make_ranks, 40),
     "given ranks": (make_given_ranks, 40),
@@ -99,9 +94,6 @@ def bound(evidence):
     """Returns the assumption-free bound from all rows of evidence."""
     if isinstance(evidence, Fresh):
         return exact_null.bound_directions(evidence, DELTA, CONFIDENCE).epsilon
-    if not isinstance(evidence, Sets | Coins):
-        guesses = one_run_bounds.weigh_coins(evidence.coins)
-        return one_run_bounds.from_guesses(guesses, DELTA, CONFIDENCE).epsilon
     if evidence.canaries == (1, 1):
         return estimate.assumption_free(*evidence.pooled(), DELTA, CONFIDENCE).epsilon
     return lifted.METHODS[lifted.LIFTED].bound(evidence, DELTA, CONFIDENCE).epsilon
@@ -133,7 +125,7 @@ def require_level(epsilons):
 
 @pytest.mark.parametrize("audits", [FEW, MANY])
 @pytest.mark.parametrize(
-    "maker, kind", mostly_slow([(maker, kind) for kind in PASTED for maker in MAKERS], quick=7)
+    "maker, kind", mostly_slow([(maker, kind) for kind in PASTED for maker in MAKERS], quick=6)
 )
 def test_the_smaller_bound_of_a_pasted_file_keeps_its_level(maker, kind, audits):
     make, rows = MAKERS[maker]
@@ -161,7 +153,7 @@ def test_counting_all_rows_of_a_pasted_file_exceeds_its_level(maker):
         exceeded += bound(evidence) > 1
         lost += bound(evidence) - smaller_bound(evidence)
     assert lost > 0
-    if maker in ("one canary", "one run"):
+    if maker == "one canary":
         assert exceeded > 10
 
 
