@@ -50,7 +50,7 @@ from audit.calibration.calibration import (
     Truth,
     Value,
 )
-from audit.evidence.canaries import Coins, Design, Fresh, Sets, single
+from audit.evidence.canaries import Coins, Design, Fresh, Sets, make_sets
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, known_laws
 from audit.laws.known_laws import KnownLaw
@@ -100,7 +100,7 @@ def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
 
 def _draw_scores(law: known_laws.ScoreFamily, rng: Generator, setting: KnownMechanism) -> Sets:
     """Draws the scores of an audit with one canary per run, half of the runs in each world."""
-    return single(*KnownLaw(law, setting.mu).scores(rng, setting.runs // 2))
+    return make_sets(*KnownLaw(law, setting.mu).scores(rng, setting.runs // 2))
 
 
 def score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:

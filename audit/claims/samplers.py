@@ -278,7 +278,8 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
     if not exceeds(0.0):
         return 0.0
     highest = conversions.epsilon_from_mu(float(mus.max()), delta)  # of the worst mechanism
-    return bisect(exceeds, 0.0, highest, _HALVINGS).high
+    _, high = bisect(exceeds, 0.0, highest, _HALVINGS)
+    return float(high)
 
 
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
@@ -615,5 +616,6 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
         entropy = special.rel_entr(share, mean_share) + special.rel_entr(1 - share, 1 - mean_share)
         return bool(draws * entropy < log_inverse_error)
 
-    hoeffding = most * bisect(is_possible, share, 1.0, _HALVINGS).high
+    _, limit = bisect(is_possible, share, 1.0, _HALVINGS)
+    hoeffding = most * float(limit)
     return min(bernstein, hoeffding, most)

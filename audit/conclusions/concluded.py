@@ -27,7 +27,7 @@ from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, check_own_cosines
 from audit.evidence.ranks import describe_draws, make_from_counts
 from audit.evidence.repeats import count_once
-from audit.laws.conversions import epsilon_from_mu
+from audit.laws import conversions
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY, Pair
@@ -100,6 +100,7 @@ _METHODS: dict[Shape, tuple[Callable[[Any, Level], Sequence[Finding]], Pair | No
 
 def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
     """Returns the conclusion from all rows, before `finish`."""
+    conversions.require_levels(*level)
     find, pair = _METHODS[evidence.shape]
     findings = find(evidence, level)
     worlds = evidence.pooled()
@@ -242,7 +243,7 @@ def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
         # The sampler draws one step of each of E epochs of b steps. The sum has E insertions and the noise of
         # E b steps, and mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
         mu = mu_upper_bound(setting.mechanism.noise_multiplier, setting.insertions)
-        return epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
+        return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
     if sampling.rate == 1:
         return None
     # By Poisson sampling the number of insertions is random.

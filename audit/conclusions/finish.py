@@ -240,14 +240,21 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
     """Returns whether scores are clearly lower with the canary than without, as with the wrong sign.
 
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
-    equal, so the standard error for independent scores is multiplied by sqrt(K). For a single run, means are
-    compared, unless a bound is above 0.
+    equal, so the standard error for independent scores is multiplied by sqrt(K). A single run's scores are
+    taken as independent, but they are not reversed if a bound is above 0. Cosines with a known null have the
+    mean 0 and the standard deviation 1 / sqrt(d) without the canary.
     """
+    dependent = max(evidence.canaries)
     if isinstance(evidence, OneRun):
-        has_proof = any(bound.epsilon > 0 for bound in bounds)
-        return evidence.deviations < -_CLEARLY and not has_proof
+        if any(bound.epsilon > 0 for bound in bounds):
+            return False
+        if evidence.cosines is not None and evidence.is_null_known:
+            observed = evidence.cosines.observed
+            precision = evidence.cosines.dimension * len(observed)
+            return bool(observed.mean() * math.sqrt(precision) < -_CLEARLY)
+        dependent = 1
     assert auc is not None  # there are scores out
-    return auc.deviations < -_CLEARLY * math.sqrt(max(evidence.canaries))
+    return auc.deviations < -_CLEARLY * math.sqrt(dependent)
 
 
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
@@ -307,9 +314,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
     Bets win capital if more of these scores exceed thresholds than the curve allows. A large capital is
-    evidence against the claim. Simulations find how much less noise than claimed such runs would have shown
-    (`seen`). The result is None without a claimed curve, or if scores without insertion refute their assumed
-    law.
+    evidence against the claim. The result is None without a claimed curve, or if scores without insertion
+    refute their assumed law.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # With several runs, canaries without insertion test the law: `holds` is False if they refute it.
@@ -324,14 +330,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     capital = claimed_curve.compute_log_capital(exceedances, power)
     log_capital = exact_null.expand_to_runs(design, capital)
-    confidence = conclusion.confidence
-    test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
-    summary = exact_null.summarise_design(design)
-    if upper.mu is not None:
-        # Under the claimed noise the mean of scores, in standard deviations of a score out, is at most mu.
-        summary = summary._replace(mean=min(summary.mean, upper.mu))
-    seen = claimed_curve.find_least_departure(summary, exceedances, power, confidence)
-    return test._replace(seen=seen)
+    return claimed_curve.judge_capital(log_capital, exceedances.in_order, conclusion.confidence)
 
 
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:

@@ -126,16 +126,14 @@ class Counted(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of scores as in a file, for the search of repeated rows.
+    """Rows of scores as in a file, a row for each run, for the search of repeated rows.
 
     Attributes:
-      row: the word for a row: "row", or "canary" if each row is a canary of a single run.
       scores: (n, K), K scores in each of n rows.
       presence: (n, K), whether the canary of each score was in; None if the file does not have such bits.
       has_no_ties: whether independent scores are never equal, except those of failed runs.
     """
 
-    row: str
     scores: Array
     presence: NDArray[np.bool_] | None = None
     has_no_ties: bool = False
@@ -168,16 +166,12 @@ class Coins(NamedTuple):
         return f"{self.scores.size:,} scores"
 
     def rows(self) -> list[Rows]:
-        """Returns a single table with a row for each run or, for a single run, for each canary."""
-        if len(self.scores) == 1:
-            return [Rows("canary", self.scores.T, self.presence.T)]
-        return [Rows("row", self.scores, self.presence)]
+        """Returns a single table with a row for each run."""
+        return [Rows(self.scores, self.presence)]
 
     def select(self, kept: list[NDArray[np.bool_]]) -> "Coins":
-        """Returns some of the runs or, for a single run, some of its canaries."""
+        """Returns some of the runs."""
         (chosen,) = kept
-        if len(self.scores) == 1:
-            return self._replace(scores=self.scores[:, chosen], presence=self.presence[:, chosen])
         return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
@@ -191,9 +185,7 @@ class Coins(NamedTuple):
         """
         keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
         (parts,) = _draw_pilots(keys)
-        pilot, rest = (
-            Coins(self.scores.flat[part], self.presence.flat[part], self.given) for part in parts
-        )
+        pilot, rest = (Coins(self.scores[part], self.presence[part], self.given) for part in parts)
         return pilot, rest
 
     def pooled(self) -> tuple[Array, Array]:
@@ -262,7 +254,7 @@ class Sets(NamedTuple):
 
     def rows(self) -> list[Rows]:
         """Returns a table of the runs with the canaries, and one of the runs without."""
-        return [Rows("row", self.inserted), Rows("row", self.fresh)]
+        return [Rows(self.inserted), Rows(self.fresh)]
 
     def select(self, kept: list[NDArray[np.bool_]]) -> "Sets":
         """Returns some of the runs of each world."""
@@ -284,7 +276,7 @@ class Sets(NamedTuple):
             ranks_in.reshape(self.inserted.shape), ranks_out.reshape(self.fresh.shape)
         )
         pilot, rest = (
-            Sets(self.inserted.flat[part_in], self.fresh.flat[part_out])
+            Sets(self.inserted[part_in], self.fresh[part_out])
             for part_in, part_out in zip(parts_in, parts_out, strict=True)
         )
         return pilot, rest
@@ -365,8 +357,8 @@ class Fresh(NamedTuple):
     def rows(self) -> list[Rows]:
         """Returns the cosines or ranks as a single table with a row for each run."""
         if self.ranked is not None:
-            return [Rows("row", self.ranked, self.presence)]
-        return [Rows("row", self.cosines, self.presence, has_no_ties=not self.draws)]
+            return [Rows(self.ranked, self.presence)]
+        return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
 
     def select(self, kept: list[NDArray[np.bool_]]) -> "Fresh":
         """Returns some of the runs."""
@@ -472,21 +464,21 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
     Raises:
       InputError: for values that are not an array of scores, for bits of presence instead of the scores out,
-        if more than half of all scores are NaN, or, with several canaries per run, if all scores are equal.
+        for an empty world, if more than half of all scores are NaN, or if all scores are equal.
     """
     array_in = arrays.scores("the scores in", scores_in)
     array_out = arrays.scores("the scores out", scores_out)
     arrays.require_size("the scores", array_in.size + array_out.size)
     _require_no_presence(array_in, array_out)
     matrices = []
-    for name, array in (("the in scores", array_in), ("the out scores", array_out)):
-        is_flat = array.ndim == 1  # may be empty here: `estimate.check_scores` rejects that
-        matrices.append(array[:, None] if is_flat else arrays.matrix(name, array))
+    for name, array in (("in", array_in), ("out", array_out)):
+        require(array.size, f"there are no {name} scores: give runs of both worlds")
+        one_each = array[:, None] if array.ndim == 1 else array
+        matrices.append(arrays.matrix(f"the {name} scores", one_each))
     failed = _count_failed(*matrices)
     ranked_in, ranked_out = rank_all(*matrices)
     design = Sets(ranked_in, ranked_out, failed)
-    if design.canaries != (1, 1):  # `estimate.check_scores` does it for a single canary
-        require_apart(np.concatenate(design.pooled()))
+    require_apart(np.concatenate(design.pooled()))
     return design
 
 
@@ -511,13 +503,6 @@ def _count_failed(*worlds: Array) -> int:
     return failed
 
 
-def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns unchecked scores of runs with a single canary each, (n,) in and (m,) out, as `Sets`."""
-    inserted = np.asarray(scores_in, np.float64)
-    fresh = np.asarray(scores_out, np.float64)
-    return Sets(inserted[:, None], fresh[:, None])
-
-
 def _describe_shape(scores: Array) -> str:
     """Returns the shape of scores (runs, canaries) in words: "400 runs x 64 canaries"."""
     runs, canaries = scores.shape
@@ -540,29 +525,25 @@ def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
       worlds: the keys (runs, K) of the scores of each world, such as ranks.
 
     Returns:
-      For each world, the indices into the flattened keys, (runs, K) each, of the pilot's and the other runs.
+      For each world, the rows of the pilot's runs and of the other runs.
 
     Raises:
       InputError: if there are fewer than 8 runs.
     """
-    all_places = []
+    all_rows = []
     ordered = []
     for keys in worlds:
-        columns = np.argsort(keys, axis=1, kind="stable")
         sorted_keys = np.sort(keys, axis=1)
         rows = np.lexsort(sorted_keys.T[::-1])  # lexsort sorts by its last key first
-        places = rows[:, None] * keys.shape[1] + columns[rows]
-        all_places.append(places)
-        ordered.append(keys.flat[places])
+        all_rows.append(rows)
+        ordered.append(sorted_keys[rows])
     rng = np.random.default_rng(hash_ranks(*ordered))
     pairs = []
-    for places in all_places:
-        runs = len(places)
+    for rows in all_rows:
+        runs = len(rows)
         least = 2 * _MIN_PILOT
         require(runs >= least, f"there are {runs} runs in a set: give at least {least}")
-        order = rng.permutation(runs)
+        drawn = rows[rng.permutation(runs)]
         size = max(round(_PILOT_SHARE * runs), _MIN_PILOT)
-        pilot = places[order[:size]]
-        rest = places[order[size:]]
-        pairs.append((pilot, rest))
+        pairs.append((drawn[:size], drawn[size:]))
     return pairs

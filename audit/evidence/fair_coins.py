@@ -9,9 +9,6 @@ tests together reject such coins with probability at most ERROR:
     totals       overall, per row and per column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places on, for L = 1, 2, ..: for each L the differences
                  form paths without a circle, so they are fair coins themselves
-    copies       the most frequent row, up to its complement: of R rows, c are equal with probability
-                 at most C(R, c) 2^-((c - 1)(K - 1)), by the union over c rows
-    kinds        the number of different rows, up to complement: R balls in 2^(K - 1) bins
     dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound by the exact law of one
 
 and likewise for columns. Coins that pass can still be unfair in ways that this number of coins does not show.
@@ -21,7 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import InputError
@@ -32,13 +29,11 @@ Array = NDArray[np.float64]
 
 ERROR = 1e-6  # the probability of rejecting fair coins is at most this
 _MAX_LAGS = 64  # the largest distance between two compared coins
-_MAX_KINDS = 4000  # with more rows the exact law of different rows takes too long
 # The t of Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
 _NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
 _POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
 _TILTS = np.concatenate([_NEGATIVE_TILTS, _POSITIVE_TILTS])
 _FAR = 40  # standard deviations; totals further from their mean are negligible
-_MAX_LOG2_BINS = 1000  # 2^1000 is still finite as a float64
 _REMEDY = "presence has to be drawn by fair independent coins"
 
 
@@ -87,9 +82,8 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
     """Yields the results of the tests of a table's rows that its shape allows.
 
-    The rows' totals are always tested. With several rows and columns, so are copies of rows, the number of
-    different rows, and the dispersion of totals. With several columns, so are pairs of bits a few columns
-    apart.
+    The rows' totals are always tested. With several rows and columns, so is the dispersion of totals. With
+    several columns, so are pairs of bits a few columns apart.
 
     Args:
       bits: (rows, columns), the coins; each row is a run and each column a canary, or the other way round.
@@ -100,8 +94,6 @@ def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
     rows, width = bits.shape
     yield _test_totals(totals, width, row)
     if rows > 1 and width > 1:
-        yield _test_copies(bits, row)
-        yield _test_kinds(bits, row)
         yield _test_dispersion(totals, width, row)
     if width > 1:
         yield _test_lags(bits, column)
@@ -127,14 +119,6 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
         log_p = np.log(2 * tail)
     return np.asarray(np.minimum(log_p, 0.0))
-
-
-def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
-    """Returns natural logs of the binomial coefficients C(number, chosen), in the shape of `chosen`."""
-    chosen = np.asarray(chosen)
-    # 1 / ((n + 1) B(n - k + 1, k + 1)), with the beta function
-    log_beta = special.betaln(number - chosen + 1, chosen + 1)
-    return np.asarray(-log_beta - np.log(number + 1))
 
 
 def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
@@ -176,81 +160,6 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     return _Test(log_p + np.log(most_lags), message, of_order=True)
 
 
-def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
-    """Returns the number of occurrences of each different row of bits (rows, columns), in any order.
-
-    A row and its complement count as the same.
-    """
-    without_complements = bits ^ bits[:, :1]  # flips each row whose first bit is 1
-    # Each row becomes a single value of bytes, which NumPy can sort.
-    packed = np.ascontiguousarray(np.packbits(without_complements, axis=1))
-    row_type = np.dtype((np.void, packed.shape[1]))
-    rows = packed.view(row_type).ravel()
-    _, counts = np.unique(rows, return_counts=True)
-    return counts
-
-
-def _test_copies(bits: Bits, row: str) -> _Test:
-    """Tests whether the most frequent row of bits, up to complement, occurs too often.
-
-    It occurs c times. Given a row of `width` fair coins, c - 1 other rows all equal it, or its complement,
-    with probability 2^-((c - 1)(width - 1)). The p-value is a union bound over all choices of c rows.
-    """
-    rows, width = bits.shape
-    copies = int(_count_equal_rows(bits).max())
-    log_choices = _log_binomial_coefficients(rows, copies)
-    log_p = log_choices - (copies - 1) * (width - 1) * np.log(2)
-    message = (
-        f"{copies:,} of {rows:,} {_PLURAL[row]} have the same {width:,} coins, or their complement"
-    )
-    return _Test(float(log_p), message)
-
-
-def _test_kinds(bits: Bits, row: str) -> _Test:
-    """Tests whether too few rows of bits are different, up to complement.
-
-    The p-value is the probability that fair coins give at most this number of different rows. It is exact up
-    to 4000 rows. Beyond, it is a bound on the probability of at least r repeats, where a repeat is a row that
-    equals an earlier row: Chernoff's exp(r - m + r log(m / r)), for a mean of at most m.
-    """
-    rows, width = bits.shape
-    kinds = len(_count_equal_rows(bits))
-    # The number of possible rows, up to complement, is limited to avoid an overflow. With fewer possible rows
-    # repeats are likelier, so the test only rejects less.
-    bins = 2.0 ** min(width - 1, _MAX_LOG2_BINS)
-    message = f"{rows:,} {_PLURAL[row]} have only {kinds:,} different rows of {width:,} coins"
-    if rows <= _MAX_KINDS:
-        probability = _law_of_kinds(rows, bins)[: kinds + 1].sum()
-        with np.errstate(divide="ignore"):  # a probability that underflows to 0 has the log -inf
-            return _Test(float(np.log(probability)), message)
-
-    # Row i repeats an earlier row with probability at most (i - 1) / bins. `mean` is the sum over rows.
-    mean = rows * (rows - 1) / 2 / bins
-    repeats = rows - kinds
-    if repeats <= mean:  # the bound needs more repeats than the mean
-        return _Test(0.0, message)
-    log_ratio = np.log(mean) - np.log(repeats)
-    log_bound = repeats - mean + repeats * log_ratio
-    return _Test(float(log_bound), message)
-
-
-def _law_of_kinds(balls: int, bins: float) -> Array:
-    """Returns the law of the number of occupied bins: probabilities (balls + 1,) of 0, 1, ..., `balls` bins.
-
-    Each ball falls into one of `bins` bins at random.
-    """
-    law = np.zeros(balls + 1)
-    law[0] = 1.0  # before the first ball no bin is occupied
-    # With k occupied bins, the next ball falls into an occupied bin with probability k / bins.
-    taken_shares = np.arange(balls + 1) / bins
-    for _ in range(balls):
-        empty_shares = np.maximum(1 - taken_shares[:-1], 0.0)
-        into_empty_bin = empty_shares * law[:-1]
-        law *= np.minimum(taken_shares, 1.0)
-        law[1:] += into_empty_bin
-    return law
-
-
 def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
     """Tests whether the rows' totals differ too much, or too little.
 
@@ -270,8 +179,9 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
     lowest = max(middle - reach, 0)
     highest = min(middle + reach, width)
     values = np.arange(lowest, highest + 1)
-    log_choices = _log_binomial_coefficients(width, values)
-    log_law = log_choices - width * np.log(2)
+    # log C(K, S) = -log(K + 1) - log B(K - S + 1, S + 1), with the beta function B
+    log_beta = special.betaln(width - values + 1, values + 1)
+    log_law = -log_beta - np.log(width + 1) - width * np.log(2)
     squares = (2 * values - width) ** 2 / width
     # The log of E[exp(t X)] for a single row, at each t of _TILTS.
     log_moments = special.logsumexp(log_law + _TILTS[:, None] * squares, axis=1)

@@ -1,15 +1,13 @@
 """The evidence of a single run: its canaries' coins, their cosines, or both."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from audit.errors import require
 from audit.evidence import arrays
-from audit.evidence.canaries import Coins, Rows, Shape
+from audit.evidence.canaries import Coins, Shape
 from audit.laws import cosine_law
 
 Array = NDArray[np.float64]
@@ -57,59 +55,12 @@ class OneRun(NamedTuple):
         """Returns whether scores are cosines with an exact null law, not one fitted to unobserved cosines."""
         return self.cosines is not None and not len(self.cosines.unobserved)
 
-    def rows(self) -> list[Rows]:
-        """Returns a table with a row for each canary; empty for cosines without a bound."""
-        if self.coins is not None:
-            return self.coins.rows()
-        observed, unobserved = self.pooled()
-        if len(unobserved):  # the null is fitted
-            return []
-        return [Rows("canary", observed[:, None], has_no_ties=True)]
-
-    def select(self, kept: list[NDArray[np.bool_]]) -> "OneRun":
-        """Returns the evidence of some of the canaries."""
-        coins = self.coins and self.coins.select(kept)
-        cosines = self.cosines
-        if cosines is not None and coins is not None:
-            observed, unobserved = coins.pooled()
-            # If the null is known, no cosines are unobserved.
-            unobserved = unobserved[: len(cosines.unobserved)]
-            cosines = cosines._replace(observed=observed, unobserved=unobserved)
-        elif cosines is not None:
-            cosines = cosines._replace(observed=cosines.observed[kept[0]])
-        return OneRun(coins, cosines)
-
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of canaries that were in, and of those that were out."""
         if self.coins is not None:
             return self.coins.pooled()
         assert self.cosines is not None  # a run has coins, or cosines, or both
         return self.cosines.observed, self.cosines.unobserved
-
-    @property
-    def deviations(self) -> float:
-        """Returns by how many normal deviates the mean score is higher than without any leakage.
-
-        If the null is known, the mean without leakage is 0 and its standard deviation 1 / sqrt(d). Otherwise
-        both means and their errors are estimated. The ratio then follows Student's law, with one degree of
-        freedom less than the smaller world has canaries, and is converted to the normal deviate of the same
-        probability. The result is NaN or infinite if the scores of each world are all equal.
-        """
-        scores_in, scores_out = self.pooled()
-        if self.cosines is not None and self.is_null_known:
-            observed = self.cosines.observed
-            precision = self.cosines.dimension * len(observed)
-            return float(observed.mean() * np.sqrt(precision))
-        freedom = min(len(scores_in), len(scores_out)) - 1
-        if freedom < 1:
-            return math.nan
-        variances = [world.var(ddof=1) / len(world) for world in (scores_in, scores_out)]
-        difference = scores_in.mean() - scores_out.mean()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = difference / np.sqrt(sum(variances))
-        # The tail of the absolute value keeps its digits, unlike a probability near 1.
-        tail = special.stdtr(freedom, -abs(ratio))
-        return float(-np.sign(ratio) * special.ndtri(tail))
 
     def __str__(self) -> str:
         """Returns the number of canaries of the run, in words.

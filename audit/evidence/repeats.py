@@ -1,4 +1,4 @@
-"""Rows that look pasted: a repeated run, a repeated block, or a file that was repeated several times.
+"""Rows that look pasted: a repeated run, or a file that was repeated several times.
 
 Bounds assume that rows are independent training runs. A file with each run twice exceeds the truth in 8% of
 audits instead of 5%, and with each run five times in 28%. But equal rows are not a proof: rounded scores,
@@ -8,10 +8,10 @@ it is pasted. The smaller bound is valid in both cases, and a wrong suspicion on
 suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
-- if they are equal in several different scores, or if their law does not have ties, as for cosines;
-- if they belong to a block of rows that is repeated in the same order.
+- if they are equal in several different scores, or if their law does not have ties, as for cosines.
 
-A copy that differs from its row in the last digit of a score is not detected.
+A copy that differs from its row in the last digit of a score is not detected, and neither is a small block of
+rounded scores.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,6 @@ Evidence = Sets | Coins | Fresh | OneRun
 
 _DISTINCTIVE = 3  # different scores in a row that independent runs rarely share
 _DEVIATIONS = 2.0  # allowed deviations of the numbers of rows from their mean
-_CHANCE = 1e-3  # approximate probability of a repeated block among independent rows
 
 
 class CountedOnce(NamedTuple):
@@ -46,17 +45,16 @@ class CountedOnce(NamedTuple):
 
 
 def count_once(evidence: Evidence) -> CountedOnce | None:
-    """Returns evidence in which each repeated row counts once; None if no row looks pasted."""
-    tables = evidence.rows()
-    repeats = [_find_repeats(table) for table in tables]
+    """Returns evidence with each repeated row once; None for one run, or if no row looks pasted."""
+    if isinstance(evidence, OneRun):
+        return None
+    repeats = [_find_repeats(table) for table in evidence.rows()]
     number = sum(int(repeated.sum()) for repeated in repeats)
     if not number:
         return None
-    row = tables[0].row
-    plural = {"row": "rows", "canary": "canaries"}[row]
-    remark = f"{number:,} {plural} repeat earlier {plural}"
+    remark = f"{number:,} rows repeat earlier rows"
     if number == 1:
-        remark = f"1 {row} repeats an earlier {row}"
+        remark = "1 row repeats an earlier row"
     return CountedOnce(evidence.select([~repeated for repeated in repeats]), remark)
 
 
@@ -95,7 +93,7 @@ def _find_repeats(table: Rows) -> Bits:
             return is_repeated
         original_counts = counts // times
         return before >= original_counts[numbers]
-    return is_repeated & _are_distinctive(table) | _find_blocks(numbers)
+    return is_repeated & _are_distinctive(table)
 
 
 def _number_rows(values: NDArray[Any]) -> tuple[Places, Places]:
@@ -133,40 +131,3 @@ def _are_distinctive(table: Rows) -> Bits:
     steps = np.diff(ordered, axis=1)
     different = 1 + np.count_nonzero(steps, axis=1)
     return np.asarray(different >= _DISTINCTIVE)
-
-
-def _find_blocks(numbers: Places) -> Bits:
-    """Returns which rows (n,) belong to a block of rows that came before in the same order.
-
-    Blocks consist of stretches of equal rows, which are long after sorting. Windows of 1, 2, 4, ... stretches
-    are numbered, with the same number for equal windows (Karp, Miller and Rosenberg, 1972), up to a length at
-    which independent stretches hardly ever repeat.
-
-    Args:
-      numbers: (n,), a number for each row, the same for equal rows.
-    """
-    changes = np.flatnonzero(np.diff(numbers))
-    starts = np.concatenate([[0], changes + 1])
-    lengths = np.diff(np.append(starts, len(numbers)))
-    pairs = numbers[starts] * (len(numbers) + 1) + lengths
-    windows, counts = _number_rows(pairs[:, None])
-    size = len(windows)
-    # The probability that two stretches are equal.
-    agreement = float(np.square(counts / size).sum())
-    is_covered = np.zeros(size, bool)
-    if agreement < 1:
-        log_chances = 2 * np.log(size) - np.log(_CHANCE)
-        least = log_chances / -np.log(agreement)
-        width = 1
-        while width < least and len(windows) > width:
-            doubled = windows[:-width] * size + windows[width:]
-            windows, _ = _number_rows(doubled[:, None])
-            width *= 2
-        if width >= least:
-            _, first, inverse = np.unique(windows, return_index=True, return_inverse=True)
-            again = np.flatnonzero(first[inverse] < np.arange(len(windows)))
-            edges = np.zeros(size + 1, np.int64)
-            edges[again] += 1
-            edges[again + width] -= 1  # a window ends before this stretch
-            is_covered = np.cumsum(edges)[:-1] > 0
-    return np.repeat(is_covered, lengths)

@@ -28,34 +28,40 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     """Returns log delta(epsilon) of a mu-GDP mechanism, its privacy profile, for epsilon of either sign.
 
     delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
-    9). It is computed as log(first term) + log(1 - second term / first term). The result has epsilon's shape,
-    and is -inf if delta is 0.
+    9). The result has epsilon's shape, and is -inf if delta is 0.
     """
     eps = np.asarray(epsilon, np.float64)
     require(mu >= 0, f"`mu` must be at least 0, got {mu}")
-    if mu == 0:
-        with np.errstate(divide="ignore"):
-            return np.log(-np.expm1(np.minimum(eps, 0.0)))  # delta is 1 - e^epsilon below 0, else 0
     if np.isinf(mu):
         return np.zeros_like(eps)  # delta is 1 at every epsilon
     if mu < _SMALL_MU:
-        log_delta = _log_delta_from_small_mu(mu, np.abs(eps))
+        below_zero = np.minimum(eps, 0.0)
+        log_constant = log_difference(0.0, below_zero)
+        if mu == 0:
+            return log_constant  # delta is 1 - e^epsilon below 0, else 0
         # The Gaussian curve is symmetric: delta(-x) = 1 - e^-x + e^-x delta(x) for every x. The first two
         # terms are 0 for epsilon at least 0.
-        below_zero = np.minimum(eps, 0.0)
-        with np.errstate(divide="ignore"):
-            log_constant = np.log(-np.expm1(below_zero))
+        log_delta = _log_delta_from_small_mu(mu, np.abs(eps))
         return np.logaddexp(log_constant, below_zero + log_delta)
 
     ratio = -eps / mu
     log_first = special.log_ndtr(ratio + mu / 2)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # inf - inf at an infinite epsilon
         log_second = eps + special.log_ndtr(ratio - mu / 2)
-        # The second term is never larger, but rounding may make it so.
-        log_ratio = np.minimum(log_second - log_first, 0.0)
+    return log_difference(log_first, log_second)
+
+
+def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
+    """Returns log(a - b) from log a and log b of two probabilities a >= b; they broadcast.
+
+    It is -inf if both are equal, or if rounding makes the second larger.
+    """
+    log_a = np.asarray(log_larger)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_ratio = np.minimum(log_smaller - log_a, 0.0)
         log_share = np.log(-np.expm1(log_ratio))
-        # If both terms are 0, the difference of their logs is NaN.
-        return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
+        # If both are 0, the difference of their logs is NaN.
+        return np.where(np.isneginf(log_a), -np.inf, log_a + log_share)
 
 
 def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
@@ -138,7 +144,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 
     # At mu = sqrt(2 epsilon) the first term of delta is 1/2, so few doublings are needed.
     first = np.sqrt(2 * epsilon) + 1
-    high = find_bracket(is_too_small, 0.0, first).high
+    _, high = find_bracket(is_too_small, first)
     # Only relative precision counts because mu may be tiny.
     root = scipy.optimize.brentq(
         compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14, maxiter=_MAX_ITERATIONS
@@ -216,20 +222,13 @@ def require_levels(delta: float, confidence: float) -> None:
 
 
 def require_confidence(confidence: float) -> None:
-    """Raises InputError unless 0 < confidence < 1 and the error, 1 - confidence, is also between 0 and 1.
-
-    In float64 the error of a confidence below 5e-17 is 1, and every hypothesis is refuted.
-    """
+    """Raises InputError unless the error, 1 - confidence, lies strictly between 0 and 1 in float64."""
     suggestion = ""
     if 1 < confidence < 100:
         suggestion = f"; did you mean {confidence / 100:g}?"
     require(
-        0 < confidence < 1,
-        f"`confidence` must be between 0 and 1, got {confidence}{suggestion}",
-    )
-    require(
         0 < 1 - confidence < 1,
-        f"`confidence` must not be 0 up to rounding, got {confidence}: give a larger one, such as 0.95",
+        f"`confidence` must be between 0 and 1, got {confidence}{suggestion}",
     )
 
 

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.errors import require
 from audit.laws import conversions
-from audit.laws.intervals import bisect_each
+from audit.laws.intervals import bisect
 
 Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit
@@ -40,13 +39,14 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     Delta is the larger of both directions, first against second and second against first. Means, deviations
     and epsilon broadcast to the shape of the result, which is -inf if delta is 0.
 
-    Raises:
-      InputError: A negative epsilon, deviations that are not positive, or values that are not finite.
+    Args:
+      first: One Gaussian; its deviations must be above 0.
+      second: The other.
+      epsilon: At least 0.
     """
-    m1, s1 = _check_gaussian(first)
-    m2, s2 = _check_gaussian(second)
+    m1, s1 = map(np.asarray, first)
+    m2, s2 = map(np.asarray, second)
     eps = np.asarray(epsilon, np.float64)
-    require(np.all(eps >= 0), f"`epsilon` must be at least 0, got {eps.min(initial=0.0):g}")
     # Both Gaussians are shifted and scaled to make P = N(0, 1).
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
@@ -60,7 +60,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     delta down to 1e-200, and rounded upwards by bisection.
 
     Raises:
-      InputError: Like `log_delta`, and unless 0 < delta < 1.
+      InputError: Unless 0 < delta < 1.
     """
     conversions.require_delta(delta)
     target = np.log(delta)
@@ -78,7 +78,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
             break
         high = np.where(too_low, 2 * high, high)
     low = np.where(high > 1, high / 2, 0.0)
-    _, high = bisect_each(is_too_low, low, high, _HALVINGS)
+    _, high = bisect(is_too_low, low, high, _HALVINGS)
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 
@@ -105,21 +105,6 @@ def measure_normality(deviates: Array, independent: float) -> float:
     return float(min(2 * smaller_p, 1.0))
 
 
-def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
-    """Returns (mean, deviation) as float64 arrays.
-
-    Raises InputError for means that are not finite, and for deviations that are not positive and finite.
-    """
-    mean = np.asarray(gaussian.mean, np.float64)
-    deviation = np.asarray(gaussian.deviation, np.float64)
-    require(np.isfinite(mean).all(), "means must be finite: drop scores that are not")
-    require(
-        (np.isfinite(deviation) & (deviation > 0)).all(),
-        f"standard deviations must be positive and finite, got {np.min(deviation):g}",
-    )
-    return mean, deviation
-
-
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2): log delta of P against Q.
 
@@ -137,7 +122,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
       The logs; -inf if the difference is 0, and without a root. Then no loss exceeds epsilon: P cannot be
       above Q everywhere because both have total probability 1.
     """
-    with np.errstate(all="ignore"):  # `positive` below replaces these cases by -inf
+    with np.errstate(all="ignore"):  # `has_event` below replaces these cases by -inf
         square = s * s
         a = (1 - s) * (1 + s) / (2 * square)
         b = -m / square
@@ -156,13 +141,10 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         is_outside = a >= 0
         log_p = _compute_log_probability(is_outside, low, high)
         log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
-        log_ratio = eps + log_q - log_p
-        share = -np.expm1(np.minimum(log_ratio, 0.0))
-        log_difference = log_p + np.log(share)
-    # Otherwise delta is 0: the loss never exceeds epsilon (no root, or a constant loss), the difference is
-    # lost to rounding, or the event's probability under P is too small for a float.
-    positive = (discriminant > 0) & (q != 0) & (log_ratio < 0) & ~np.isneginf(log_p)
-    return np.where(positive, log_difference, -np.inf)
+        log_difference = conversions.log_difference(log_p, eps + log_q)
+    # Otherwise the loss never exceeds epsilon: there is no root, or the loss is constant.
+    has_event = (discriminant > 0) & (q != 0)
+    return np.where(has_event, log_difference, -np.inf)
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
@@ -179,7 +161,5 @@ def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Ar
     is_above_0 = low > 0
     log_larger = special.log_ndtr(np.where(is_above_0, -low, high))
     log_smaller = special.log_ndtr(np.where(is_above_0, -high, low))
-    log_ratio = np.minimum(log_smaller - log_larger, 0.0)
-    share = -np.expm1(log_ratio)
-    log_inside = log_larger + np.log(share)
+    log_inside = conversions.log_difference(log_larger, log_smaller)
     return np.asarray(np.where(is_outside, log_outside, log_inside))

@@ -5,7 +5,7 @@ Jeffreys' or Wilson's, which cover on average over rates.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,19 +26,25 @@ class Interval(NamedTuple):
     upper: Array
 
 
-def clopper_pearson_upper(count: ArrayLike, trials: int | NDArray[np.int64], error: float) -> Array:
+def clopper_pearson_upper(
+    count: ArrayLike, trials: int | NDArray[np.int64], error: float, prior: float = 1.0
+) -> Array:
     """Returns one-sided upper limits of a binomial success probability, by Clopper and Pearson (1934).
+
+    They are quantiles of Beta(count + prior, trials - count + 1 - prior), or 1 if the second parameter is not
+    positive.
 
     Args:
       count: The number of successes, any shape. The limits have the same shape.
       trials: The number of trials, or one for each count.
       error: The largest probability that the success probability exceeds its limit.
+      prior: 1; with 1/2 the limits are Jeffreys', which cover only on average over success probabilities.
     """
     k = np.asarray(count, np.float64)
-    # Without failures the limit is 1, and any positive number avoids a NaN.
-    failures = np.maximum(trials - k, 0.5)
-    quantiles = special.betaincinv(k + 1, failures, 1 - error)
-    return np.where(k >= trials, 1.0, quantiles)
+    second_parameter = trials - k + (1 - prior)
+    defined = np.maximum(second_parameter, 0.5)  # any positive number avoids a NaN
+    quantiles = special.betaincinv(k + prior, defined, 1 - error)
+    return np.where(second_parameter > 0, quantiles, 1.0)
 
 
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
@@ -57,84 +63,57 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
     return Interval(lower, upper)
 
 
-class Bracket(NamedTuple):
-    """The ends of an interval in which a condition ceases: it is true at `low` and false at `high`."""
-
-    low: float
-    high: float
-
-
-def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Bracket:
-    """Returns an interval in which a condition on a parameter ceases, by doubling.
+def find_bracket(holds: Callable[[float], bool], first: float) -> tuple[float, float]:
+    """Returns an interval in which a condition on a parameter of at least 0 ceases, by doubling.
 
     Args:
-      holds: Whether the condition is true at a parameter. It must be false at every large enough parameter,
-        or the search does not end.
-      low: A parameter at which it is true.
+      holds: Whether the condition is true at a parameter. It is true at 0, and must be false at every large
+        enough parameter, or the search does not end.
       first: The first parameter to try, above 0; it is doubled until the condition is false.
 
     Returns:
-      The last parameter at which the condition is true, or the given `low`, and the first at which it is
-      false.
+      (the last parameter at which the condition is true, or 0; the first at which it is false)
     """
+    low = 0.0
     high = first
     while holds(high):
         low = high
         high = 2 * high
-    return Bracket(low, high)
+    return low, high
 
 
-def find_largest_refuted(
-    is_refuted: Callable[[float], bool], low: float, first: float, halvings: int
-) -> float:
-    """Returns the largest parameter that data refute, rounded down to a refuted value.
+def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
+    """Returns the largest parameter that data refute, rounded down to a refuted value; 0 without any.
 
     Doubling gives an interval from a parameter that is refuted to one that is not; bisection narrows it.
 
     Args:
-      is_refuted: whether the data refute a parameter; if so, they refute all smaller parameters too.
-      low: the least parameter, which is returned if it is not refuted.
-      first: the first parameter to try, above 0; it is doubled until it is not refuted.
-      halvings: the number of bisections.
+      is_refuted: Whether the data refute a parameter; if so, they refute all smaller parameters too.
+      first: The first parameter to try, above 0; it is doubled until it is not refuted.
+      halvings: The number of bisections.
     """
-    if not is_refuted(low):
-        return low
-    bracket = find_bracket(is_refuted, low, first)
-    return bisect(is_refuted, bracket.low, bracket.high, halvings).low
+    if not is_refuted(0.0):
+        return 0.0
+    low, _ = bisect(is_refuted, *find_bracket(is_refuted, first), halvings)
+    return float(low)
 
 
-def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> Bracket:
-    """Returns the interval in which a condition ceases, after halvings of a longer one.
-
-    Args:
-      holds: whether the condition is true at a parameter.
-      low: a parameter at which it is true.
-      high: a larger parameter, at which it is false.
-      halvings: the number of bisections.
-    """
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
-    return Bracket(low, high)
-
-
-def bisect_each(
-    holds: Callable[[Array], NDArray[np.bool_]], low: Array, high: Array, halvings: int
+def bisect(
+    holds: Callable[[Any], Any], low: Array | float, high: Array | float, halvings: int
 ) -> tuple[Array, Array]:
     """Returns the ends (low, high) of intervals in which conditions cease, after halvings of longer ones.
 
     Args:
-      holds: whether each condition is true at its parameter, for parameters in the shape of `low`.
-      low: parameters at which they are true, of any shape.
-      high: larger parameters, at which they are false.
-      halvings: the number of bisections.
+      holds: Whether each condition is true at its parameter, for parameters in the shape of `low`.
+      low: Parameters at which they are true, of any shape.
+      high: Larger parameters, at which they are false.
+      halvings: The number of bisections.
     """
+    lows = np.asarray(low, np.float64)
+    highs = np.asarray(high, np.float64)
     for _ in range(halvings):
-        middle = (low + high) / 2
-        is_true = holds(middle)
-        low = np.where(is_true, middle, low)
-        high = np.where(is_true, high, middle)
-    return low, high
+        middles = (lows + highs) / 2
+        is_true = holds(middles)
+        lows = np.where(is_true, middles, lows)
+        highs = np.where(is_true, highs, middles)
+    return lows, highs

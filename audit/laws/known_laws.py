@@ -13,7 +13,8 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.laws import conversions
+from audit.laws import conversions, densities
+from audit.laws.densities import DensityPair
 
 Array = NDArray[np.float64]
 Generator = np.random.Generator
@@ -22,7 +23,6 @@ Sampler = Callable[[Generator, float, bool, int], Array]
 _GRID = 400_001  # points of the quadrature
 _COARSE = 4_001  # points between which quantiles are interpolated
 _REACH = 60.0  # the grid spans -60 to 60, in units of the scores
-_MAX_EPSILON = 256.0  # a larger epsilon counts as infinite
 _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 
@@ -129,7 +129,6 @@ class KnownLaw(NamedTuple):
         Raises:
           InputError: Unless 0 < delta < 1.
         """
-        conversions.require_delta(delta)
         if self.law.known_epsilon is not None:
             return self.law.known_epsilon(self.parameter, delta)
         return quadrature(self, delta)
@@ -153,34 +152,13 @@ class KnownLaw(NamedTuple):
 def quadrature(known_law: KnownLaw, delta: float) -> float:
     """Returns the least epsilon >= 0 at which both worlds of a law are (epsilon, delta)-indistinguishable.
 
-    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile. The profile's integrals are
-    trapezoid sums over a fine grid of scores.
-
-    Args:
-      known_law: The laws of scores with and without the canary.
-      delta: In (0, 1).
-
-    Returns:
-      Epsilon, or infinity if it exceeds 256.
+    Integrals are sums over a fine grid of scores; see `densities.epsilon_at`.
     """
     x = np.linspace(-_REACH, _REACH, _GRID)
     density_in = known_law.law.density(x, known_law.parameter, inserted=True)
     density_out = known_law.law.density(x, known_law.parameter, inserted=False)
-
-    def excess(epsilon: float) -> float:
-        """Returns the privacy profile at an epsilon, the larger of both directions, minus the given delta."""
-        odds = np.exp(epsilon)
-        excess_in = density_in - odds * density_out
-        excess_out = density_out - odds * density_in
-        excesses = np.maximum([excess_in, excess_out], 0.0)
-        deltas = scipy.integrate.trapezoid(excesses, x)
-        return float(deltas.max()) - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    if excess(_MAX_EPSILON) > 0:
-        return np.inf
-    return float(scipy.optimize.brentq(excess, 0.0, _MAX_EPSILON, xtol=1e-9))
+    pair = DensityPair(x, density_out, density_in, error=0.0)
+    return densities.epsilon_at(pair, delta)
 
 
 def _laplace_distribution(z: Array) -> Array:

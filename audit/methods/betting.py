@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.canaries import Counted, RunErrors
-from audit.laws.intervals import bisect, find_largest_refuted
+from audit.laws.intervals import find_largest_refuted
 from audit.methods.exact import Family
 
 Array = NDArray[np.float64]
@@ -54,7 +54,9 @@ _NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 _BEST_SHARE = 0.7  # of the capital, on the bet that the pilot recommends
 # Of the capital, on bets on a single error rate, which gain most at the ends of a curve.
 _ALONE_SHARE = 0.1
-_MAX_PARAMETER = 16.0  # the largest epsilon or mu predicted from a pilot
+_FIRST_PARAMETER = (
+    16.0  # the first upper end of a search for the epsilon or mu that a pilot predicts
+)
 _HALVINGS = 24  # of an interval of the parameter, for the bound
 _COARSE_HALVINGS = 12  # for the choice of bets
 
@@ -124,25 +126,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if observed <= 0:
         return 0.0
-    return find_largest_refuted(is_rejected, 0.0, observed, _HALVINGS)
-
-
-def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
-    """Returns a mixture's least log capital over the points of a curve, or the target if that is less.
-
-    A mixture has at least the capital of each of its bets. So it is computed only at points where no single
-    bet reaches the target.
-
-    Args:
-      growth: (L, G) log growth of each of L bets at each of G points.
-      shares: (L,) the bets' shares of the capital.
-      target: The log capital that is needed.
-    """
-    log_shares = np.log(shares)
-    best_single = (growth + log_shares[:, None]).max(0)
-    undecided = best_single < target
-    mixture = mix_bets(growth[:, undecided], shares)
-    return float(mixture.min(initial=target))
+    return find_largest_refuted(is_rejected, observed, _HALVINGS)
 
 
 def _split_capital(alone: int) -> Array:
@@ -174,7 +158,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     Args:
       family: The trade-off functions.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected; larger capital is clipped to it.
+      target: The log capital at which a parameter is rejected.
     """
     # The error rate of each run: false positives of runs without canaries, misses of runs with them.
     rates_out, rates_in = counted.rest.rates()
@@ -190,7 +174,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter, clipped to the target.
+        """Returns the least log capital on the curve of a parameter.
 
         In each cell of the false-positive rate, the capital is least at the lowest false-positive rate and a
         false-negative rate below the curve.
@@ -199,7 +183,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
         # The log growth of each of L pairs of stakes in each cell, (L, cells).
         of_alarms = growth_out[stakes_out, :-1]
         of_misses = growth_in[stakes_in[:, None], corners]
-        return _find_least_mixture(of_alarms + of_misses, shares, target)
+        return float(mix_bets(of_alarms + of_misses, shares).min())
 
     return find_least_capital
 
@@ -276,7 +260,7 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
         """Returns whether some bet should reject the parameter."""
         return bool(find_margins(parameter).max() >= 0)
 
-    largest = bisect(should_be_rejected, 0.0, _MAX_PARAMETER, _COARSE_HALVINGS).low
+    largest = find_largest_refuted(should_be_rejected, _FIRST_PARAMETER, _COARSE_HALVINGS)
     return find_margins(largest)
 
 
@@ -316,7 +300,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     Args:
       family: The trade-off functions.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected; larger capital is clipped to it.
+      target: The log capital at which a parameter is rejected.
     """
     parts_of_bets, stakes, shares = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z that is tabulated, (bets, means).
@@ -330,7 +314,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     parts = parts_of_bets[:, None]
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter, clipped to the target."""
+        """Returns the least log capital on the curve of a parameter."""
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         # The mean of z at each corner, (bets, cells).
@@ -339,7 +323,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
         below = np.searchsorted(_MEANS, means, side="right") - 1
         # Only rounding gives a mean below 0.
         growth_on_curve = np.where(below >= 0, growth[bet_indices, below], -np.inf)
-        return _find_least_mixture(growth_on_curve, shares, target)
+        return float(mix_bets(growth_on_curve, shares).min())
 
     return find_least_capital
 

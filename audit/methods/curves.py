@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.laws import conversions, intervals
+from audit.laws import intervals
 from audit.laws.intervals import Interval
-from audit.methods import estimate, thresholds
+from audit.methods import thresholds
 
 Array = NDArray[np.float64]
 
@@ -63,9 +63,7 @@ class TradeOffCurve(NamedTuple):
         return Interval(lower[first_possible], upper[first_sure])
 
 
-def trade_off_curve(
-    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
-) -> TradeOffCurve:
+def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
     """Returns threshold tests' empirical trade-off curve, with limits that are valid for all rates at once.
 
     Each world's limits have the square root of the confidence because the worlds are independent.
@@ -74,23 +72,18 @@ def trade_off_curve(
       scores_in: (n,) scores of runs with the canary, higher meaning in.
       scores_out: (m,) scores of runs without it.
       confidence: The confidence of all limits together, at least.
-
-    Raises:
-      InputError: A bad confidence, or scores that `estimate.check_scores` rejects.
     """
-    conversions.require_confidence(confidence)
-    s_in, s_out = estimate.check_scores(scores_in, scores_out)
     error = 1 - np.sqrt(confidence)
     # The threshold -inf, which all scores exceed, begins the curve.
     chosen = [np.array([-np.inf])]
-    for scores in (s_in, s_out):
+    for scores in (scores_in, scores_out):
         chosen.append(np.sort(scores)[_choose_ranks(len(scores)) - 1])
-    errors = thresholds.count_errors(s_in, s_out, np.unique(np.concatenate(chosen)))
+    errors = thresholds.count_errors(scores_in, scores_out, np.unique(np.concatenate(chosen)))
     return TradeOffCurve(
-        errors.false_positives / len(s_out),
-        errors.false_negatives / len(s_in),
-        limit_rates(errors.false_positives, len(s_out), error),
-        limit_rates(errors.false_negatives, len(s_in), error),
+        errors.false_positives / len(scores_out),
+        errors.false_negatives / len(scores_in),
+        limit_rates(errors.false_positives, len(scores_out), error),
+        limit_rates(errors.false_negatives, len(scores_in), error),
         confidence,
     )
 
@@ -142,25 +135,22 @@ class Auc(NamedTuple):
         return (self.value - 0.5) / self.standard_error
 
 
-def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
-    """Returns the AUC of scores (n_in,) and (n_out,); raises InputError for scores that cannot be used.
+def auc(scores_in: Array, scores_out: Array) -> Auc:
+    """Returns the AUC of scores (n_in,) and (n_out,).
 
     The AUC is the probability that a score in exceeds a score out; a tie counts half. The standard error is
     that of n_in + n_out independent scores of any common distribution, and an upper limit with ties:
     sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4). Unlike those of Hanley and
     McNeil or DeLong it does not vanish if chance separates a few scores.
     """
-    s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    n_in = len(s_in)
-    n_out = len(s_out)
-    value = thresholds.count_ordered_pairs(s_in, s_out) / n_in / n_out
+    n_in = len(scores_in)
+    n_out = len(scores_out)
+    value = thresholds.count_ordered_pairs(scores_in, scores_out) / n_in / n_out
     standard_error = np.sqrt((n_in + n_out + 1) / (12 * n_in * n_out))
     return Auc(value, float(standard_error))
 
 
-def true_positive_rate(
-    scores_in: ArrayLike, scores_out: ArrayLike, false_positive_rate: float
-) -> float:
+def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
     """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
 
     It is the share of scores in (n_in,) above a threshold, a point of the ROC curve. The threshold is the
@@ -169,15 +159,14 @@ def true_positive_rate(
     allow a false positive.
 
     Raises:
-      InputError: A rate out of range, or scores that cannot be used.
+      InputError: A rate out of range.
     """
     rate = false_positive_rate
     require(0 <= rate < 1, f"`false_positive_rate` must be at least 0 and below 1, got {rate}")
-    s_in, s_out = estimate.check_scores(scores_in, scores_out)
     # How many scores out may exceed the threshold. The factor corrects a whole number that was rounded down.
-    allowed = int(rate * len(s_out) * (1 + 1e-12))
-    threshold = np.sort(s_out)[len(s_out) - 1 - allowed]
-    return float((s_in > threshold).mean())
+    allowed = int(rate * len(scores_out) * (1 + 1e-12))
+    threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
+    return float((scores_in > threshold).mean())
 
 
 class Rate(NamedTuple):
@@ -203,7 +192,7 @@ class Attack(NamedTuple):
     found_at_01_percent: Rate | None
 
 
-def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
+def attack(scores_in: Array, scores_out: Array) -> Attack:
     """Returns an attack's accuracy and its true-positive rates at 1% and 0.1% false positives.
 
     The attack guesses "in" for a score above the median of both worlds' even mixture, "out" below it, and at
@@ -212,28 +201,24 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
-
-    Raises:
-      InputError: Scores that cannot be used.
     """
-    s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    middle = _find_median_of_mixture(s_in, s_out)
-    ties_in = (s_in == middle).mean()
-    ties_out = (s_out == middle).mean()
-    right_in = (s_in > middle).mean() + ties_in / 2
-    right_out = (s_out < middle).mean() + ties_out / 2
+    middle = _find_median_of_mixture(scores_in, scores_out)
+    ties_in = (scores_in == middle).mean()
+    ties_out = (scores_out == middle).mean()
+    right_in = (scores_in > middle).mean() + ties_in / 2
+    right_out = (scores_out < middle).mean() + ties_out / 2
     # Limits with 97.5% in each world give averages with 95%.
     rates = (
-        _limit_rate(float(right_in), len(s_in), 0.975),
-        _limit_rate(float(right_out), len(s_out), 0.975),
+        _limit_rate(float(right_in), len(scores_in), 0.975),
+        _limit_rate(float(right_out), len(scores_out), 0.975),
     )
     found: list[Rate | None] = []
     for rate in (0.01, 0.001):
-        if rate * len(s_out) < 1:  # not even one false positive
+        if rate * len(scores_out) < 1:  # not even one false positive
             found.append(None)
         else:
-            value = true_positive_rate(s_in, s_out, rate)
-            found.append(_limit_rate(value, len(s_in), 0.95))
+            value = true_positive_rate(scores_in, scores_out, rate)
+            found.append(_limit_rate(value, len(scores_in), 0.95))
     accuracy = np.mean(rates, axis=0).tolist()
     return Attack(Rate(*accuracy), *found)
 

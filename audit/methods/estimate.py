@@ -25,10 +25,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from audit.errors import require
-from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
+from audit.evidence.arrays import hash_ranks
 from audit.laws import conversions
 from audit.methods import exact, thresholds
 from audit.methods.method import (
@@ -128,22 +127,18 @@ class ScoreMethod(Method):
       compute: Maps (scores in, scores out, delta, confidence) to the method's bound or estimate.
     """
 
-    compute: Callable[[ArrayLike, ArrayLike, float, float], Finding]
+    compute: Callable[[Array, Array, float, float], Finding]
 
 
-def findings(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> list[Finding]:
-    """Returns the bound or estimate of every method; raises InputError for scores or levels out of range."""
+def findings(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> list[Finding]:
+    """Returns the bound or estimate of every method from scores (n,) in and (m,) out, all finite."""
     found = []
     for method in METHODS.values():
         found.append(method.compute(scores_in, scores_out, delta, confidence))
     return found
 
 
-def in_sample(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> Estimate:
+def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
     At each midpoint between neighbouring scores as a threshold, both error rates get two-sided
@@ -156,13 +151,14 @@ def in_sample(
       delta: The delta of epsilon.
       confidence: The confidence of each rate's limits.
     """
-    conversions.require_levels(delta, confidence)
-    s_in, s_out = check_scores(scores_in, scores_out)
     # Each rate's upper limit misses with half of the error of its two-sided limits.
     error = (1 - confidence) / 2
-    threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, error)
+    threshold, mu = thresholds.best_empirical(
+        scores_in, scores_out, conversions.mu_from_rates, error
+    )
     mu = max(mu, 0.0)
-    false_positives, false_negatives = thresholds.count_errors(s_in, s_out, np.array([threshold]))
+    at = np.array([threshold])
+    false_positives, false_negatives = thresholds.count_errors(scores_in, scores_out, at)
     return Estimate(
         IN_SAMPLE,
         conversions.epsilon_from_mu(mu, delta),
@@ -172,15 +168,13 @@ def in_sample(
         threshold,
         int(false_positives[0]),
         int(false_negatives[0]),
-        len(s_in),
-        len(s_out),
+        len(scores_in),
+        len(scores_out),
         caveat=_IN_SAMPLE.text,
     )
 
 
-def if_gaussian(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> Bound:
+def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
     The scores are split 21 times, at random, into a pilot and the rest. The pilot, a twentieth of each world
@@ -193,21 +187,17 @@ def if_gaussian(
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    conversions.require_levels(delta, confidence)
     mu, counted = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     epsilon = conversions.epsilon_from_mu(mu, delta)
     return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, **counted, assumes=GAUSSIAN_CURVE)
 
 
-def assumption_free(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> Bound:
+def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
     It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). Scores are
     split and tested as by `if_gaussian`, with an eighth of each world in the pilot.
     """
-    conversions.require_levels(delta, confidence)
     family = exact.approximate_dp(delta)
     epsilon, counted = _test_splits(scores_in, scores_out, family, confidence)
     return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, **counted, assumes=NOTHING)
@@ -220,7 +210,6 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     of its own. Even perfectly separated scores may prove less because the pilot may choose a higher rank or
     the other world.
     """
-    conversions.require_confidence(confidence)
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
     parameters = []
@@ -267,29 +256,6 @@ METHODS = {
 }
 
 
-def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns a user's scores as flat float64 arrays (in, out), all finite.
-
-    Infinite scores become numbers beyond all finite scores. NaN, the score of a failed run, becomes a number
-    below all others, in either world. Finite scores do not change.
-
-    Raises:
-      InputError: An array that is not flat, an empty world, scores that are all equal, or too many failed
-        runs.
-    """
-    arrays = []
-    for name, scores in (("in", scores_in), ("out", scores_out)):
-        array = floats(f"the {name} scores", scores)
-        require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
-        require(array.size, f"there are no {name} scores: give runs of both worlds")
-        arrays.append(array)
-    pooled = np.concatenate(arrays)  # NaN is the score of a run that failed
-    require_few_failed("scores", int(np.isnan(pooled).sum()), pooled.size)
-    ranked_in, ranked_out = rank_all(*arrays)
-    require_apart(np.concatenate([ranked_in, ranked_out]))
-    return ranked_in, ranked_out
-
-
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
     """Returns the size of a pilot: a share of the scores, but at least 20 and at most half of them."""
     share = _PILOT_IF_GAUSSIAN if family is exact.GAUSSIAN else _PILOT
@@ -297,7 +263,7 @@ def _find_pilot_size(scores: int, family: exact.Family) -> int:
 
 
 def _test_splits(
-    scores_in: ArrayLike, scores_out: ArrayLike, family: exact.Family, confidence: float
+    scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, dict[str, Any]]:
     """Returns (the bound on the parameter, the counts of the split that decides it, as fields of `Bound`).
 
@@ -311,14 +277,13 @@ def _test_splits(
       family: The trade-off functions to test.
       confidence: The confidence of the bound.
     """
-    worlds = check_scores(scores_in, scores_out)
-    sizes = [len(world) for world in worlds]
-    values, places = np.unique(np.concatenate(worlds), return_inverse=True)
+    pooled = np.concatenate([scores_in, scores_out])
+    values, places = np.unique(pooled, return_inverse=True)
     # Places among the distinct scores replace them, so the order of runs and the scores' unit do not matter.
-    worlds_of_places = np.split(places.astype(np.int64), [sizes[0]])
+    worlds_of_places = np.split(places.astype(np.int64), [len(scores_in)])
     ordered = [np.sort(world) for world in worlds_of_places]
     counts = [np.bincount(world, minlength=len(values)) for world in ordered]
-    has_ties = len(values) < sum(sizes)
+    has_ties = len(values) < len(pooled)
     tests = []  # the input of each split's exact test
     counts_of_splits = []  # as fields of `Bound`
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):

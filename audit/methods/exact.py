@@ -104,32 +104,28 @@ def lower_bound(
     """
     level = error * rejecting / len(audits)
 
-    def rank_p_values(parameter: float) -> list[tuple[float, int]]:
-        """Returns the p-value and the index of each audit at a parameter, the lowest p-value first."""
+    def find_deciding_audit(parameter: float) -> tuple[float, int]:
+        """Returns the `rejecting`-th lowest p-value at a parameter, which decides, and its audit's index."""
         ranked = []
         for index, counts in enumerate(audits):
             ranked.append((_compute_p_value(family, parameter, counts), index))
-        return sorted(ranked)
-
-    def find_deciding_audit(parameter: float) -> int:
-        """Returns the index of the audit with the `rejecting`-th lowest p-value, which decides."""
-        return rank_p_values(parameter)[rejecting - 1][1]
+        return sorted(ranked)[rejecting - 1]
 
     def compute_excess(parameter: float) -> float:
         """Returns by how much the log of the deciding audit's p-value exceeds the log of the level."""
+        deciding, _ = find_deciding_audit(parameter)
         # The root search cannot use the log -inf.
-        deciding = max(rank_p_values(parameter)[rejecting - 1][0], _MIN)
-        return float(np.log(deciding) - np.log(level))
+        return float(np.log(max(deciding, _MIN)) - np.log(level))
 
     if compute_excess(0.0) > 0:  # not even the parameter 0 is rejected
-        return 0.0, find_deciding_audit(0.0)
+        return 0.0, find_deciding_audit(0.0)[1]
     # p-values increase with the parameter.
-    bracket = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 0.0, 1.0)
-    root = float(scipy.optimize.brentq(compute_excess, bracket.low, bracket.high, xtol=_STEP))
+    low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 1.0)
+    root = float(scipy.optimize.brentq(compute_excess, low, high, xtol=_STEP))
     # The search may end just above the root. Go down until the audits reject.
     while root > 0 and compute_excess(root) > 0:
         root = max(root - _STEP, 0.0)
-    return root, find_deciding_audit(root)
+    return root, find_deciding_audit(root)[1]
 
 
 @functools.lru_cache(maxsize=128)

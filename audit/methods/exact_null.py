@@ -53,7 +53,7 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import Exceedances, ScoreSummary, summarise_scores
+from audit.methods.claimed_curve import Exceedances
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
@@ -67,7 +67,6 @@ LAW_LEVEL = 1e-6  # a smaller p-value of left-out canaries refutes the law
 _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.concatenate([_NEAR_STUDENT, _FAR_STUDENT])
-_FAR = 10.0  # beyond near thresholds
 # c, the share of a component's capital that is staked on each run. The best c depends on the number of runs
 # and on the share of cosines above the threshold, so stakes are geometric. Half of the capital is on the
 # largest three because a few runs decide most audits.
@@ -146,7 +145,6 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    conversions.require_levels(delta, confidence)
     runs = _select_present(design)
     capital = Capital(design, delta)
     target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
@@ -189,7 +187,6 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    conversions.require_levels(delta, confidence)
     counted = compute_exceedances(design)
     holds = has_law(design)
     mu = claimed_curve.find_least_mu(counted, confidence) * holds
@@ -278,21 +275,6 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     return Exceedances(shares, compute_log_rates(design, levels), in_order)
 
 
-def summarise_design(design: Fresh) -> ScoreSummary:
-    """Returns the summary of a design's scores for simulations, on the scale of Student's T.
-
-    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. Only inserted canaries count. A failed
-    run has the cosine -1. Its T is raised to -10, below all thresholds, because it would dominate the mean of
-    all scores.
-    """
-    runs = []
-    for run in _select_present(design):
-        remainder = np.maximum(1 - run * run, _TINY)
-        student = run * np.sqrt((design.dimension - 1) / remainder)
-        runs.append(np.maximum(student, -_FAR))
-    return summarise_scores(runs)
-
-
 def expand_to_runs(design: Fresh, values: Array) -> Array:
     """Returns values (R,) after each of a design's runs, from those after each run with an inserted canary.
 
@@ -315,20 +297,14 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns what the bound assumes: empty if this tool drew the canaries and trained all runs.
+    """Returns what the bound assumes: nothing if this tool drew the canaries and trained all runs.
 
-    For user data, the bound assumes that canaries were drawn as stated and, if declared, the order of runs.
+    For user data, the bound assumes that canaries were drawn as stated. A note of the conclusion has the
+    order of runs, if it is declared.
     """
     if not design.given:
         return _OWN_RANKS if design.draws else _OWN
-    given = _GIVEN_RANKS if design.draws else _GIVEN
-    if not design.in_order or len(design.cosines) == 1:
-        return given
-    return given._replace(
-        text=f"{given.text}, rows in the order in which runs started",
-        sentence=f"{given.sentence}; rows in the order in which runs started, as reported",
-        note=f"{given.note}; rows in the order in which runs started",
-    )
+    return _GIVEN_RANKS if design.draws else _GIVEN
 
 
 _DRAWN = "uniform directions, drawn afresh for every run, unknown to a model trained without them"

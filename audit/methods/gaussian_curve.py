@@ -29,13 +29,12 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import special
 
 from audit.laws import conversions, known_laws
-from audit.laws.intervals import bisect_each
+from audit.laws.intervals import bisect
 from audit.laws.known_laws import KnownLaw, ScoreFamily
-from audit.methods import estimate
 
 Array = NDArray[np.float64]
 
@@ -87,14 +86,11 @@ class _Null(NamedTuple):
     drawn: Array
 
 
-def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
+def examine(scores_in: Array, scores_out: Array) -> float:
     """Returns the p-value of a Gaussian trade-off curve between two sets of scores, (n,) in and (m,) out.
 
     Only pooled ranks matter: an increasing map of the scores changes the result by rounding only. The p-value
     is 1 with fewer than three cells or if the worlds do not overlap, because no test is possible then.
-
-    Raises:
-      InputError: Scores that `estimate.check_scores` rejects.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -103,7 +99,7 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     return float(_compute_p_values(statistics, null.drawn))
 
 
-def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
+def power(scores_in: Array, scores_out: Array) -> float:
     """Returns the least power of the test `examine` against four curves that are not Gaussian.
 
     They are the curves of Laplace, logistic and Student t noise and of a noisy bit. Each has the parameter
@@ -117,14 +113,14 @@ def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     return min(_simulate_firing_rate(law, null) for law in _REFERENCES)
 
 
-def _fit_null(scores_in: ArrayLike, scores_out: ArrayLike) -> _Null:
+def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
     """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
 
     Statistics are drawn only if a test is possible. With two cells the fit has as many parameters as the
     table. Without overlap mu is infinite. It is finite if each world has scores in a higher cell than some of
     the other world's.
     """
-    table = count_in_cells(*estimate.check_scores(scores_in, scores_out))
+    table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table)
     cells_out = np.flatnonzero(table[0])
     cells_in = np.flatnonzero(table[1])
@@ -303,7 +299,7 @@ def approximate_fit(table: Array) -> Fit:
         return np.asarray(share_in * below_in + (1 - share_in) * below_out < pooled)
 
     farthest = np.full(pooled.shape, 40.0)  # cuts beyond 40 deviations have no mass in float64
-    low, high = bisect_each(is_too_low, -farthest, farthest, _HALVINGS)
+    low, high = bisect(is_too_low, -farthest, farthest, _HALVINGS)
     return Fit(mu[..., 0], (low + high) / 2)
 
 

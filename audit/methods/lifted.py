@@ -33,7 +33,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.errors import require
 from audit.evidence.canaries import Counted, Design, RunErrors
 from audit.laws import conversions
 from audit.methods import betting, exact, thresholds
@@ -92,9 +91,37 @@ class CanaryMethod(Method):
         return exact.approximate_dp(delta)
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
-        """Returns the method's lower bound from the scores of a design."""
+        """Returns the method's lower bound from the scores of a design.
+
+        It is widened if a user's coins may be unfair. Widening raises the error rates of the counted runs by
+        confidence limits of the probability that a canary is in, and uses a part of the error. The pilot's
+        rates stay the same: the limits depend on the coins of the counted runs, which must not affect the
+        pilot's choice.
+        """
         counted = count(design, self.family(delta), 1 - confidence)
-        return _conclude(self, design, counted, delta, confidence)
+        errors = counted.rest
+        widened, error = design.widen(errors, 1 - confidence)
+        assumes = self.assumes
+        # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries. Scores do not
+        # show this.
+        if assumes == NOTHING and not errors.paired and errors.canaries_in > 1:
+            assumes = OTHERS_IN
+        if assumes == NOTHING and widened is not errors:
+            assumes = COINS
+        # With coins, a guess on each canary counts for both worlds, with a scale of 2.
+        guesses_in, guesses_out = errors.guesses()
+        return Bound(
+            self.name,
+            *self.prove(counted._replace(rest=widened), delta, 1 - error),
+            delta,
+            confidence,
+            threshold=counted.threshold,
+            false_positives=int(errors.alarms.sum()),
+            false_negatives=int(errors.misses.sum()),
+            n_in=round(guesses_in / errors.scale_in),
+            n_out=round(guesses_out / errors.scale_out),
+            assumes=assumes,
+        )
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -222,14 +249,7 @@ def exchangeable_limits(
       order: The highest moment to estimate, a power of two.
       error: The error probability of each limit.
       interval: `wilson` or `bernstein`.
-
-    Raises:
-      InputError: An order that is not a power of two or above K.
     """
-    # Only a power of two does not share any bit with the number before it.
-    require(order >= 1 and order & (order - 1) == 0, f"`order` must be a power of two, got {order}")
-    few = f"order {order} needs {order} canaries per run, got {canaries}"
-    require(order <= canaries, few)
     means = moments(sums, canaries, order)
     # Limits of mu_j, by j, each at an equal part of the error.
     limits: dict[int, Limits] = {}
@@ -330,52 +350,10 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
       confidence: The confidence of each bound.
 
     Raises:
-      InputError: Levels out of range, or too few runs.
+      InputError: Too few runs.
     """
-    conversions.require_levels(delta, confidence)
-    # Methods of the same family share the pilot, the threshold and the counts.
-    counts: dict[bool, Counted] = {}
-    results = []
-    for method in usable(min(design.canaries)).values():
-        is_gaussian = method.assumes.gaussian
-        if is_gaussian not in counts:
-            counts[is_gaussian] = count(design, method.family(delta), 1 - confidence)
-        results.append(_conclude(method, design, counts[is_gaussian], delta, confidence))
-    return results
-
-
-def _conclude(
-    method: CanaryMethod, design: Design, counted: Counted, delta: float, confidence: float
-) -> Bound:
-    """Returns the record of a method's bound, widened if the user's coins may be unfair.
-
-    Widening raises the error rates of the counted runs by confidence limits of the probability that a canary
-    is in, and uses a part of the error. The pilot's rates stay the same: the limits depend on the coins of
-    the counted runs, which must not affect the pilot's choice.
-    """
-    errors = counted.rest
-    widened, error = design.widen(errors, 1 - confidence)
-    assumes = method.assumes
-    # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries. Scores do not show
-    # this.
-    if assumes == NOTHING and not errors.paired and errors.canaries_in > 1:
-        assumes = OTHERS_IN
-    if assumes == NOTHING and widened is not errors:
-        assumes = COINS
-    # With coins, a guess on each canary counts for both worlds, with a scale of 2.
-    guesses_in, guesses_out = errors.guesses()
-    return Bound(
-        method.name,
-        *method.prove(counted._replace(rest=widened), delta, 1 - error),
-        delta,
-        confidence,
-        threshold=counted.threshold,
-        false_positives=int(errors.alarms.sum()),
-        false_negatives=int(errors.misses.sum()),
-        n_in=round(guesses_in / errors.scale_in),
-        n_out=round(guesses_out / errors.scale_out),
-        assumes=assumes,
-    )
+    methods = usable(min(design.canaries)).values()
+    return [method.bound(design, delta, confidence) for method in methods]
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:

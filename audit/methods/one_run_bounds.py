@@ -47,7 +47,7 @@ from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
-from audit.laws.intervals import bisect_each, find_largest_refuted
+from audit.laws.intervals import bisect, find_largest_refuted
 from audit.methods import exact_null
 from audit.methods.estimate import Bound
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
@@ -148,7 +148,6 @@ def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    conversions.require_levels(delta, confidence)
     error = 1 - confidence
     ordered = _split_and_order(signed)
     # At delta = 0 the bound grows as the upper limit of the share of wrong guesses falls. The number of wrong
@@ -157,9 +156,8 @@ def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     wrong = np.ceil(numbers * (1 - ordered.expected_shares))
     limits = intervals.clopper_pearson_upper(wrong, numbers, error)
     number = int(numbers[np.argmin(limits)])
-    right = int(ordered.right[number - 1])
+    right, counts = ordered.count_guesses(number)
     epsilon = epsilon_from_guesses(len(ordered.right), number, right, delta, error)
-    counts = ordered.describe(number)
     levels = (delta, confidence)
     return Bound(ONE_RUN_GUESSES, epsilon, None, *levels, **counts, assumes=FAIR_COINS)
 
@@ -170,7 +168,6 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
     Coins are guessed as in `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
     Its epsilon follows from mu and is valid if the trade-off curve is Gaussian.
     """
-    conversions.require_levels(delta, confidence)
     error = 1 - confidence
     ordered = _split_and_order(signed)
     coins = len(ordered.right)
@@ -183,12 +180,11 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
 
     # The largest mu that each number of guesses should refute.
     least = np.zeros(len(numbers))
-    predicted, _ = bisect_each(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
+    predicted, _ = bisect(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
     number = int(numbers[np.argmax(predicted)])
-    right = int(ordered.right[number - 1])
+    right, counts = ordered.count_guesses(number)
     mu = mu_from_guesses(coins, number, right, error)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    counts = ordered.describe(number)
     return Bound(
         ONE_RUN_GAUSSIAN, epsilon, mu, delta, confidence, **counts, assumes=FAIR_COINS_GAUSSIAN
     )
@@ -216,10 +212,13 @@ class _OrderedCoins(NamedTuple):
     guess_counts: NDArray[np.int64]
     expected_shares: Array
 
-    def describe(self, number: int) -> dict[str, Any]:
-        """Returns the fields of a bound that count guesses: all as scores in, wrong ones as misses."""
+    def count_guesses(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Returns how many of a number of guesses are right, and the counts as fields of a bound.
+
+        There, all guesses are scores in, and wrong ones are misses.
+        """
         right = int(self.right[number - 1])
-        return {
+        return right, {
             "threshold": None,
             "false_positives": 0,
             "false_negatives": number - right,
@@ -277,7 +276,6 @@ def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, erro
         return 0.0
     return find_largest_refuted(
         lambda epsilon: log_p_approximate(coins, number, right, epsilon, delta) <= np.log(error),
-        0.0,
         1.0,
         _HALVINGS,
     )
@@ -295,7 +293,6 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
 
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, number, right, mu, error)),
-        0.0,
         _FIRST_MU,
         _HALVINGS_OF_MU,
     )

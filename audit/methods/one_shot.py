@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.one_run import Cosines
-from audit.laws import conversions, cosine_law, gaussians
+from audit.laws import conversions, cosine_law, gaussians, intervals
 from audit.laws.gaussians import Gaussian
 from audit.methods.estimate import Estimate
 from audit.methods.method import NoiseFloor
@@ -82,7 +82,6 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
       confidence: The confidence of each error rate's limit in the last estimates. They choose the best
         threshold on the same cosines, so they are not valid at this confidence.
     """
-    conversions.require_levels(delta, confidence)
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
         epsilon = in_sample(run, delta, 1 - confidence, prior)
@@ -185,7 +184,7 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
       prior: The prior of the limits' beta law, 1/2 for Jeffreys' limits, 1 for Clopper and Pearson's.
     """
     points = np.sort(run.observed)
-    limits_in = _compute_upper_limits(len(points), error, prior)
+    limits_in = _limit_error_rates(len(points), error, prior)
     if not len(run.unobserved):
         # The i-th lowest cosine, from 0, as a threshold misses the i canaries with lower cosines.
         log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
@@ -199,21 +198,14 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
         misses = np.searchsorted(points, thresholds, side="right")
         not_above = np.searchsorted(np.sort(run.unobserved), thresholds, side="right")
         unobserved = len(run.unobserved)
-        limits_out = _compute_upper_limits(unobserved, error, prior)
+        limits_out = _limit_error_rates(unobserved, error, prior)
         fpr = limits_out[unobserved - not_above]
         fnr = limits_in[misses]
     epsilons = conversions.epsilon_from_rates(fpr, fnr, delta)
     return float(epsilons.max(initial=0.0))
 
 
-def _compute_upper_limits(trials: int, error: float, prior: float) -> Array:
-    """Returns upper limits (trials + 1,) of error rates for 0, 1, ..., trials errors.
-
-    They are quantiles of Beta(count + prior, trials - count + 1 - prior), or 1 if the second parameter is not
-    positive.
-    """
-    count = np.arange(trials + 1)
-    second_parameter = trials - count + 1 - prior
-    defined = np.maximum(second_parameter, 0.5)
-    limits = special.betaincinv(count + prior, defined, 1 - error)
-    return np.where(second_parameter > 0, limits, 1.0)
+def _limit_error_rates(trials: int, error: float, prior: float) -> Array:
+    """Returns upper limits (trials + 1,) of error rates for 0, 1, ..., trials errors."""
+    counts = np.arange(trials + 1)
+    return intervals.clopper_pearson_upper(counts, trials, error, prior)

@@ -8,19 +8,17 @@ thousands of runs. For scores of another shape, the interval is not a bound.
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
 from audit.evidence.canaries import Design
-from audit.laws import conversions
 from audit.laws.intervals import Interval
-from audit.methods import estimate
 
 Array = NDArray[np.float64]
 
 
-def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> Interval:
+def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Interval:
     """Returns the interval for mu, the distance of both worlds' mean scores in standard deviations.
 
     It is exact if scores are normal with the same standard deviation in both worlds. Then the pooled t
@@ -36,23 +34,21 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
       confidence: The confidence of the interval.
 
     Raises:
-      InputError: Bad confidence or scores (`estimate.check_scores`).
+      InputError: A score that is not finite.
     """
-    conversions.require_confidence(confidence)
     are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
     require(
         are_finite, "some scores are not finite: a run failed, and normal scores have no interval"
     )
-    s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    freedom = len(s_in) + len(s_out) - 2
+    freedom = len(scores_in) + len(scores_out) - 2
     # The sum of squared deviations from each world's mean.
-    squares = len(s_in) * np.var(s_in) + len(s_out) * np.var(s_out)
+    squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     if freedom == 0 or squares == 0:
         return Interval(np.array(0.0), np.array(np.inf))
     # mu is the noncentrality times this scale.
-    scale = np.sqrt(1 / len(s_in) + 1 / len(s_out))
+    scale = np.sqrt(1 / len(scores_in) + 1 / len(scores_out))
     pooled_deviation = np.sqrt(squares / freedom)
-    statistic = (s_in.mean() - s_out.mean()) / pooled_deviation / scale
+    statistic = (scores_in.mean() - scores_out.mean()) / pooled_deviation / scale
     error = (1 - confidence) / 2  # at each end
     # The probability of a value up to the statistic decreases in the noncentrality. So the high level gives
     # the low end.
@@ -82,7 +78,6 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
       design: The scores and the inserted canaries; one or two sets of runs.
       confidence: The confidence of the interval.
     """
-    conversions.require_confidence(confidence)
     sets_of_runs = design.by_run()
     # Centering keeps digits in sums of squares and does not change distances.
     center = np.concatenate(design.pooled()).mean()

@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from audit import one_run
-from audit.evidence.one_run import Cosines, OneRun
 from audit.laws import cosine_law
 
 CANARY = [-0.434509513025839, 0.684083223363011, -0.294662939327961, -0.506364867254756]
@@ -36,14 +35,3 @@ def test_a_canary_that_took_part_is_seen():
     assert found == pytest.approx(units @ moved / np.linalg.norm(moved), abs=1e-7)
     assert found[:5].min() > 0.3 > 0.2 > np.abs(found[5:]).max()
     assert one_run.cosines(1e100 * moved, 9, 10) == pytest.approx(found, abs=1e-7)
-
-
-def test_few_scores_do_not_look_reversed_by_chance():
-    """In a world of ten, four standard errors are no deviation of one in 30,000: Student's law says so."""
-    rng = np.random.default_rng(5)
-    reversed_runs = 0
-    for _ in range(5_000):
-        scores_in, scores_out = rng.normal(size=(2, 10))
-        run = OneRun(None, Cosines(scores_in / 100, scores_out / 100, 10_000))
-        reversed_runs += run.deviations < -4
-    assert reversed_runs <= 2  # 0.15 are expected; of normal deviates it would be 4

@@ -11,7 +11,7 @@ from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import method_of
 from audit.conclusions.finish import finish
 from audit.evidence import canaries
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.methods import estimate, lifted
 from audit.methods.estimate import Bound, Estimate, ScoreMethod
 from audit.methods.lifted import CanaryMethod
@@ -73,7 +73,7 @@ def concluded(record):
             None,
             Level(*LEVELS),
         )
-    return conclude(single(rng.normal(2, 1, 60), rng.normal(0, 1, 60)), None, Level(*LEVELS))
+    return conclude(make_sets(rng.normal(2, 1, 60), rng.normal(0, 1, 60)), None, Level(*LEVELS))
 
 
 def test_it_is_in_the_printed_table(record, concluded):

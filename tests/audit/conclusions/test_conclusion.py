@@ -12,7 +12,7 @@ from audit.conclusions.conclusion import Curve
 from audit.conclusions.finish import finish
 from audit.errors import InputError
 from audit.evidence import canaries
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.methods import estimate, lifted
 from audit.methods.estimate import METHODS
 from audit.written import Level
@@ -31,7 +31,7 @@ WORLDS = RNG.normal(1, 1, 200), RNG.normal(0, 1, 150)
     ],
 )
 def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status):
-    concluded = conclude(single(*WORLDS), None, Level(1e-4, 0.9))
+    concluded = conclude(make_sets(*WORLDS), None, Level(1e-4, 0.9))
     assert list(concluded.rows()) == estimate.findings(*WORLDS, 1e-4, 0.9)
     assert [row.method for row in concluded.rows()] == list(METHODS)
     found = finish(concluded._replace(curve=tested))
@@ -45,17 +45,17 @@ def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status)
 
 
 def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refused():
-    found = conclude(single(*WORLDS), DpSgd(4.0, 250))
+    found = conclude(make_sets(*WORLDS), DpSgd(4.0, 250))
     assert found.finding("in_sample") == found.estimates[0]
     with pytest.raises(KeyError):
         found.bound("in_sample")
     with pytest.raises(InputError, match="no in scores"):
-        conclude(single(np.array([]), WORLDS[1]))
+        conclude(make_sets(np.array([]), WORLDS[1]))
     assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-5)
     assert found.mu_upper_bound == accounting.mu_upper_bound(4.0, 250)
-    unknown = conclude(single(*WORLDS))
+    unknown = conclude(make_sets(*WORLDS))
     assert unknown.upper_bound is None and unknown.mu_upper_bound is None
-    assert conclude(single(*WORLDS), DpSgd(0.0, 1)).upper_bound == np.inf
+    assert conclude(make_sets(*WORLDS), DpSgd(0.0, 1)).upper_bound == np.inf
 
 
 MATRICES = RNG.normal(1, 1, (30, 6)), RNG.normal(0, 1, (20, 6))
@@ -89,12 +89,12 @@ def _make_saturated_scores():
     ids=["guesses", "guesses out", "other values", "sigmoids"],
 )
 def test_equal_scores_that_are_guesses_or_saturated_are_not_doubted(scores_in, scores_out):
-    concluded = conclude(single(scores_in, scores_out), EpsilonDelta(0.5, 1e-5))
+    concluded = conclude(make_sets(scores_in, scores_out), EpsilonDelta(0.5, 1e-5))
     assert concluded.doubt == ""
     assert concluded.epsilon > 0.5
 
 
 @pytest.mark.parametrize("constant", [7.0, 0.1])
 def test_equal_scores_that_no_other_reaches_are_doubted(constant):
-    concluded = conclude(single(np.full(200, constant), WORLDS[1]))
+    concluded = conclude(make_sets(np.full(200, constant), WORLDS[1]))
     assert concluded.doubt.startswith("all 200 scores in equal")

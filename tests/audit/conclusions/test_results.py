@@ -8,7 +8,7 @@ import pytest
 from audit.claims.claim import DpSgd
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.storage.store import Store
 
 KEYS = [
@@ -19,7 +19,7 @@ KEYS = [
 
 def conclusion(composition=None):
     rng = np.random.default_rng(0)
-    return conclude(single(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition)
+    return conclude(make_sets(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition)
 
 
 def test_what_is_kept_is_what_is_returned_and_read(tmp_path):

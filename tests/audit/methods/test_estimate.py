@@ -148,7 +148,6 @@ def test_a_record_has_the_counts_of_its_threshold_and_scores_stay_as_they_are(me
     scores = gaussian_scores(1.5, 400)
     kept = [one.copy() for one in scores]
     bound = method(*scores, *LEVELS)
-    assert bound == method(*map(list, scores), *LEVELS)
     np.testing.assert_array_equal(scores, kept)
     assert bound.false_negatives <= np.sum(scores[0] <= bound.threshold)
     assert bound.false_positives <= np.sum(scores[1] >= bound.threshold)

@@ -10,7 +10,7 @@ import pytest
 from audit.claims.claim import DpSgd
 from audit.conclusions import concluded, results
 from audit.conclusions.concluded import conclude
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.report import audit_page as report
 from audit.report import audit_panels, bounds_table, listing, page, subjects
 from audit.settings.make import setting_of
@@ -40,7 +40,7 @@ def stored(root, setting=SETTING, runs=200, audited=True):
     store.save(scores)
     if audited:
         composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)
-        found = conclude(single(*concluded.split_worlds(scores)), composition, Level(1e-6, 0.9))
+        found = conclude(make_sets(*concluded.split_worlds(scores)), composition, Level(1e-6, 0.9))
         results.keep_result(store, found, runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
 
@@ -88,7 +88,7 @@ def test_names_are_escaped_everywhere(tmp_path, plain):
 @pytest.mark.slow
 def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share_no_id():
     rng = np.random.default_rng(0)
-    found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)))
+    found = conclude(make_sets(rng.normal(size=60) + 1, rng.normal(size=60)))
     panels, again = (audit_panels.audit_panels(found) for _ in range(2))
     assert panels == again and len(set(panels.values())) == 3
     made = "".join(page.figure(panel, name) for name, panel in panels.items())
@@ -150,6 +150,6 @@ def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
         "--k=3 --steps=250 --runs=40 --delta=1.2345678e-05 --confidence=0.9999999"
     )
     rng = np.random.default_rng(0)
-    conclusion = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, level)
+    conclusion = conclude(make_sets(rng.normal(size=60) + 1, rng.normal(size=60)), None, level)
     title = bounds_table.bounds_table(conclusion).splitlines()[0]
     assert title == "lower bounds on epsilon at delta 1.2345678e-05, confidence 0.9999999"

@@ -9,7 +9,7 @@ from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import Curve
 from audit.conclusions.finish import finish
 from audit.evidence import canaries
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.methods.method import NOTHING
 from audit.report import audit_panels, style
 from audit.written import at_least
@@ -21,7 +21,7 @@ NORMAL, LAPLACE = RNG.normal(0, 1, (2, 600)), RNG.laplace(0, 1, (2, 600))
 
 
 def concluded(scores_in, scores_out, composition=None):
-    return conclude(single(scores_in, scores_out), composition)
+    return conclude(make_sets(scores_in, scores_out), composition)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_claim_of_epsilon_and_delta_has_its_curve(panel):
 
 @pytest.mark.parametrize("claim", [DpSgd(4.0, 250), EpsilonDelta(20.0, 1e-5)])
 def test_no_claim_is_named_whose_curve_is_not_seen_or_is_drawn_already(panel, claim):
-    found = conclude(single(NORMAL[0] + 2, NORMAL[1]), claim)
+    found = conclude(make_sets(NORMAL[0] + 2, NORMAL[1]), claim)
     assert "claim" not in labels(panel("trade_off", found))
 
 
@@ -109,7 +109,7 @@ def test_scores_that_differ_by_the_rounding_of_floats_are_drawn(largest):
     below = np.nextafter(largest, 0)
     scores_in = np.where(np.arange(60) < 50, largest, below)
     scores_out = np.where(np.arange(60) < 10, largest, below)
-    figure = audit_panels.audit_figure(conclude(single(scores_in, scores_out)))
+    figure = audit_panels.audit_figure(conclude(make_sets(scores_in, scores_out)))
     bars = [patch for patch in figure.axes[0].patches if patch.get_height()]
     assert sum(bar.get_height() for bar in bars) == 120
     figure.canvas.draw()
@@ -129,7 +129,7 @@ MATRIX = np.random.default_rng(1).normal(size=COINS.shape) + 4 * COINS
 
 @pytest.mark.parametrize("many", [False, True])
 def test_bars_have_their_values_and_say_what_they_assume(panel, many):
-    design = canaries.make_coins(MATRIX, COINS) if many else single(NORMAL[0] + 3, NORMAL[1])
+    design = canaries.make_coins(MATRIX, COINS) if many else make_sets(NORMAL[0] + 3, NORMAL[1])
     found = conclude(design, EpsilonDelta(7.0, 1e-5))
     axis = panel("bounds", found)
     light = [bar.get_facecolor()[3] == audit_panels._LIGHT for bar in axis.patches]

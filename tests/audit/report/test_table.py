@@ -9,7 +9,7 @@ from scipy import stats
 
 from audit.claims.claim import DpSgd
 from audit.conclusions.concluded import conclude
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.report import audit_page, bounds_table, subjects
 from audit.report.bounds_table import remarks
 from audit.report.table import Column, Table, at_least, at_most, number
@@ -72,7 +72,7 @@ NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
 
 def concluded(mu, runs, out=None):
     worlds = RNG.normal(mu, 1, runs), RNG.normal(0, 1, out or runs)
-    return conclude(single(*worlds))
+    return conclude(make_sets(*worlds))
 
 
 @pytest.mark.parametrize(("mu", "runs"), [(-2.5, 20)])
@@ -92,8 +92,8 @@ def test_a_claim_of_mu_gdp_is_out_of_reach_only_where_no_limit_on_mu_could_excee
 ):
     """Claims of mu = 1.73, 3.74, 3.87 and 4, while 200 runs prove a mu of at most 3.77."""
     claim = DpSgd(1.0, insertions)
-    weak = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), claim)
+    weak = conclude(make_sets(NORMAL[:100] + 1, NORMAL[100:200]), claim)
     assert weak.most_provable < weak.upper_bound
     assert bool(bounds_table.explain_too_few_runs(weak)) == is_out_of_reach
-    perfect = conclude(single(NORMAL[:100] + 20, NORMAL[100:200]), claim)
+    perfect = conclude(make_sets(NORMAL[:100] + 20, NORMAL[100:200]), claim)
     assert perfect.claim_test.refuted != is_out_of_reach

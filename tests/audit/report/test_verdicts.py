@@ -15,7 +15,7 @@ from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude
 from audit.conclusions.finish import are_reversed, finish
 from audit.evidence import given
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.methods import curves
 from audit.methods.estimate import Bound, Estimate
 from audit.methods.method import GAUSSIAN_CURVE, NOTHING
@@ -34,7 +34,7 @@ def conclusion(gaussian, free, upper):
     )
     worlds = np.zeros(10), np.ones(10)
     fields = {"estimates": (absurd,), "bounds": bounds, "upper_bound": upper, "curve": None}
-    return finish(conclude(single(*worlds))._replace(**fields))
+    return finish(conclude(make_sets(*worlds))._replace(**fields))
 
 
 CASES = [
@@ -115,7 +115,7 @@ def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not(
         (1.0, verdicts.LEAKS),
         (4.0, verdicts.VIOLATED),
     ):  # accounted as mu = 2, 0.5
-        assert conclude(single(*worlds), DpSgd(sigma, 4)).verdict.kind == kind
+        assert conclude(make_sets(*worlds), DpSgd(sigma, 4)).verdict.kind == kind
 
 
 @pytest.mark.usefixtures("powerful")
@@ -125,7 +125,7 @@ def test_the_verdicts_are_worded_as_before(name):
     rng = np.random.default_rng(golden["seed"])
     worlds = rng.normal(golden["mu"], 1, 2500), rng.normal(0, 1, 2500)
     composition = golden["composition"] and DpSgd(*golden["composition"])
-    concluded = finish(conclude(single(*worlds), composition)._replace(curve=None))
+    concluded = finish(conclude(make_sets(*worlds), composition)._replace(curve=None))
     verdict = concluded.verdict
     words = {field: golden[field] for field in ("word", "headline", "sentence")}
     assert words == {field: getattr(verdict, field) for field in words}
@@ -133,7 +133,7 @@ def test_the_verdicts_are_worded_as_before(name):
 
 def _conclude(scores_in, scores_out, upper=(4.0, 250)):
     composition = None if upper is None else DpSgd(*upper)
-    return conclude(single(scores_in, scores_out), composition)
+    return conclude(make_sets(scores_in, scores_out), composition)
 
 
 def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_where_that_is_zero():
@@ -230,7 +230,7 @@ def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
 def test_a_sampled_composition_below_the_hidden_state_bound_is_exceeded_too():
     sampled = DpSgd(noise_multiplier=2.0, insertions=10, sampling_rate=0.01, lipschitz=1.0, k=2)
     noise = np.random.default_rng(0).normal(size=4000)
-    found = conclude(single(noise[:2000] + 12, noise[2000:]), sampled)
+    found = conclude(make_sets(noise[:2000] + 12, noise[2000:]), sampled)
     assert found.hidden_state.bound.epsilon > found.upper_bound
     sentence = found.verdict.sentence
     assert "Composition, which allows 0.066, is also violated." in sentence

@@ -11,7 +11,7 @@ from audit.claims.claim import DpSgd
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.storage import index
 from audit.storage.store import Kept, Scores, Store
 from audit.written import Level
@@ -70,7 +70,7 @@ def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
 def test_what_an_audit_writes_is_read(tmp_path, sigma):
     rng = np.random.default_rng(0)
     store = Store(tmp_path, {})
-    scores = single(rng.normal(size=60) + 3, rng.normal(size=60))
+    scores = make_sets(rng.normal(size=60) + 3, rng.normal(size=60))
     conclusion = conclude(scores, DpSgd(sigma, 250), Level(1e-6, 0.9))
     assert store.result() == Kept()
     results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})

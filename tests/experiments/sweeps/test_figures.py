@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 
 from audit.claims.claim import DpSgd
 from audit.conclusions import concluded
-from audit.evidence.canaries import single
+from audit.evidence.canaries import make_sets
 from audit.methods import estimate
 from audit.report.style import UPPER
 from audit.settings import make
@@ -43,7 +43,7 @@ def fill(root, cells, mu=2.0):
 
 def conclusion():
     rng = np.random.default_rng(0)
-    scores = single(rng.normal(2, 1, 20), rng.normal(0, 1, 20))
+    scores = make_sets(rng.normal(2, 1, 20), rng.normal(0, 1, 20))
     return concluded.conclude(scores, DpSgd(4.0, 250), LEVELS)
 
 
