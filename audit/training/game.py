@@ -40,7 +40,6 @@ from audit.mechanism.base import (
     Mechanism,
     Schedule,
     State,
-    StepMemory,
     Tree,
 )
 from audit.mechanism.ensemble import Placement
@@ -175,8 +174,8 @@ def chunk_size(game: Game, runs: int) -> int:
 @functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
-) -> StepMemory:
-    """Returns an estimate of the memory of one run's step on data of these shapes and types."""
+) -> int:
+    """Estimates the bytes of one run's step on data of these shapes and types."""
     theta_0 = init(jax.random.key(0))  # only its shape matters
     return mechanism.memory(theta_0, data, batch_size)
 
@@ -272,7 +271,8 @@ class Player:
         for part in self._segments:
             if len(part.mask) not in self._compiled:
                 arguments = (self._hyper, states, self._data, part, self._state, drawn)
-                self._compiled[len(part.mask)] = ensemble.compiled_for(arguments, segment)
+                # JAX caches its result: arguments of the same kind do not compile again.
+                self._compiled[len(part.mask)] = segment.lower(*arguments).compile()
 
     def play(
         self,
@@ -409,14 +409,23 @@ def _map_programs(
             return first
         return first._replace(seen=observer.begin(state, assumed_theta_0))
 
-    def bind(state: Tree, presence: Array, own_key: Array) -> Canaries:
-        """Returns the canaries of a run with this presence (K,) and this own key."""
+    def take_segment(
+        hyper: Hyperparameters,
+        before: State,
+        data: Data,
+        schedule: Schedule,
+        state: Tree,
+        drawn: tuple[Array, Array, Array],
+    ) -> State:
+        """Returns a run after a schedule; `drawn` is its presence (K,), noise key and own key."""
+        presence, noise_key, own_key = drawn
         state = adversary.draw_for_run(state, own_key)
         observe = None
         if observer is not None:
             observe = partial(observer.observe, state)
         craft = partial(adversary.craft, state)
-        return Canaries(craft, presence, observe, adversary.crafts_constant, join)
+        canaries = Canaries(craft, presence, observe, adversary.crafts_constant, join)
+        return mechanism.segment(hyper, before, data, schedule, canaries, noise_key)
 
     def score(state: Tree, own_key: Array, seen: Tree, theta: Array, theta_0: Array) -> Array:
         """Returns the scores (K,) of a run's model."""
@@ -428,7 +437,7 @@ def _map_programs(
 
     return (
         placement.over_runs(begin, (0, None, None, None)),
-        ensemble.map_segment(mechanism, bind, placement),
+        placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
         placement.over_runs(score, (None, 0, 0, 0, None)),
         placement.over_runs(craft, (None, 0, 0, 0)),
     )

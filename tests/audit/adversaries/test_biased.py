@@ -10,7 +10,6 @@ from audit.adversaries import biased
 from audit.errors import InputError
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
-from tests import programs
 
 HYPER = base.Hyperparameters(0.8, 0.4, 0.2)
 STEPS, BATCH, SIMULATIONS = 5, 10, 3
@@ -106,15 +105,6 @@ def test_a_simulation_that_diverges_ranks_no_coordinates(per_step, expect):
     )
     with pytest.raises(InputError, match="`gc_s`: the simulated training diverges at 1 of 3 coord"):
         adversary.init(jax.random.key(0), jnp.zeros(3), jnp.float32(1))
-
-
-@pytest.mark.parametrize("dimension", [0, 67])
-def test_the_score_is_the_displacement_against_the_update(dimension):
-    adversary = programs.fixed_dimension(dimension)
-    theta_0, theta_t = np.random.default_rng(0).normal(size=(2, 68)).astype(np.float32)
-    state = adversary.init(jax.random.key(0), jnp.asarray(theta_0), jnp.float32(1))
-    assert state.dimensions == dimension
-    assert adversary.score(state, (), theta_t, theta_0) == theta_0[dimension] - theta_t[dimension]
 
 
 def test_gc_r_draws_every_coordinate_alike():

@@ -163,33 +163,3 @@ def test_diverged_runs_have_no_ranks(dataset, fields):
     _, table = make(dataset, learning_rate=1e38, **fields)
     with pytest.raises(InputError, match="run 0 diverged"):
         play(table, 2)
-
-
-class ReluNetwork(nn.Module):
-    """784-32-10."""
-
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(10)(nn.relu(nn.Dense(32)(x)))
-
-
-@pytest.mark.slow
-def test_a_black_box_of_mnists_size_is_proven_to_leak_with_nothing_assumed():
-    """At least 4 of 23.3 after 6 runs of full-batch DP-GD, by the drop of random examples' losses."""
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(64, 784)).astype(np.float32)
-    dataset = Dataset(features, rng.integers(0, 10, 64).astype(np.int32), "made up", "0" * 64)
-    model = flat_model(ReluNetwork(), jnp.zeros(784), softmax_cross_entropy_with_integer_labels)
-    setting = setting_of(
-        "mlp",
-        adversary="examples",
-        canaries=64,
-        fresh=200_000,
-        batch_size=64,
-        insertions=60,
-        noise_multiplier=2.0,
-        learning_rate=0.1,
-    )
-    table = build.build(setting, dataset, build.Trainee(model, 10, "per_example"))
-    found = conclude_setting(play(table, 6), setting)
-    assert 4 <= found.epsilon < found.upper_bound < 24

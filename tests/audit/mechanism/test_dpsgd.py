@@ -64,17 +64,6 @@ def test_a_step_is_equation_2(
     assert after.step == 6
 
 
-@pytest.mark.slow
-def test_segments_compose(data, mechanism, train, theta, schedule):
-    def go(state, start, stop):
-        part = jax.tree.map(lambda leaf: leaf[start:stop], schedule)
-        return train(HYPER, state, data, part, jnp.ones_like(theta), 1.0, KEY)
-
-    whole = go(mechanism.start(theta), 0, 10)
-    half = go(mechanism.start(theta), 0, 5)
-    jax.tree.map(np.testing.assert_array_equal, go(half, 5, 10), whole)
-
-
 def _is_gaussian_with(samples, deviation):
     statistic = np.sum((samples / deviation) ** 2)
     low, high = stats.chi2.ppf([P_VALUE / 2, 1 - P_VALUE / 2], samples.size)
@@ -110,22 +99,6 @@ def test_noise_has_deviation_sigma_c(silent_step, clipping_norm):
     assert stats.kstest(noise.ravel() / (3.0 * clipping_norm), "norm").pvalue > P_VALUE
     per_coordinate = np.sum((noise / (3.0 * clipping_norm)) ** 2, axis=0)
     assert stats.kstest(per_coordinate, "chi2", args=(80,)).pvalue > P_VALUE
-
-
-def test_noise_is_new_for_every_run_and_step(silent):
-    hyper = base.Hyperparameters(1.0, 1.0, 1.0)
-    data = (jnp.zeros((4, 1)), jnp.zeros(4, int))
-
-    def path(key):
-        states = [silent.start(jnp.zeros(300))]
-        one = base.Schedule(jnp.arange(4)[None], jnp.ones(1))
-        for _ in range(4):
-            states.append(silent.segment(hyper, states[-1], data, one, base.no_canaries(), key))
-        return jnp.stack([state.theta for state in states])
-
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.arange(5))
-    noise = np.diff(np.asarray(jax.jit(jax.vmap(path))(keys)), axis=1).reshape(20, 300)
-    assert np.abs(np.corrcoef(noise)[np.triu_indices(20, 1)]).max() < 6 / np.sqrt(300)
 
 
 @pytest.mark.parametrize("length", [0.0, 0.3, 2.0, 6.0, 1e6])
