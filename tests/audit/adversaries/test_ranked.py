@@ -19,6 +19,8 @@ from audit.tasks.task import Dataset
 from audit.training import build, game
 
 K, M = 12, 700  # more than a block of fresh examples
+FEATURES = ranked.EntryLaw((3,), "int32", largest=1)
+GENERATOR = ranked.RandomExampleGenerator(FEATURES, ranked.EntryLaw((), "int32", largest=4))
 
 
 def make(dataset, model="wide_fcnn", **fields):
@@ -35,17 +37,16 @@ def play(table, runs, first=0):
 
 
 def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
-    generator = ranked.random_examples(jnp.zeros((5, 3), jnp.int32) + 1, jnp.arange(5), 5)
 
     def count_ones(examples, theta_t, reference):
         return examples.features.sum(axis=1).astype(jnp.float32)
 
-    adversary = ranked.fresh_examples(generator, count_ones, directions.initial_model, 200, M)
+    adversary = ranked.fresh_examples(GENERATOR, count_ones, directions.initial_model, 200, M)
     state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
     state = adversary.draw_for_run(state, jax.random.key(1))
     scores = np.asarray(adversary.score(state, (), jnp.zeros(4), jnp.zeros(4)))
     blocks = [
-        np.asarray(generator(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
+        np.asarray(GENERATOR(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
         for start in (0, 512)
     ]
     places = np.asarray(ranked._draw_places(state.fresh, 200, 200 + M))
@@ -60,14 +61,13 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
 
 def test_ranks_are_uniform_even_where_an_examples_place_decides_its_score():
     """As a compiled program may round by place, which breaks ties."""
-    generator = ranked.random_examples(jnp.zeros((5, 3), jnp.int32) + 1, jnp.arange(5), 5)
 
     def number_places(examples, theta_t, reference):
         return jnp.arange(len(examples.labels), dtype=jnp.float32)
 
     canaries, runs = 3, 400
     adversary = ranked.fresh_examples(
-        generator, number_places, directions.initial_model, canaries, M
+        GENERATOR, number_places, directions.initial_model, canaries, M
     )
     state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
 
