@@ -222,19 +222,3 @@ def test_the_mean_cosine_is_theorys(dataset, play, model, canaries, runs, leave_
     assert scores.mean() * np.sqrt(dimension) == pytest.approx(
         expected, abs=0.03 * expected + 4 * error
     )
-
-
-def test_no_key_of_a_direction_is_one_of_the_noise_the_coins_or_the_batches():
-    drawn = [_run_state(_adversary(), 0, run).keys for run in range(4)]
-    others = [
-        game.root(0, name) for name in ("theta", "batches", "guess", "canary", "noise", "presence")
-    ]
-    for run in range(4):
-        noise = jax.random.fold_in(game.root(0, "noise"), run)
-        others += [noise, jax.random.fold_in(game.root(0, "presence"), run)]
-        others += [jax.random.fold_in(noise, step) for step in range(300)]
-    of_others = {tuple(jax.random.key_data(key).tolist()) for key in others}
-    of_directions = {
-        tuple(key) for keys in drawn for key in np.asarray(jax.random.key_data(keys)).reshape(-1, 2)
-    }
-    assert len(of_others) == len(others) and not of_others & of_directions

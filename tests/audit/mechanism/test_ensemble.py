@@ -1,4 +1,4 @@
-"""Runs in a chunk are what they are alone, chunks fit, and programs are found by value."""
+"""Segments are the schedule, chunks fit, and a step's memory is counted."""
 
 import math
 import types
@@ -12,42 +12,6 @@ from hypothesis import strategies
 
 from audit.mechanism import base, ensemble
 from audit.mechanism.base import local_hardware, step_memory
-
-HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
-KEY = jax.random.key(7, impl="threefry2x32")
-
-
-def _train(mechanism, theta, data, schedule, runs):
-    def train(run):
-        presence = jnp.float32(run % 2)[None]
-        canaries = base.Canaries(lambda step, theta: jnp.ones((1, theta.size)), presence)
-        start, key = mechanism.start(theta), jax.random.fold_in(KEY, run)
-        return mechanism.segment(HYPER, start, data, schedule, canaries, key).theta
-
-    program = ensemble.Placement.local().over_runs(train, (0,))
-    return np.asarray(program(jnp.asarray(runs)))
-
-
-@pytest.fixture(scope="module")
-def schedule(data):
-    return base.Schedule(base.fixed_shuffle(KEY, len(data[1]), 20, 12), base.insertion_mask(12, 5))
-
-
-def test_noise_of_run_7_is_bit_equal_alone_and_in_a_chunk(silent, data, schedule):
-    one_step = jax.tree.map(lambda leaf: leaf[:1], schedule)  # t = 1 is no insertion
-    alone = _train(silent, jnp.zeros(50), data, one_step, [7])
-    together = _train(silent, jnp.zeros(50), data, one_step, list(range(16)))
-    np.testing.assert_array_equal(together[7], alone[0])
-    assert len(np.unique(together, axis=0)) == 16
-
-
-@pytest.mark.slow
-def test_run_7_has_one_model_alone_and_in_a_chunk(data, model, mechanism, schedule):
-    theta = model.init(jax.random.key(0))
-    alone = _train(mechanism, theta, data, schedule, [7])
-    together = _train(mechanism, theta, data, schedule, [3, 4, 5, 6, 7, 8])
-    distances = np.abs(together - alone).max(axis=1)
-    assert distances[4] < 2e-6 and np.delete(distances, 4).min() > 1e-3
 
 
 @pytest.mark.parametrize("steps", [1, 250, 251])
