@@ -142,8 +142,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         self._start = self._read_parameters()  # (dimension,) before training
         # The sum of all directions, each scaled to the clipping norm, split by parameter.
         total = directions.inserted(*self._draw, self.dimension, float(self.max_grad_norm))
-        sizes = [parameter.numel() for parameter in self._chosen]
-        self._parts = torch.from_numpy(total).float().split(sizes)
+        self._parts = [part.float() for part in self._split(total)]
 
     @property
     def dimension(self) -> int:
@@ -169,9 +168,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
             return loss
         self._steps_taken += 1
         if self._present and learns and not self._is_moved:
-            sizes = [parameter.numel() for parameter in self._chosen]
-            moves = np.split(self._read_parameters() - self._start, np.cumsum(sizes)[:-1])
-            unmoved = [str(index) for index, move in enumerate(moves) if not np.any(move)]
+            moves = self._split(self._read_parameters() - self._start)
+            unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
             problem = f"step {self._steps_taken} does not move parameter {', '.join(unmoved)}"
             fix = "choose tensors that the optimizer updates"
             require(not unmoved, f"{problem} of `parameters`: {fix}")
@@ -211,6 +209,10 @@ class DirectionsOptimizer(_InsertingOptimizer):
         movement = self._read_parameters() - self._start
         displacement = np.asarray(drift, np.float64) - movement
         return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)
+
+    def _split(self, values: NDArray[np.float64]) -> tuple[Tensor, ...]:
+        """Splits a vector (dimension,) by the chosen parameters."""
+        return torch.from_numpy(values).split([parameter.numel() for parameter in self._chosen])
 
     def _read_parameters(self) -> NDArray[np.float64]:
         """Returns all chosen parameters, (dimension,)."""

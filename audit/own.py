@@ -297,7 +297,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
     for name in ("book_keeping", "unfolded"):
         if name == "book_keeping" and batch[0].ndim != 2:
             continue  # it needs flat features
-        strategy = jax.jit(build.CLIPPING[name](model))
+        strategy = jax.jit(build.make_clipped_sum(name, model))
         try:
             for norm in norms:
                 difference = strategy(theta, batch, norm) - right_sum(theta, batch, norm)

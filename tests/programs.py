@@ -18,4 +18,4 @@ def forget():
 
 def fixed_dimension(dimension):
     """Returns the adversary of a single canary along a given coordinate."""
-    return biased.at_coordinates(lambda key, theta_0: jnp.array([dimension]), 1)
+    return biased.at_coordinates(lambda key, theta_0: jnp.array([dimension]), 1, None)

@@ -28,10 +28,8 @@ from audit.settings.fields import described
 if TYPE_CHECKING:
     from jax import Array
 
-    from audit.mechanism.base import Coordinates, Trajectory, Tree
+    from audit.mechanism.base import Coordinates, Tree
 
-# (key, theta_0) -> a training run without the canary.
-Simulate = Callable[["Array", "Array"], "Trajectory"]
 # (key, theta_0) -> the distinct coordinates of K canaries, (K,).
 Choose = Callable[["Array", "Array"], "Array"]
 
@@ -49,20 +47,22 @@ GC_S_VARIANTS = (
 )
 
 
-def _choose_expect(knowledge: Knowledge) -> Expect | None:
-    """Returns `expect` for several canaries, None for one; raises InputError for more than coordinates."""
-    canaries = knowledge.canaries
+def _check_number(knowledge: Knowledge) -> None:
+    """Raises InputError if there are more canaries than coordinates."""
     most = knowledge.model.n_parameters
-    allowed = f"at most {most}, the number of the model's coordinates"
-    require(canaries <= most, f"`canaries` must be {allowed}, got {canaries}")
-    if canaries == 1:
-        return None
-    return knowledge.expect
+    message = f"`canaries` must be at most {most}, the number of the model's coordinates"
+    require(knowledge.canaries <= most, f"{message}, got {knowledge.canaries}")
 
 
 @dataclasses.dataclass(frozen=True)
 class GcS(AdversaryFields):
-    """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3)."""
+    """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
+
+    A coordinate's movement is the sum of its movements in several simulated training runs. In a variant
+    "per_step", a run's movement is the sum of squared updates. The paper takes the root of the sum over all
+    runs (Errata H4), which ranks coordinates in the same order. In the others, it is the distance of the
+    final model from theta_0.
+    """
 
     name: ClassVar[str] = "gc_s"
     canary: ClassVar[str] = "a gradient along the coordinate that moves least"
@@ -80,18 +80,34 @@ class GcS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         from audit.mechanism import dpsgd  # loads JAX
 
+        _check_number(knowledge)
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
             hyper = dpsgd.without_privacy(hyper)
             simulations = 1  # without noise, all are the same
-        return simulated_biased_dimension(
-            partial(knowledge.simulate, hyper),
-            simulations,
-            per_step=self.gc_s.endswith("per_step"),
-            canaries=knowledge.canaries,
-            expect=_choose_expect(knowledge),
-        )
+        per_step = self.gc_s.endswith("per_step")
+
+        def choose(key: Array, theta_0: Array) -> Array:
+            """Returns the K coordinates that move least, by their movement summed over the simulated runs.
+
+            Raises InputError if the simulated training diverges: diverged coordinates have no order.
+            """
+            movements = []
+            for index in range(simulations):
+                run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
+                moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
+                movements.append(moved)
+            total = jnp.sum(jnp.stack(movements), axis=0)
+            if not isinstance(total, jax.core.Tracer):  # an audit may only ask for shapes
+                infinite = int(jnp.sum(~jnp.isfinite(total)))
+                # Noiseless simulations do not clip either, and diverge sooner than the training run.
+                fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
+                place = f"{infinite} of {total.size} coordinates"
+                require(not infinite, f"`gc_s`: the simulated training diverges at {place}: {fix}")
+            return jnp.argsort(total)[: knowledge.canaries]
+
+        return at_coordinates(choose, knowledge.canaries, knowledge.expect)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +136,11 @@ class GcR(AdversaryFields):
         return 60 if self.afresh else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        expect = _choose_expect(knowledge)
+        _check_number(knowledge)
         canaries = knowledge.canaries
         if not self.afresh:
-            return random_biased_dimension(canaries, expect)
+            choose = partial(_choose_at_random, canaries)
+            return at_coordinates(choose, canaries, knowledge.expect)
         parameters = knowledge.model.n_parameters
         allowed = f"at most {parameters // 2}, half the parameters"
         message = f"`canaries` must be {allowed}, with `afresh`, got {canaries}"
@@ -154,69 +171,11 @@ class GcR(AdversaryFields):
         )
 
 
-def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
-    """Returns GC-R (hidden-state paper, Algorithm 2): gradients along random coordinates.
-
-    Each canary is a gradient of norm C along a coordinate of the model. The coordinates are drawn uniformly,
-    and those of several canaries are distinct. A canary's score is how far its coordinate ends below its
-    initial value, or for several canaries below its expected value.
-
-    Args:
-      canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model, the reference of the scores of several
-        canaries; None for a single canary.
-    """
-
-    def choose(key: Array, theta_0: Array) -> Array:
-        if canaries == 1:
-            return jax.random.randint(key, (1,), 0, theta_0.size)
-        return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
-
-    return at_coordinates(choose, canaries, expect)
-
-
-def simulated_biased_dimension(
-    simulate: Simulate,
-    simulations: int,
-    per_step: bool,
-    canaries: int = 1,
-    expect: Expect | None = None,
-) -> Adversary:
-    """Returns GC-S (hidden-state paper, Algorithm 3): canaries at the coordinates that training moves least.
-
-    Each canary is a gradient of norm C along a coordinate. A coordinate's movement is the sum of its
-    movements in several simulated training runs. It uses the same scores as `random_biased_dimension`. Its
-    `init` raises InputError if the simulated training diverges, since the movements of diverged coordinates
-    have no order.
-
-    Args:
-      simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
-      simulations: the number of runs to simulate.
-      per_step: if True, a run's movement is the sum of squared updates. The paper takes the root of the sum
-        over all runs (Errata H4), which ranks coordinates in the same order. If False, a run's movement is
-        the distance of the final model from theta_0.
-      canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model, the reference of the scores of several
-        canaries; None for a single canary.
-    """
-
-    def choose(key: Array, theta_0: Array) -> Array:
-        """Returns the K coordinates that move least, by their movement summed over the simulated runs."""
-        movements = []
-        for index in range(simulations):
-            run = simulate(jax.random.fold_in(key, index), theta_0)
-            moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
-            movements.append(moved)
-        total = jnp.sum(jnp.stack(movements), axis=0)
-        if not isinstance(total, jax.core.Tracer):  # an audit may only ask for shapes
-            infinite = int(jnp.sum(~jnp.isfinite(total)))
-            # Noiseless simulations do not clip either, and diverge sooner than the training run.
-            fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
-            place = f"{infinite} of {total.size} coordinates"
-            require(not infinite, f"`gc_s`: the simulated training diverges at {place}: {fix}")
-        return jnp.argsort(total)[:canaries]
-
-    return at_coordinates(choose, canaries, expect)
+def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
+    """Draws the distinct coordinates of K canaries uniformly, (K,)."""
+    if canaries == 1:
+        return jax.random.randint(key, (1,), 0, theta_0.size)
+    return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
 
 class BiasedDimensions(NamedTuple):
@@ -240,7 +199,7 @@ def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | Coordi
     return state.crafted
 
 
-def at_coordinates(choose: Choose, canaries: int, expect: Expect | None = None) -> Adversary:
+def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
     A canary's score is expected[d] - theta_T[d]: how far the coordinate ends below its expected value. A step
@@ -252,12 +211,12 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect | None = None) 
     Args:
       choose: (key, theta_0) -> distinct coordinates (K,).
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model; None: theta_0.
+      expect: (craft, state, theta_0) -> the expected final model; only several canaries need it.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)
-        if expect is None:
+        if canaries == 1:
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
             return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)

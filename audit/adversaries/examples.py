@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 Example = tuple["Array", "Array"]
 ExampleLoss = Callable[["Array", Example], "Array"]
-FindPrincipal = Callable[[], "Principal"]  # () -> the principal directions of the data
 _BLOCK = 4096  # the number of examples converted to float64 at once
 _POISON_LABEL = 5  # the label of poisoned examples, as in the LiDP paper's code (Errata L10)
 
@@ -127,16 +126,31 @@ class Poisoned(AdversaryFields):
         allowed = f"at most {most}, the number of directions of the data"
         message = f"`end_direction` must be {allowed}, got {self.end_direction}"
         require(self.end_direction <= most, message)
+        canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)
+        labels = jnp.full(canaries, label, jnp.int32)
         expect = knowledge.expect if self.loss_score == "excess" else None
-        return poisoned_examples(
-            knowledge.model.loss, principal_of(knowledge), self, label, knowledge.canaries, expect
-        )
+
+        def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+            """Makes K examples: scale * a drawn direction, plus the data's mean if `poison_mean` is True.
+
+            Directions are drawn uniformly, with replacement.
+            """
+            mean, directions = find_principal(knowledge)
+            ends = (self.first_direction, self.end_direction)
+            drawn = np.asarray(jax.random.randint(key, (canaries,), *ends))
+            features = self.poison_mean * mean + self.poison_scale * directions[drawn]
+            return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
+
+        return inserted_examples(knowledge.model.loss, init, canaries, expect)
 
 
 @dataclasses.dataclass(frozen=True)
 class ClipBkd(AdversaryFields):
-    """ClipBKD: a single example along the direction of the smallest variance."""
+    """ClipBKD: a single example, the mean plus the direction of the smallest variance.
+
+    The LiDP paper averages the losses of 100 models to choose the label. We train a single model.
+    """
 
     name: ClassVar[str] = "clip_bkd"
     canary: ClassVar[str] = "an example along the direction of smallest variance"
@@ -151,13 +165,25 @@ class ClipBkd(AdversaryFields):
         message = "ClipBKD has one canary; choose `adversary=poisoned`"
         require(canaries == 1, f"`canaries={canaries}`: {message}")
         knowledge.count_inputs()  # raises InputError if features are not floats
+        classes = knowledge.count_classes()
+        loss = knowledge.model.loss
         noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
 
-        def train(key: Array, theta_0: Array) -> Array:
-            return knowledge.simulate(noiseless, key, theta_0).theta
+        def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+            """Makes the example, with the label of the highest loss on a model trained without it."""
+            mean, directions = find_principal(knowledge)
+            theta = knowledge.simulate(noiseless, key, theta_0).theta
+            features = jnp.asarray(mean + directions[-1], jnp.float32)
 
-        classes = knowledge.count_classes()
-        return least_direction(knowledge.model.loss, principal_of(knowledge), train, classes)
+            def loss_of_label(label: Array) -> Array:
+                return loss(theta, (features, label))
+
+            losses = jax.vmap(loss_of_label)(jnp.arange(classes))
+            # [None] gives label and features the axis of canaries, of length 1.
+            label = jnp.argmax(losses)[None].astype(jnp.int32)
+            return mechanism.Examples(features[None], label)
+
+        return inserted_examples(loss, init, canaries=1)
 
 
 class ScoredExamples(NamedTuple):
@@ -276,76 +302,6 @@ def principal(examples: NDArray[np.float32]) -> Principal:
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
 
 
-def principal_of(knowledge: Knowledge) -> FindPrincipal:
-    """Returns the function that finds the principal directions of the data at the first layer."""
-    return lambda: principal(np.asarray(jax.vmap(knowledge.model.inputs)(knowledge.data[0])))
-
-
-def poisoned_examples(
-    loss: ExampleLoss,
-    data: FindPrincipal,
-    fields: Poisoned,
-    label: int,
-    canaries: int,
-    expect: Expect | None = None,
-) -> Adversary:
-    """Returns ClipBKD with K canaries: examples of one label along principal directions of the data.
-
-    Each canary's direction is drawn uniformly, with replacement, from a range of directions.
-
-    Args:
-      loss: (theta, (features, label)) -> the loss of a single example.
-      data: () -> the principal directions of the data.
-      fields: the range of directions, and the scale and mean of canaries.
-      label: the label of every canary.
-      canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model. A score compares an example's losses on the
-        expected and the real final model. None: a score is minus the loss on the final model.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Makes K examples: scale * a drawn direction, plus the data's mean if `poison_mean` is True."""
-        mean, directions = data()
-        ends = (fields.first_direction, fields.end_direction)
-        drawn = np.asarray(jax.random.randint(key, (canaries,), *ends))
-        features = fields.poison_mean * mean + fields.poison_scale * directions[drawn]
-        labels = jnp.full(canaries, label, jnp.int32)
-        return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
-
-    return inserted_examples(loss, init, canaries, expect)
-
-
-def least_direction(
-    loss: ExampleLoss,
-    data: FindPrincipal,
-    train: Callable[[Array, Array], Array],
-    classes: int,
-) -> Adversary:
-    """Returns ClipBKD: a single example, the mean plus the direction of the smallest singular value.
-
-    The singular vectors are those of the centred data. The example's label is the one with the highest loss
-    on a model trained without the canary. The LiDP paper averages the losses of 100 such models; we train a
-    single model.
-
-    Args:
-      loss: (theta, (features, label)) -> the loss of a single example.
-      data: () -> the principal directions of the data.
-      train: (key, theta_0) -> the model (p,) trained without the canary.
-      classes: the number of labels, from 0.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Makes the example, with the label that has the highest loss on a model trained without it."""
-        mean, directions = data()
-        theta = train(key, theta_0)
-        features = jnp.asarray(mean + directions[-1], jnp.float32)
-
-        def loss_of_label(label: Array) -> Array:
-            return loss(theta, (features, label))
-
-        losses = jax.vmap(loss_of_label)(jnp.arange(classes))
-        # [None] gives label and features the axis of canaries, of length 1.
-        label = jnp.argmax(losses)[None].astype(jnp.int32)
-        return mechanism.Examples(features[None], label)
-
-    return inserted_examples(loss, init, canaries=1)
+def find_principal(knowledge: Knowledge) -> Principal:
+    """Returns the principal directions of the data at the first layer."""
+    return principal(np.asarray(jax.vmap(knowledge.model.inputs)(knowledge.data[0])))

@@ -73,8 +73,11 @@ class RandomExamples(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         features, labels = knowledge.data[:2]
+        label_law = _fit_law(labels)
+        if knowledge.classes:  # all are equally likely, also those that the data do not have
+            label_law = dataclasses.replace(label_law, largest=knowledge.classes - 1)
         return fresh_examples(
-            random_examples(features, labels, knowledge.classes),
+            RandomExampleGenerator(_fit_law(features), label_law),
             LossDrops(knowledge.model.loss),
             knowledge.rehearsal(),
             knowledge.canaries,
@@ -243,26 +246,8 @@ class LossDrops:
         return drops
 
 
-def random_examples(features: Array, labels: Array, classes: int) -> Generator:
-    """Returns the generator of random examples of the shape and scale of data.
-
-    Every entry of the features is drawn independently. Its law is normal, with the mean and the standard
-    deviation of all entries in the data; for whole numbers it is uniform from 0 to the largest entry. Labels
-    are drawn in the same way, but classes uniformly from 0 to classes - 1.
-
-    Args:
-      features: (N, ...) the data's features.
-      labels: (N, ...) the data's labels.
-      classes: the number of classes; 0 if labels are not classes.
-    """
-    label_law = _fit_law(labels)
-    if classes:
-        label_law = dataclasses.replace(label_law, largest=classes - 1)
-    return _Generate(_fit_law(features), label_law)
-
-
 @dataclasses.dataclass(frozen=True)
-class _Law:
+class EntryLaw:
     """The law of the independent entries of an array.
 
     Attributes:
@@ -292,11 +277,16 @@ class _Law:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Generate:
-    """Generates random examples by the laws of their features and labels."""
+class RandomExampleGenerator:
+    """Generates random examples of the shape and scale of data, with independent entries.
 
-    features: _Law
-    labels: _Law
+    Attributes:
+      features: the law of the features' entries.
+      labels: the law of the labels' entries.
+    """
+
+    features: EntryLaw
+    labels: EntryLaw
 
     def __call__(self, key: Array, number: int) -> Examples:
         feature_key, label_key = jax.random.split(key)
@@ -304,9 +294,12 @@ class _Generate:
         return mechanism.Examples(features, self.labels.draw(label_key, number))
 
 
-def _fit_law(values: Array) -> _Law:
-    """Returns the law of a single entry, fitted to all entries of an array (N, ...)."""
+def _fit_law(values: Array) -> EntryLaw:
+    """Returns the law of a single entry, fitted to all entries of an array (N, ...).
+
+    It is normal with their mean and standard deviation. Whole numbers are uniform from 0 to the largest.
+    """
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
-        return _Law(shape, str(values.dtype), largest=max(0, int(values.max())))
-    return _Law(shape, str(values.dtype), float(values.mean()), float(values.std()))
+        return EntryLaw(shape, str(values.dtype), largest=max(0, int(values.max())))
+    return EntryLaw(shape, str(values.dtype), float(values.mean()), float(values.std()))

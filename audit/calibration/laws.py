@@ -35,7 +35,6 @@ DIRECTIONS: the cosines of R runs with K inserted canaries in R^d, with the exac
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import scipy
@@ -71,18 +70,9 @@ def _values(findings: Iterable[Finding]) -> list[Value]:
     """Returns bounds and estimates as values to calibrate; mu is NaN for a method without it."""
     values = []
     for finding in findings:
-        value = Value(finding.method, finding.epsilon)
-        if finding.mu is not None:
-            value = value._replace(mu=finding.mu)
-        values.append(value)
+        mu = math.nan if finding.mu is None else finding.mu
+        values.append(Value(finding.method, finding.epsilon, mu))
     return values
-
-
-def _audit(
-    bound: Callable[..., Iterable[Finding]], evidence: Any, setting: KnownMechanism
-) -> list[Value]:
-    """Returns the values of methods for the evidence, at the setting's delta and confidence."""
-    return _values(bound(evidence, setting.delta, setting.confidence))
 
 
 def gaussian_truth(setting: KnownMechanism) -> Truth:
@@ -111,6 +101,11 @@ def score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
 def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
     """Returns the values of all methods for one canary per run."""
     return _values(estimate.findings(*design.pooled(), setting.delta, setting.confidence))
+
+
+def _audit_several(design: Design, setting: KnownMechanism) -> list[Value]:
+    """Returns the values of all methods for several canaries per run."""
+    return _values(lifted.bounds(design, setting.delta, setting.confidence))
 
 
 # Several canaries per run. A score is mu * signal + noise. The signal is 1 if its canary is inserted and the
@@ -201,18 +196,22 @@ def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
 
 
 def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
-    """Draws the fair coins (1, K) of a single run."""
-    return rng.random((1, setting.canaries)) < 0.5
+    """Draws fair coins (R, K), a coin for each canary of each run."""
+    return rng.random((setting.runs, setting.canaries)) < 0.5
 
 
-def _draw_orthogonal(fails: bool, rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of one run's orthogonal canaries: N(mu, 1) if inserted, otherwise N(0, 1).
+def _draw_orthogonal(can_fail: bool, rng: Generator, setting: KnownMechanism) -> Coins:
+    """Draws the scores (R, K) of orthogonal canaries: N(mu, 1) if inserted, otherwise N(0, 1).
 
-    If the run may fail, it does so with probability 1/2 and does not insert any canary.
+    If runs can fail, each run fails with probability 1/2. A failed run does not insert its canaries.
     """
     bits = _draw_bits(rng, setting)
-    works = not fails or rng.random() < 0.5
-    return Coins(setting.mu * bits * works + rng.standard_normal(bits.shape), bits)
+    are_inserted = bits
+    if can_fail:
+        works = rng.random((setting.runs, 1)) < 0.5
+        are_inserted = bits & works
+    noise = rng.standard_normal(bits.shape)
+    return Coins(setting.mu * are_inserted + noise, bits)
 
 
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
@@ -359,7 +358,7 @@ def _tie(draw: Callable[..., Design]) -> dict[str, Law]:
             name,
             partial(draw, common, failing_runs),
             partial(_find_tied_truth, failing_runs),
-            partial(_audit, lifted.bounds),
+            _audit_several,
             breaks,
         )
 

@@ -55,37 +55,21 @@ def local_hardware() -> Hardware:
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
 
-class StepMemory(NamedTuple):
-    """The bytes of a single run's step before fusion. A compiled program takes less.
+def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
+    """Returns the bytes of memory that limit how many runs take a training step at once, per run.
 
-    Attributes:
-      written: the bytes of all results that depend on the run's parameters. Runs of a chunk share the others.
-        This number decides if a step fits into a cache.
-      held: the largest number of bytes that a single run has in use at once.
-    """
-
-    written: int
-    held: int
-
-    def times(self, count: int, shared: int) -> "StepMemory":
-        """Returns the memory of `count` steps at once, plus `shared` bytes for all of them together."""
-        written = count * self.written + shared
-        held = count * self.held + shared
-        return StepMemory(written, held)
-
-
-def step_memory(
-    function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any
-) -> StepMemory:
-    """Returns the memory of the results of a training step, including intermediate results.
-
-    The step is traced, not run. Its arguments are not counted.
+    On a CPU, these are all results that depend on the run's parameters, since they should fit into its cache.
+    They are counted before fusion, and a compiled program writes less. On other devices, they are the bytes
+    that the compiled step has in use at once. The step is not run, and its arguments are not counted.
 
     Args:
       function: the step, a function of theta (p,) and of `shared`.
       theta: the shape and dtype of the run's parameters (p,).
       *shared: the arguments that runs share: arrays or pytrees, or their shapes and dtypes.
     """
+    if not local_hardware().is_cpu:
+        step = jax.jit(function).lower(theta, *shared).compile()
+        return int(step.memory_analysis().temp_size_in_bytes)
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
     # The step of several runs at once, which differ only in theta.
@@ -97,7 +81,7 @@ def step_memory(
         several = jax.make_jaxpr(mapped)(thetas, *others)
         written.append(_count_written(several.jaxpr))
     # The difference leaves out the results that both runs share.
-    return StepMemory(written[1] - written[0], held=_count_held(program.jaxpr))
+    return written[1] - written[0]
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
@@ -108,55 +92,19 @@ def _count_written(jaxpr: Jaxpr) -> int:
     """
     total = 0
     for equation in jaxpr.eqns:
-        inner = _inner_programs(equation)
-        if inner:
+        programs = []
+        for value in equation.params.values():
+            program = getattr(value, "jaxpr", value)  # unwraps a ClosedJaxpr
+            if hasattr(program, "eqns"):
+                programs.append(program)
+        if programs:
             repeats = equation.params.get("length", 1)
-            total += repeats * sum(map(_count_written, inner))
+            total += repeats * sum(map(_count_written, programs))
         else:
             for result in equation.outvars:
                 aval: Any = result.aval
                 total += aval.size * aval.dtype.itemsize
     return total
-
-
-def _count_held(jaxpr: Jaxpr) -> int:
-    """Returns the largest number of bytes of a program's live results while any of its equations runs.
-
-    A result is live until its last use. An equation with inner programs adds their maximum.
-    """
-    # The keys are ids of variables, since literals among an equation's inputs are not hashable.
-    last_use: dict[int, int] = {}
-    for i, equation in enumerate(jaxpr.eqns):
-        last_use |= dict.fromkeys(map(id, equation.invars), i)
-    last_use |= dict.fromkeys(map(id, jaxpr.outvars), len(jaxpr.eqns))
-
-    live: dict[int, int] = {}
-    most = 0
-    for i, equation in enumerate(jaxpr.eqns):
-        programs = _inner_programs(equation)
-        for branch in equation.params.get("branches", ()):
-            programs.append(branch.jaxpr)
-        # The maximum, not the sum: programs run one after the other, and only one branch runs.
-        held_inside = max(map(_count_held, programs), default=0)
-        for result in equation.outvars:
-            aval: Any = result.aval
-            live[id(result)] = aval.size * aval.dtype.itemsize
-        most = max(most, sum(live.values()) + held_inside)
-        # This also drops results that are never used.
-        for variable in [*live]:
-            if last_use.get(variable, -1) <= i:
-                del live[variable]
-    return most
-
-
-def _inner_programs(equation: Any) -> list[Jaxpr]:
-    """Returns the programs among an equation's parameters, except the branches of a `lax.cond`."""
-    programs = []
-    for value in equation.params.values():
-        program = getattr(value, "jaxpr", value)  # unwraps a ClosedJaxpr
-        if hasattr(program, "eqns"):
-            programs.append(program)
-    return programs
 
 
 class Hyperparameters(NamedTuple):
@@ -279,6 +227,12 @@ class Canaries(NamedTuple):
     crafts_constant: bool = False
     join: Join | None = None
 
+    def joining(self, step: Array, run_key: Array) -> "Canaries":
+        """Returns the canaries with their presence in a step: 0 for those that do not join it."""
+        if self.join is None:
+            return self
+        return self._replace(presence=self.join(self.presence, run_key, step))
+
     def remember(self, step: Array, after: State) -> State:
         """Returns the state after a step, with the adversary's updated memory."""
         if self.observe is None:
@@ -302,14 +256,14 @@ class Mechanism(NamedTuple):
     Attributes:
       start: theta_0 (p,) -> the state before the first step.
       segment: takes the steps of a schedule.
-      memory: (theta_0, data, batch size) -> an estimate of the memory of a single run's step.
+      memory: (theta_0, data, batch size) -> an estimate of the bytes of a single run's step (`step_memory`).
       spreads: whether a step is divided over the devices of the axis PARTS. The segment is then mapped along
         this axis.
     """
 
     start: Callable[[Array], State]
     segment: Segment
-    memory: Callable[[Array, Data, int], StepMemory]
+    memory: Callable[[Array, Data, int], int]
     spreads: bool = False
 
 
@@ -353,24 +307,16 @@ def sum_canaries(
         # All canaries have the same norm: clipping multiplies the sum.
         norm = jnp.minimum(crafted.norm, clipping_norm)
         like = crafted.select(theta)
-        if jnp.ndim(mask):
-            # Few canaries may join a step, and we draw only their directions. The mask decides which, not the
-            # presence: runs that `vmap` trains at once share the mask, so they share the draws.
-            def weighted_direction(weight: Array, k: Array) -> Array:
-                """Draws canary k's unit direction (m,), times its mask (`weight`) and its presence."""
-                weight_in = weight * canaries.presence[k]
-                return weight_in * draw_unit_direction(crafted.keys[k], like)
+        # We draw only the directions in the mask. We draw those of canaries that are out too: runs that
+        # `vmap` trains at once share the mask but not the presence, so they share the draws.
+        masks = jnp.broadcast_to(mask, weights.shape)
 
-            return crafted.spread(norm * _sum_positive(mask, like, weighted_direction), theta)
+        def weighted_direction(weight: Array, k: Array) -> Array:
+            """Draws canary k's unit direction (m,), times its mask (`weight`) and its presence."""
+            weight_in = weight * canaries.presence[k]
+            return weight_in * draw_unit_direction(crafted.keys[k], like)
 
-        def add_direction(total: Array, canary: tuple[Array, Array]) -> tuple[Array, None]:
-            """Adds a canary's weighted unit direction to the total. Only one direction is in memory."""
-            key, weight = canary
-            return total + weight * draw_unit_direction(key, like), None
-
-        zeros = jnp.zeros_like(like)
-        total, _ = jax.lax.scan(add_direction, zeros, (crafted.keys, weights))
-        return crafted.spread(norm * total, theta)
+        return crafted.spread(norm * _sum_positive(masks, like, weighted_direction), theta)
 
     # The canaries are an array (K, p).
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
@@ -451,10 +397,9 @@ def make_inserter(
       run_key: the run's key, for the draws of `canaries.join`.
       clipped_sum: sums clipped gradients of examples, if canaries are examples.
     """
-    join = canaries.join
     stored = None
     total = None
-    if canaries.crafts_constant and join is None:
+    if canaries.crafts_constant and canaries.join is None:
         # The sum of all canaries that are in, for the mask 1. Other masks () multiply it.
         one = jnp.float32(1)
         total = sum_canaries(canaries, state.step, state.theta, clipping_norm, one, clipped_sum)
@@ -468,17 +413,13 @@ def make_inserter(
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
-        if join is not None:
-            weights = mask * join(canaries.presence, run_key, step)
-            if stored is not None:
-                return weights @ stored
-            joining = canaries._replace(presence=weights)
-            one = jnp.ones(())
-            return sum_canaries(joining, step, theta, clipping_norm, one, clipped_sum)
         # A mask (K,) leaves out some canaries, which `total` has.
         if total is not None and not jnp.ndim(mask):
             return mask * total
-        return sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
+        joining = canaries.joining(step, run_key)
+        if stored is not None:
+            return (mask * joining.presence) @ stored
+        return sum_canaries(joining, step, theta, clipping_norm, mask, clipped_sum)
 
     return insert
 

@@ -1,6 +1,6 @@
 """The participation in a federated training run, decided beforehand.
 
-Clients are indices (rounds, W), padded with ABSENT, and canaries a mask (rounds, K).
+Clients are indices (rounds, W), and canaries a mask (rounds, K).
 """
 
 import jax
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 
-ABSENT = -1
+ABSENT = -1  # pads a round with fewer clients
 Indices = NDArray[np.int32]
 Mask = NDArray[np.float32]
 
@@ -62,15 +62,13 @@ def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
     Clients that train at once are then neighbours and take about the same number of steps.
 
     Args:
-      cohorts: clients (rounds, W), padded with ABSENT, which goes last.
+      cohorts: clients (rounds, W).
       counts: the number of examples of each client (M,).
     """
-    sizes = np.where(cohorts == ABSENT, -1, counts[cohorts])
-    order = np.argsort(-sizes, axis=1, kind="stable")
+    order = np.argsort(-counts[cohorts], axis=1, kind="stable")
     return np.take_along_axis(cohorts, order, axis=1)
 
 
 def most_rounds(cohorts: Indices, clients: int) -> int:
     """Returns the largest number of rounds that any single client joins."""
-    present = cohorts[cohorts != ABSENT]
-    return int(np.bincount(present, minlength=clients).max())
+    return int(np.bincount(cohorts.ravel(), minlength=clients).max())

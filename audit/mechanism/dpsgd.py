@@ -19,7 +19,7 @@ import optax
 from jax import Array
 
 from audit.mechanism import base
-from audit.mechanism.base import StepMemory, step_memory
+from audit.mechanism.base import step_memory
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.noise import INDEPENDENT, Draw, NoiseStrategy
 
@@ -72,17 +72,16 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
-    def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Estimates the memory of a single run's step: the clipped sum's results and a few vectors (p,)."""
+    def memory(theta_0: Array, data: base.Data, batch_size: int) -> int:
+        """Estimates the bytes of a single run's step: the clipped sum's results and a few vectors (p,)."""
         # Only the types of a mini-batch matter.
         batch = []
         for part in data:
             shape = (batch_size, *part.shape[1:])
             batch.append(jax.ShapeDtypeStruct(shape, part.dtype))
-        clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
         theta = jax.typeof(theta_0)
-        clipped_sum = step_memory(choices.clipped_sum, theta, tuple(batch), clipping_norm)
-        return clipped_sum.times(1, _THETAS_IN_MEMORY * theta_0.nbytes)
+        clipped_sum = step_memory(choices.clipped_sum, theta, tuple(batch), jnp.float32(1))
+        return clipped_sum + _THETAS_IN_MEMORY * theta_0.nbytes
 
     return base.Mechanism(start, segment, memory)
 

@@ -5,7 +5,6 @@ mini-batches, so the first layer of all models is a single matrix product. Runs 
 devices and do not communicate. Shared arrays are copied to each device.
 """
 
-import functools
 import math
 import resource
 from collections.abc import Callable
@@ -13,13 +12,10 @@ from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jax.stages import Compiled
-from jax.tree_util import PyTreeDef
 
 from audit.mechanism import base
-from audit.mechanism.base import Hardware, StepMemory, local_hardware
+from audit.mechanism.base import Hardware, local_hardware
 
 T = TypeVar("T")
 
@@ -105,69 +101,6 @@ class Placement(NamedTuple):
         return jax.jit(mapped, donate_argnums=donated)
 
 
-# (adversary's state, presence (K,), the run's own key) -> the canaries of a run
-Bind = Callable[[base.Tree, Array, Array], base.Canaries]
-
-
-def map_segment(mechanism: base.Mechanism, bind: Bind, placement: Placement) -> jax.stages.Wrapped:
-    """Returns the program that trains a chunk of R runs through a segment, compiled at its first call.
-
-    It is called as
-
-        program(hyper, states, data, schedule, adversary_state, (presence (R, K), noise_keys, own_keys))
-
-    and returns states, a State with a leading axis of runs. It reuses the buffers of the given states.
-
-    Args:
-      mechanism: the training algorithm.
-      bind: makes the canaries of a run from the adversary's state, the same for all runs.
-      placement: the devices over which the runs are spread.
-    """
-
-    def segment_of_run(
-        hyper: base.Hyperparameters,
-        state: base.State,
-        data: base.Data,
-        schedule: base.Schedule,
-        adversary_state: base.Tree,
-        drawn: tuple[Array, Array, Array],
-    ) -> base.State:
-        """Returns the state of a single run after a segment of its steps."""
-        presence, noise_key, own_key = drawn
-        canaries = bind(adversary_state, presence, own_key)
-        return mechanism.segment(hyper, state, data, schedule, canaries, noise_key)
-
-    # Runs differ only in their states and draws.
-    axes = (None, 0, None, None, None, 0)
-    return placement.over_runs(segment_of_run, axes, donated=(1,))
-
-
-def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
-    """Returns a program compiled for arguments of these shapes, dtypes and devices, from a cache.
-
-    Args:
-      arguments: a sequence of arguments, pytrees of arrays. Their values do not matter.
-      program: the program to compile.
-    """
-
-    leaves, structure = jax.tree.flatten(arguments)
-    shapes = []
-    for leaf in leaves:
-        weak = jax.typeof(leaf).weak_type
-        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
-        shapes.append(shape)
-    return _compile(program, structure, tuple(shapes))  # type: ignore[arg-type]
-
-
-@functools.lru_cache(MAX_PROGRAMS)
-def _compile(
-    program: jax.stages.Wrapped, structure: PyTreeDef, shapes: tuple[jax.ShapeDtypeStruct, ...]
-) -> Compiled:
-    """Returns a program compiled for arguments of this structure and of leaves with these shapes."""
-    arguments = jax.tree.unflatten(structure, shapes)
-    return program.lower(*arguments).compile()
-
-
 def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
     """Cuts a schedule into segments of equal length, at most `longest` steps; the last may be shorter."""
     steps = len(schedule.mask)
@@ -181,26 +114,20 @@ def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base
     return cut
 
 
-def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:
+def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) -> int:
     """Returns the number of runs to train at once. All chunks then have about the same size.
 
-    Every device takes at least 1 and at most _MAX_CHUNK runs, up to a budget of bytes:
-
-    - On a CPU, the bytes that a step of these runs writes are at most _CACHE_BYTES, or those of _MIN_CHUNK
-      runs if that is more, but at most _MEMORY_SHARE of the memory.
-    - On other devices, the bytes that a step of these runs has in use at once are at most _MEMORY_SHARE of
-      the memory.
+    Every device takes at least 1 and at most _MAX_CHUNK runs. Their step takes at most _MEMORY_SHARE of the
+    device's memory, and on a CPU at most _CACHE_BYTES, or the bytes of _MIN_CHUNK runs if that is more.
 
     Args:
       runs: the total number of runs.
-      step: the memory of a single run's step.
+      bytes_per_run: the memory of a single run's step (`base.step_memory`).
       hardware: the devices; by default those of this process.
     """
     devices = hardware or local_hardware()
-    bytes_per_run = step.held
     budget = _MEMORY_SHARE * devices.memory
     if devices.is_cpu:
-        bytes_per_run = step.written
         smallest_chunk = _MIN_CHUNK * bytes_per_run
         budget = min(max(_CACHE_BYTES, smallest_chunk), budget)
     affordable = budget // max(bytes_per_run, 1)

@@ -104,8 +104,6 @@ class Stretch(NamedTuple):
 
 # The vector-Jacobian product of d at a model, w (p,) -> (H'w,), as `jax.vjp` returns it.
 _PullBack = Callable[[Array], tuple[Array]]
-# (step, model (p,), batch, unit vector (p,), positions (m,)) -> gains at or between positions on a line.
-_AlongLine = Callable[["StepMap", Array, Batch, Array, Array], Array]
 
 
 @jax.tree_util.register_dataclass
@@ -179,14 +177,17 @@ def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
 
 @partial(jax.jit, static_argnums=0)
 def _on_lines(
-    measure_along: _AlongLine,
+    measure_along: Callable[..., Array],
     step: StepMap,
     theta: Array,
     batch: Batch,
     directions: Array,
     positions: Array,
 ) -> Array:
-    """Measures along the lines of directions (n, p) of any length; returns 0 for a direction of length 0."""
+    """Measures along the lines of directions (n, p) of any length; returns 0 for a direction of length 0.
+
+    `measure_along` is `_walk` or `_measure_slopes`, which measure at positions (m,) on a single line.
+    """
 
     def measure(direction: Array) -> Array:
         length = jnp.linalg.norm(direction)

@@ -24,7 +24,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism import base
-from audit.mechanism.base import StepMemory, step_memory
+from audit.mechanism.base import step_memory
 from audit.mechanism.clipping.base import per_example, scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
@@ -132,24 +132,27 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
-    def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Estimates the memory of a round: a block of clients and a few vectors (p,)."""
-        client = client_memory(choices, jax.typeof(theta_0), data)
+    def memory(theta_0: Array, data: base.Data, batch_size: int) -> int:
+        """Estimates the bytes of a round: a block of clients and a few vectors (p,)."""
         clients = min(choices.block, batch_size)
-        return client.times(clients, _THETAS_IN_MEMORY * theta_0.nbytes)
+        bytes_of_clients = clients * client_memory(choices, jax.typeof(theta_0), data)
+        return bytes_of_clients + _THETAS_IN_MEMORY * theta_0.nbytes
 
     return base.Mechanism(start, segment, memory, choices.spreads)
 
 
-def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
-    """Estimates the memory of a single client's training in a single round.
+def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
+    """Estimates the bytes of a single client's training in a round (`base.step_memory`).
 
-    The model (p,) and the data (features, labels, starts, counts) are arrays or their types.
+    Args:
+      choices: the choices that are compiled in.
+      theta: the model (p,), or its shape and dtype.
+      data: features, labels, starts and counts, or their shapes and dtypes.
     """
-    rate = jax.ShapeDtypeStruct((), jnp.float32)
-    steps = client = jax.ShapeDtypeStruct((), jnp.int32)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    return step_memory(partial(_local_update, choices), theta, data, client, steps, rate, key)
+    client = steps = jnp.int32(0)  # only the types of these arguments matter
+    shuffles = jax.random.key(0)
+    train = partial(_local_update, choices)
+    return step_memory(train, theta, data, client, steps, jnp.float32(0), shuffles)
 
 
 def _update_server(
@@ -319,9 +322,7 @@ def _add_canaries(
 
     Canaries count as clipped whatever their norm: the one-shot audit's directions have an infinite norm.
     """
-    if canaries.join is not None:
-        presence = canaries.join(canaries.presence, run_key, state.step)
-        canaries = canaries._replace(presence=presence)
+    canaries = canaries.joining(state.step, run_key)
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
         """Returns the loss of a single example, for canaries that are examples."""

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.stages import Wrapped
 
 from audit.adversaries.base import Adversary, Knowledge
 from audit.claims.strategies import INDEPENDENT, read_strategy
@@ -43,31 +42,31 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 }
 
 
-# model -> the function (theta, batch, C) -> the batch's clipped sum. The fastest first: for narrow dense
-# networks, for more kinds of layers, and for any model.
-CLIPPING: dict[str, Callable[[Model], ClippedSum]] = {
-    "book_keeping": lru_cache(MAX_PROGRAMS)(
-        lambda model: book_keeping(model.module, model.unravel, model.criterion)
-    ),
-    "unfolded": lru_cache(MAX_PROGRAMS)(
-        lambda model: unfolded_book_keeping(model.module, model.unravel, model.criterion)
-    ),
-    "per_example": lru_cache(MAX_PROGRAMS)(lambda model: per_example(model.loss)),
-}
-
-
 class Trainee(NamedTuple):
     """A model to be audited.
 
     Attributes:
       model: the model.
       classes: the number of classes; 0 if labels are not classes.
-      clipping: the clipping strategy, a key of CLIPPING.
+      clipping: the name of the clipping strategy (`make_clipped_sum`).
     """
 
     model: Model
     classes: int
     clipping: str
+
+
+@lru_cache(MAX_PROGRAMS)
+def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
+    """Returns the function that sums a model's clipped gradients, by the name of a clipping strategy.
+
+    The strategies are "book_keeping" for narrow dense networks, "unfolded" for more kinds of layers, and
+    "per_example", which is the slowest, for any model.
+    """
+    if clipping == "per_example":
+        return per_example(model.loss)
+    strategy = book_keeping if clipping == "book_keeping" else unfolded_book_keeping
+    return strategy(model.module, model.unravel, model.criterion)
 
 
 @lru_cache(MAX_PROGRAMS)
@@ -127,9 +126,8 @@ def build(
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Returns a training run without canaries."""
-        compiled = _compile_simulation(mechanism)
         traced = jax.tree.map(jnp.float32, hyper)
-        trajectory: Trajectory = compiled(traced, theta_0, data, schedule.batches, key)
+        trajectory: Trajectory = _simulate(mechanism, traced, theta_0, data, schedule.batches, key)
         return trajectory
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
@@ -138,9 +136,8 @@ def build(
         Each canary is multiplied by its probability of joining a step: 1/2 times the sampler's chance.
         """
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
-        compiled = _compile_rehearsal(mechanism, craft)
         traced = jax.tree.map(jnp.float32, hyper)
-        return jnp.asarray(compiled(traced, state, theta_0, data, schedule, presence))
+        return _rehearse(mechanism, craft, traced, state, theta_0, data, schedule, presence)
 
     adversary = own
     if adversary is None:
@@ -230,7 +227,7 @@ def _sum_noise(setting: Setting) -> float:
 
 def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns DP-SGD's functions for a setting: the sum of clipped gradients, optimizer and noise."""
-    clipped_sum = CLIPPING[trained.clipping](trained.model)
+    clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     fields = setting.mechanism
     coefficients = _read_noise(setting)
     strategy = noise.correlate(len(coefficients.numerator)) if coefficients else noise.INDEPENDENT
@@ -241,30 +238,23 @@ def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
 _make_mechanism = lru_cache(MAX_PROGRAMS)(dpsgd.mechanism)
 
 
-@lru_cache(MAX_PROGRAMS)
-def _compile_simulation(mechanism: base.Mechanism) -> Wrapped:
-    """Returns the compiled function that trains without canaries; see `base.simulate`."""
-    return jax.jit(partial(base.simulate, mechanism))
+_simulate = jax.jit(base.simulate, static_argnums=0)
 
 
-@lru_cache(MAX_PROGRAMS)
-def _compile_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Wrapped:
-    """Returns the compiled function that trains without noise; see `base.rehearse`."""
-
-    @jax.jit
-    def rehearse(
-        hyper: Hyperparameters,
-        state: base.Tree,
-        theta_0: Array,
-        data: base.Data,
-        schedule: Schedule,
-        presence: Array,
-    ) -> Array:
-        """Returns the final model (p,) of training from theta_0 (p,)."""
-        canaries = base.Canaries(partial(craft, state), presence)
-        return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
-
-    return rehearse
+@partial(jax.jit, static_argnums=(0, 1))
+def _rehearse(
+    mechanism: base.Mechanism,
+    craft: base.Craft,
+    hyper: Hyperparameters,
+    state: base.Tree,
+    theta_0: Array,
+    data: base.Data,
+    schedule: Schedule,
+    presence: Array,
+) -> Array:
+    """Returns the final model (p,) of training from theta_0 (p,) without noise; see `base.rehearse`."""
+    canaries = base.Canaries(partial(craft, state), presence)
+    return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:

@@ -27,10 +27,9 @@ from audit.storage.store import FIGURE, Scores, Store, count_runs
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from audit.training.game import Game, Trained
-from audit.written import Level
+from audit.written import USUAL_LEVEL, Level
 
 PAGE = "report.html"
-_USUAL_LEVEL = Level()
 
 # (conclusion) -> the first number of runs that proves enough; None if more runs are needed.
 Until = Callable[[Conclusion], int | None]
@@ -102,7 +101,7 @@ class Request(NamedTuple):
     dataset: Dataset
     runs: int
     recipe: GameRecipe
-    level: Level = Level()
+    level: Level = USUAL_LEVEL
     find_steps: Callable[[Store], Steps | None] = lambda store: None
     model: str | None = None
     until: Until | None = None
@@ -147,7 +146,7 @@ def make_request(
     setting: Setting,
     dataset: Dataset,
     runs: int,
-    level: Level = _USUAL_LEVEL,
+    level: Level = USUAL_LEVEL,
     rehearsed: int | None = None,
     until: Until | None = None,
 ) -> Request:

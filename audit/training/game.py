@@ -40,7 +40,6 @@ from audit.mechanism.base import (
     Mechanism,
     Schedule,
     State,
-    StepMemory,
     Tree,
 )
 from audit.mechanism.ensemble import Placement
@@ -122,14 +121,16 @@ class Midway(NamedTuple):
       steps: the number of completed steps.
       thetas: the models (R, p).
       scores: () -> the models' scores (R, K) if training ended now.
-      craft: () -> the next step's canaries, with a leading axis (R,).
+      state: the adversary's state, common to all runs.
+      own_keys: the runs' keys (R,) for `Adversary.draw_for_run`.
     """
 
     first: int
     steps: int
     thetas: Array
     scores: Callable[[], Array]
-    craft: Callable[[], Tree]
+    state: Tree
+    own_keys: Array
 
 
 Watch = Callable[[Midway], object]  # looks at a chunk after each segment
@@ -175,8 +176,8 @@ def chunk_size(game: Game, runs: int) -> int:
 @functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
-) -> StepMemory:
-    """Returns an estimate of the memory of one run's step on data of these shapes and types."""
+) -> int:
+    """Estimates the bytes of one run's step on data of these shapes and types."""
     theta_0 = init(jax.random.key(0))  # only its shape matters
     return mechanism.memory(theta_0, data, batch_size)
 
@@ -243,7 +244,7 @@ class Player:
     def __init__(self, game: Game, chunk: int) -> None:
         """Puts shared arrays on the devices, and compiles the segments' programs for chunks of `chunk` runs.
 
-        The programs that score and craft are compiled at their first call.
+        The program that scores is compiled at its first call.
         """
         self._game = game
         # A mechanism that spreads a run's step over devices can use more devices than a chunk has runs.
@@ -265,14 +266,15 @@ class Player:
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
-        self._begin, segment, self._score, self._craft = programs
+        self._begin, segment, self._score = programs
         # A program depends only on its arguments' shapes, dtypes and devices: any runs will do.
         states, drawn = self._draw(np.arange(self._width))
         self._compiled: dict[int, Compiled] = {}
         for part in self._segments:
             if len(part.mask) not in self._compiled:
                 arguments = (self._hyper, states, self._data, part, self._state, drawn)
-                self._compiled[len(part.mask)] = ensemble.compiled_for(arguments, segment)
+                # JAX caches its result: arguments of the same kind do not compile again.
+                self._compiled[len(part.mask)] = segment.lower(*arguments).compile()
 
     def play(
         self,
@@ -304,11 +306,6 @@ class Player:
             scores: Array = self._score(self._state, own_keys, *seen)
             return scores[:size]
 
-        def craft(states: State) -> Tree:
-            """Returns the next step's canaries, with a leading axis (size,)."""
-            crafted = self._craft(self._state, own_keys, states.step, states.theta)
-            return jax.tree.map(lambda part: part[:size], crafted)
-
         done = 0  # segments
         if checkpoints is not None:
             done, states = checkpoints.resume(self.chunk, states, self._fits)
@@ -327,7 +324,8 @@ class Player:
                         steps=int(states.step[0]),  # all runs are at the same step
                         thetas=states.theta[:size],
                         scores=partial(score, states),
-                        craft=partial(craft, states),
+                        state=self._state,
+                        own_keys=own_keys[:size],
                     )
                 )
             if checkpoints is not None and number < len(self._segments):
@@ -395,8 +393,8 @@ def _map_programs(
     init: Callable[[Array], Array] | None,
     join: Join | None,
     placement: Placement,
-) -> tuple[Wrapped, Wrapped, Wrapped, Wrapped]:
-    """Returns the programs that begin a chunk's runs, train a segment, score (R, K) and craft canaries.
+) -> tuple[Wrapped, Wrapped, Wrapped]:
+    """Returns the programs that begin a chunk's runs, train a segment, and score (R, K).
 
     `init` is run key -> theta_0 (p,) if each run draws its own, or None if all runs share theta_0.
     """
@@ -409,28 +407,32 @@ def _map_programs(
             return first
         return first._replace(seen=observer.begin(state, assumed_theta_0))
 
-    def bind(state: Tree, presence: Array, own_key: Array) -> Canaries:
-        """Returns the canaries of a run with this presence (K,) and this own key."""
+    def take_segment(
+        hyper: Hyperparameters,
+        before: State,
+        data: Data,
+        schedule: Schedule,
+        state: Tree,
+        drawn: tuple[Array, Array, Array],
+    ) -> State:
+        """Returns a run after a schedule; `drawn` is its presence (K,), noise key and own key."""
+        presence, noise_key, own_key = drawn
         state = adversary.draw_for_run(state, own_key)
         observe = None
         if observer is not None:
             observe = partial(observer.observe, state)
         craft = partial(adversary.craft, state)
-        return Canaries(craft, presence, observe, adversary.crafts_constant, join)
+        canaries = Canaries(craft, presence, observe, adversary.crafts_constant, join)
+        return mechanism.segment(hyper, before, data, schedule, canaries, noise_key)
 
     def score(state: Tree, own_key: Array, seen: Tree, theta: Array, theta_0: Array) -> Array:
         """Returns the scores (K,) of a run's model."""
         return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, theta_0)
 
-    def craft(state: Tree, own_key: Array, step: Array, theta: Array) -> Tree:
-        """Returns the canaries of a run's step."""
-        return adversary.craft(adversary.draw_for_run(state, own_key), step, theta)
-
     return (
         placement.over_runs(begin, (0, None, None, None)),
-        ensemble.map_segment(mechanism, bind, placement),
+        placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
         placement.over_runs(score, (None, 0, 0, 0, None)),
-        placement.over_runs(craft, (None, 0, 0, 0)),
     )
 
 

@@ -170,8 +170,8 @@ def rehearse(
     def watch(midway: Midway) -> None:
         """Measures the next step, if any, at a chunk's models between two segments."""
         if midway.steps < steps:
-            inserted = np.asarray(insert(midway.craft(), midway.thetas, midway.steps))
-            measure(midway.steps, midway.thetas, inserted)
+            inserted = insert(midway.state, midway.own_keys, midway.thetas, midway.steps)
+            measure(midway.steps, midway.thetas, np.asarray(inserted))
 
     # Audits have indices below MAX_RUNS, so these runs have different randomness. The first index is even: a
     # single canary is inserted in odd runs.
@@ -186,22 +186,25 @@ def rehearse(
     return Rehearsal(_spread(values, steps), secants, runs)
 
 
-def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array, int], Array]:
+def _make_inserter(
+    game: Game, clipped_sum: ClippedSum
+) -> Callable[[Tree, Array, Array, int], Array]:
     """Returns a function that computes a single canary's clipped contribution to a step of each run.
 
-    It maps (the step's canaries with a leading axis (R,), models (R, p), step t) to (R, p), for canary t
+    It maps (the adversary's state, the runs' own keys (R,), models (R, p), step t) to (R, p), for canary t
     modulo K.
     """
-    canaries = game.adversary.canaries
+    adversary = game.adversary
     norm = jnp.float32(game.hyper.clipping_norm)
 
     @jax.jit
-    @partial(jax.vmap, in_axes=(0, 0, None))  # canaries and models differ by run; the step does not
-    def insert(crafted: Tree, theta: Array, step: Array) -> Array:
+    @partial(jax.vmap, in_axes=(None, 0, 0, None))  # own keys and models differ by run
+    def insert(state: Tree, own_key: Array, theta: Array, step: Array) -> Array:
         """Returns the contribution of the step's canary to the step of a single run, (p,)."""
-        chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
-        inserted = base.Canaries(lambda step, theta: crafted, chosen)
-        return base.sum_canaries(inserted, step, theta, norm, jnp.float32(1), clipped_sum)
+        craft = partial(adversary.craft, adversary.draw_for_run(state, own_key))
+        chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
+        canaries = base.Canaries(craft, jnp.float32(chosen))
+        return base.sum_canaries(canaries, step, theta, norm, jnp.float32(1), clipped_sum)
 
     return insert
 

@@ -93,15 +93,6 @@ def _draw_coins(
     return Coins(scores.reshape(presence.shape), presence)
 
 
-def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of orthogonal canaries in noise; half of the runs fail to insert canaries."""
-    presence = _toss(rng, setting)
-    works = rng.random((len(presence), 1)) < 0.5  # (R, 1): a coin for each run
-    noise = rng.standard_normal(presence.shape)
-    signal = setting.mu * (presence & works)
-    return Coins(signal + noise, presence)
-
-
 def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
 
@@ -184,7 +175,7 @@ _OPEN = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=
 _OPENED = Law("opened", _draw_opened, _nothing_leaks, breaks=_CURVED)
 _ORTHOGONAL = Law("orthogonal", laws.COINS["independent"].draw, laws.gaussian_truth)
 _TIED = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
-_FAILING = Law("failing", _draw_failing, _failing_truth, breaks=_CURVED | {INDEPENDENT})
+_FAILING = laws.ONE_RUN["failing"]._replace(truth=_failing_truth, breaks=_CURVED | {INDEPENDENT})
 _UNFAIR = _make_law(_draw_coins, known_laws.GAUSSIAN, frozenset([FAIR]), probability=0.9)
 _COSINES = Law("directions", _draw_cosines, laws.gaussian_truth)
 _CURVES = (  # the name, the scores, their parameter

@@ -74,17 +74,18 @@ def test_coins_take_it_at_their_rate():
     assert scores == sorted(scores) and scores[2] > scores[1] + 0.1 > scores[0] + 0.2
 
 
+def make_private(parameters, noise_multiplier=0.0, rate=RATE):
+    sgd = torch.optim.SGD(parameters, lr=rate)
+    given = {"noise_multiplier": noise_multiplier, "max_grad_norm": NORM}
+    return DPOptimizer(sgd, expected_batch_size=BATCH, **given)
+
+
 def trained_with_directions(present, count=3, noise_multiplier=0.0):
     """A training by Opacus with fresh directions, in batches of several physical ones."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
     model = opacus.GradSampleModule(network)
-    optimizer = DPOptimizer(
-        torch.optim.SGD(model.parameters(), lr=RATE),
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=NORM,
-        expected_batch_size=BATCH,
-    )
+    optimizer = make_private(model.parameters(), noise_multiplier)
     optimizer = DirectionsOptimizer(optimizer, seed=1, run=2, count=count, present=present)
     features, labels = torch.randn(BATCH, 4), torch.randint(2, (BATCH,))
     for _ in range(5):
@@ -173,8 +174,7 @@ def test_parameters_that_do_not_fit_are_refused():
     network.bias.requires_grad_(False)
     model = opacus.GradSampleModule(network)
     trained = [p for p in model.parameters() if p.requires_grad]
-    sgd = torch.optim.SGD(trained, lr=RATE)
-    optimizer = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=NORM, expected_batch_size=4)
+    optimizer = make_private(trained)
     for given, says in (
         ([other.weight], "parameter 0 of `parameters` is not trained"),
         ([network.weight, network.bias], "parameter 1 of `parameters` is not trained"),
@@ -189,13 +189,7 @@ def test_a_tensor_that_the_optimizer_never_updates_is_refused_after_the_first_st
     network = torch.nn.Linear(8, 4)
     model = opacus.GradSampleModule(network)
     groups = [{"params": [network.weight], "lr": 0.0}, {"params": [network.bias]}]
-    optimizer = DPOptimizer(
-        torch.optim.SGD(groups, lr=RATE),
-        noise_multiplier=1.0,
-        max_grad_norm=NORM,
-        expected_batch_size=4,
-    )
-    optimizer = DirectionsOptimizer(optimizer, 1, 0, 3, parameters=[network.weight])
+    optimizer = DirectionsOptimizer(make_private(groups), 1, 0, 3, parameters=[network.weight])
     model(torch.ones(4, 8)).sum().backward()
     with pytest.raises(InputError, match="step 1 does not move parameter 0 of `parameters`"):
         optimizer.step()
@@ -205,12 +199,7 @@ def test_a_tensor_that_the_optimizer_never_updates_is_refused_after_the_first_st
 def test_no_movement_without_directions_or_a_learning_rate_is_right(present, rate):
     """A rehearsal of LoRA does not move one factor in its first step, and a warm-up moves nothing."""
     model = opacus.GradSampleModule(torch.nn.Linear(8, 4, bias=False))
-    optimizer = DPOptimizer(
-        torch.optim.SGD(model.parameters(), lr=rate),
-        noise_multiplier=0.0,
-        max_grad_norm=NORM,
-        expected_batch_size=4,
-    )
+    optimizer = make_private(model.parameters(), rate=rate)
     optimizer = DirectionsOptimizer(optimizer, 1, 0, 3, present)
     model(torch.zeros(4, 8)).sum().backward()
     optimizer.step()

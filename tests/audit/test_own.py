@@ -20,7 +20,6 @@ from audit.adversaries.base import Adversary, NullLaw, Observer
 from audit.claims.accounting import epsilon_upper_bound
 from audit.conclusions import concluded
 from audit.errors import InputError
-from audit.mechanism import ensemble
 from audit.report import audit_panels, style
 from audit.settings.make import setting_of
 from audit.training import build, game
@@ -30,9 +29,8 @@ from tests import programs
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
 USUAL = setting_of("fcnn")
-WORK = [  # what a second call has no reason for
-    *[(game, "train"), (build, "build"), (own, "_find_strategy"), (ensemble, "compiled_for")],
-]
+# What a second call has no reason for.
+WORK = [(game, "train"), (build, "build"), (own, "_find_strategy")]
 HEAVY = {"jax", "flax", "optax", "tensorflow", "numpy", "scipy", "matplotlib", "torch"}
 CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 

@@ -16,7 +16,7 @@ import audit
 from audit import directions, errors, one_run
 from audit.adversaries.base import Adversary
 from audit.errors import InputError
-from audit.mechanism import ensemble
+from audit.training import game
 from tests.system.bad import HUGE
 
 RNG = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def cycles(draw):
 def refused(tmp_path, monkeypatch):
     """refused(call) -> the line that refuses a call, which compiles and writes nothing."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ensemble, "compiled_for", lambda *_, **__: pytest.fail("compiled"))
+    monkeypatch.setattr(game, "_map_programs", lambda *_, **__: pytest.fail("compiled"))
 
     def call(function, **arguments):
         with warnings.catch_warnings(), pytest.raises(InputError) as raised:

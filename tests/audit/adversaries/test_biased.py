@@ -1,5 +1,8 @@
 """GC-S against Algorithm 3 written out, and what it must choose where that is plain."""
 
+import functools
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +13,19 @@ from audit.adversaries import biased
 from audit.errors import InputError
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
-from tests import programs
 
 HYPER = base.Hyperparameters(0.8, 0.4, 0.2)
-STEPS, BATCH, SIMULATIONS = 5, 10, 3
+STEPS, BATCH = 5, 10
+
+
+def _make_gc_s(variant, simulate, parameters, canaries=1):
+    """Returns GC-S; simulate: (hyper, key, theta_0) -> a training run."""
+    model = types.SimpleNamespace(n_parameters=parameters)
+    knowledge = types.SimpleNamespace(
+        model=model, hyper=HYPER, canaries=canaries, simulate=simulate
+    )
+    knowledge.expect = lambda craft, state, theta: theta
+    return biased.GcS(gc_s=variant).make(knowledge)
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +58,17 @@ def _algorithm_3(gradient, theta_0, data, batches, key, noisy, per_step, simulat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize("per_step", [False, True])
-def test_gc_s_is_algorithm_3(data, model, mechanism, batches, noisy, per_step):
+@pytest.mark.parametrize("variant", biased.GC_S_VARIANTS)
+def test_gc_s_is_algorithm_3(data, model, mechanism, batches, variant):
     theta_0 = model.init(jax.random.key(0))
-    hyper = HYPER if noisy else dpsgd.without_privacy(HYPER)
-    simulations = SIMULATIONS if noisy else 1
+    noisy, per_step = variant.startswith("noisy"), variant.endswith("per_step")
+    simulations = biased._NUM_NOISY_SIMULATIONS if noisy else 1
 
     @jax.jit
-    def simulate(key, theta):
+    def simulate(hyper, key, theta):
         return base.simulate(mechanism, hyper, theta, data, batches, key)
 
-    adversary = biased.simulated_biased_dimension(simulate, simulations, per_step)
+    adversary = _make_gc_s(variant, simulate, theta_0.size)
     gradient = jax.jit(jax.grad(model.loss))
     chosen = []
     for seed in range(3) if noisy else range(1):
@@ -74,8 +85,11 @@ def test_gc_s_is_algorithm_3(data, model, mechanism, batches, noisy, per_step):
     assert not noisy or len(set(chosen)) > 1
 
 
-@pytest.mark.parametrize("per_step", [True, False])
-def test_a_dead_coordinate_is_chosen(per_step):
+NOISELESS = ("noiseless_per_step", "noiseless_final_model")
+
+
+@pytest.mark.parametrize("variant", NOISELESS)
+def test_a_dead_coordinate_is_chosen(variant):
     """A linear loss in which coordinate 4 never moves, and 1 goes forth and back."""
 
     def loss(theta, example):
@@ -88,37 +102,27 @@ def test_a_dead_coordinate_is_chosen(per_step):
     mechanism = dpsgd.mechanism(dpsgd.DPSGD(per_example(loss)))
     batches = jnp.arange(8).reshape(4, 2)
 
-    def simulate(key, theta_0):
-        return base.simulate(mechanism, dpsgd.without_privacy(HYPER), theta_0, data, batches, key)
+    def simulate(hyper, key, theta_0):
+        return base.simulate(mechanism, hyper, theta_0, data, batches, key)
 
-    adversary = biased.simulated_biased_dimension(simulate, 1, per_step)
+    adversary = _make_gc_s(variant, simulate, 6)
     chosen = adversary.init(jax.random.key(0), jnp.zeros(6), jnp.float32(1)).dimensions
-    assert chosen == 4 if per_step else chosen in (1, 4)
+    assert chosen == 4 if variant == NOISELESS[0] else chosen in (1, 4)
 
 
-@pytest.mark.parametrize("expect", [None, lambda craft, state, theta: theta], ids=["one", "many"])
-@pytest.mark.parametrize("per_step", [True, False])
-def test_a_simulation_that_diverges_ranks_no_coordinates(per_step, expect):
+@pytest.mark.parametrize("canaries", [1, 2])
+@pytest.mark.parametrize("variant", NOISELESS)
+def test_a_simulation_that_diverges_ranks_no_coordinates(variant, canaries):
     moved = jnp.array([1.0, np.nan, 0.5])
     trajectory = base.Trajectory(moved, moved)
-    adversary = biased.simulated_biased_dimension(
-        lambda key, theta: trajectory, 1, per_step, expect=expect
-    )
+    adversary = _make_gc_s(variant, lambda hyper, key, theta: trajectory, 3, canaries)
     with pytest.raises(InputError, match="`gc_s`: the simulated training diverges at 1 of 3 coord"):
         adversary.init(jax.random.key(0), jnp.zeros(3), jnp.float32(1))
 
 
-@pytest.mark.parametrize("dimension", [0, 67])
-def test_the_score_is_the_displacement_against_the_update(dimension):
-    adversary = programs.fixed_dimension(dimension)
-    theta_0, theta_t = np.random.default_rng(0).normal(size=(2, 68)).astype(np.float32)
-    state = adversary.init(jax.random.key(0), jnp.asarray(theta_0), jnp.float32(1))
-    assert state.dimensions == dimension
-    assert adversary.score(state, (), theta_t, theta_0) == theta_0[dimension] - theta_t[dimension]
-
-
 def test_gc_r_draws_every_coordinate_alike():
-    init = jax.jit(jax.vmap(biased.random_biased_dimension().init, (0, None, None)))
+    choose = functools.partial(biased._choose_at_random, 1)
+    init = jax.jit(jax.vmap(biased.at_coordinates(choose, 1, None).init, (0, None, None)))
     states = init(jax.random.split(jax.random.key(0), 6800), jnp.zeros(68), jnp.float32(2))
     chosen = states.dimensions[:, 0]
     counts = np.bincount(chosen, minlength=68)

@@ -147,7 +147,6 @@ class Stranger(AdversaryFields):
     """The fields of an adversary that a stranger adds: a factor, and the function that reads it."""
 
     name: ClassVar[str] = "stranger"
-    made_by = staticmethod(lambda fields, knowledge: None)
     factor: float = described("stranger: the factor.", default=1.0)
     reader: str = described("stranger: what reads it.", default="score", choices=READERS)
 
@@ -155,49 +154,23 @@ class Stranger(AdversaryFields):
         return self.factor if self.reader == function else 1.0
 
     def make(self, knowledge):
-        return self.made_by(self, knowledge)
+        def init(key, theta_0, clipping_norm):
+            return jnp.full_like(theta_0, self.factor_of("init"))
 
+        def draw(state, key):
+            return self.factor_of("draw") * state
 
-def _make_closures(fields, knowledge):
-    """The stranger's adversary by functions within a function."""
+        def craft(state, step, theta):
+            return self.factor_of("craft") * state[None] / 100
 
-    def init(key, theta_0, clipping_norm):
-        return jnp.full_like(theta_0, fields.factor_of("init"))
+        def observe(state, seen, step, released):
+            return self.factor_of("observe") * (step + 1.0)
 
-    def draw(state, key):
-        return fields.factor_of("draw") * state
+        def score(state, seen, theta_t, theta_0):
+            return self.factor_of("score") * (seen + jnp.vdot(state, theta_0 - theta_t))[None]
 
-    def craft(state, step, theta):
-        return fields.factor_of("craft") * state[None] / 100
-
-    def observe(state, seen, step, released):
-        return fields.factor_of("observe") * (step + 1.0)
-
-    def score(state, seen, theta_t, theta_0):
-        return fields.factor_of("score") * (seen + jnp.vdot(state, theta_0 - theta_t))[None]
-
-    observer = Observer(lambda state, theta_0: 0.0, observe)
-    return Adversary(init, craft, score, observer=observer, draw=draw)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Function:
-    """A function of the stranger's adversary: equal to another if its fields and its name are."""
-
-    fields: Stranger
-    name: str
-
-    def __call__(self, *arguments):
-        adversary = _make_closures(self.fields, None)
-        functions = {**adversary._asdict(), **adversary.observer._asdict()}
-        return functions[self.name](*arguments)
-
-
-def _make_values(fields, knowledge):
-    """The same adversary by functions that are equal if the fields are."""
-    names = ("init", "craft", "score", "draw", "begin", "observe")
-    init, craft, score, draw, *observer = (_Function(fields, name) for name in names)
-    return Adversary(init, craft, score, observer=Observer(*observer), draw=draw)
+        observer = Observer(lambda state, theta_0: 0.0, observe)
+        return Adversary(init, craft, score, observer=observer, draw=draw)
 
 
 @pytest.fixture
@@ -214,9 +187,8 @@ def audited(data, tmp_path):
     return audit
 
 
-@pytest.fixture(params=mostly_slow([_make_values, _make_closures]))
-def stranger(request, monkeypatch):
-    monkeypatch.setattr(Stranger, "made_by", staticmethod(request.param))
+@pytest.fixture
+def stranger(monkeypatch):
     monkeypatch.setitem(ADVERSARIES, "stranger", Stranger)
     make.fields.cache_clear()
     yield
@@ -230,17 +202,6 @@ def test_two_values_of_a_field_never_share_scores(stranger, audited, reader):
     programs.forget()
     alone = audited("alone", adversary="stranger", reader=reader, factor=0.5)
     np.testing.assert_array_equal(two, alone)
-
-
-def test_directions_are_uniform_on_the_sphere(theta):
-    init = jax.jit(jax.vmap(directions.random_direction().init, (0, None, None)))
-    drawn = (
-        np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0]
-        / NORM
-    )
-    covariance = drawn.T @ drawn / 4000 * theta.size
-    np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
-    assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from audit.adversaries import directions, examples
+from audit.adversaries.base import Knowledge
 from audit.mechanism import base
 from models.dense import fcnn, mlp
 
@@ -77,11 +78,18 @@ def test_principal_directions_are_the_singular_vectors_of_the_centred_data():
     np.testing.assert_array_equal(square.directions.reshape(8, 8), flat.directions)
 
 
+def make_knowledge(model, classes, data, canaries=1):
+    """Returns what adversaries know of the training of a model on features."""
+    hyper = base.Hyperparameters(0.1, 1.0, 1.0)
+    return Knowledge(model, classes, hyper, (jnp.asarray(data), None), None, canaries, None)
+
+
 def test_canaries_are_drawn_with_replacement_from_the_tail():
     data, _ = rows()
     found = examples.principal(data)
     fields = examples.Poisoned(first_direction=4, end_direction=7, poison_scale=2.5)
-    adversary = examples.poisoned_examples(fcnn().loss, lambda: found, fields, 1, 600)
+    knowledge = make_knowledge(fcnn(), 2, data, canaries=600)
+    adversary = fields.make(knowledge)
     features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     assert features.shape == (600, 8) and set(np.asarray(labels)) == {1}
     along = (np.asarray(features, np.float64) - found.mean) @ found.directions.T
@@ -91,7 +99,7 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
     fields = dataclasses.replace(fields, poison_mean=False)
-    alone = examples.poisoned_examples(fcnn().loss, lambda: found, fields, 1, 600)
+    alone = fields.make(knowledge)
     bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
 
@@ -100,7 +108,10 @@ def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
     data, _ = rows()
     found, model = examples.principal(data), mlp(8, (), 5)
     theta = jax.random.normal(jax.random.key(4), (model.n_parameters,))
-    adversary = examples.least_direction(model.loss, lambda: found, lambda key, theta_0: theta, 5)
+    knowledge = make_knowledge(model, 5, data)
+    trained = base.Trajectory(theta, theta)
+    knowledge = knowledge._replace(simulate=lambda hyper, key, theta_0: trained)
+    adversary = examples.ClipBkd().make(knowledge)
     features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM).examples
     np.testing.assert_allclose(features[0], found.mean + found.directions[-1], rtol=1e-5)
     (layer,) = model.unravel(theta).values()

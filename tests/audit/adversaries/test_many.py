@@ -42,7 +42,9 @@ def expect(mechanism, data):
 @pytest.mark.slow
 def test_scores_are_centred_where_training_moves_coordinates(model, mechanism, data, expect):
     """Both worlds lie on either side of 0, at half the canary's own displacement."""
-    adversary = biased.random_biased_dimension(CANARIES, expect)
+    adversary = biased.at_coordinates(
+        functools.partial(biased._choose_at_random, CANARIES), CANARIES, expect
+    )
     schedule = _schedule(data)
     table = game.Game(mechanism, adversary, model.init, data, HYPER, schedule, seed=3)
     [scores] = game.play(table, [(0, 200)], 200)

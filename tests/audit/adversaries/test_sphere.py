@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from audit.adversaries import directions, sphere
-from audit.conclusions.concluded import conclude, conclude_setting
+from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
 from audit.mechanism import base
@@ -222,54 +222,3 @@ def test_the_mean_cosine_is_theorys(dataset, play, model, canaries, runs, leave_
     assert scores.mean() * np.sqrt(dimension) == pytest.approx(
         expected, abs=0.03 * expected + 4 * error
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"unknown_initialisation": True},
-        {"periodicity": 5},
-        {"canaries": 1},
-        {"coins": True},
-        {"optimizer": "adam"},
-    ],
-    ids=str,
-)
-def test_every_setting_is_audited(dataset, play, fields):
-    setting, table = _played(
-        dataset, **{"canaries": 64, "insertions": 4, "noise_multiplier": 0.5, **fields}
-    )
-    scores = next(game.play(table, [(0, 4)], 4))
-    assert scores.dimension == 2689 and scores.scores.shape == (4, setting.canaries)
-    assert np.abs(scores.scores).max() <= 1 + 1e-6
-    found = conclude_setting(scores, setting)
-    assert len(found.path) == 4 and found.epsilon <= found.upper_bound
-
-
-def test_no_key_of_a_direction_is_one_of_the_noise_the_coins_or_the_batches():
-    drawn = [_run_state(_adversary(), 0, run).keys for run in range(4)]
-    others = [
-        game.root(0, name) for name in ("theta", "batches", "guess", "canary", "noise", "presence")
-    ]
-    for run in range(4):
-        noise = jax.random.fold_in(game.root(0, "noise"), run)
-        others += [noise, jax.random.fold_in(game.root(0, "presence"), run)]
-        others += [jax.random.fold_in(noise, step) for step in range(300)]
-    of_others = {tuple(jax.random.key_data(key).tolist()) for key in others}
-    of_directions = {
-        tuple(key) for keys in drawn for key in np.asarray(jax.random.key_data(keys)).reshape(-1, 2)
-    }
-    assert len(of_others) == len(others) and not of_others & of_directions
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("leave_one_out", [True, False])
-def test_scores_are_of_the_seed_and_the_run_alone(empty_game, play, leave_one_out):
-    table = _table(empty_game, _adversary(leave_one_out=leave_one_out))
-    whole = play(table, [(0, 6)], 6).scores
-    assert len(np.unique(whole)) == whole.size
-    np.testing.assert_allclose(play(table, [(1, 6)], 2).scores, whole[1:], rtol=0, atol=2e-6)
-    np.testing.assert_array_equal(play(table, [(0, 6)], 6).scores, whole)
-    other = play(table._replace(seed=1), [(0, 6)], 6).scores
-    assert np.abs(other - whole).min() > 1e-7

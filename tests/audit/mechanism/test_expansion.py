@@ -11,7 +11,7 @@ from audit.mechanism import expansion
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import per_example
 from audit.mechanism.expansion import Line
-from audit.training.build import CLIPPING
+from audit.training.build import make_clipped_sum
 from models.dense import fcnn, tanh_fcnn
 from tests.cases import mostly_slow
 
@@ -38,10 +38,13 @@ def singular_value(clipped_sum, theta, labelled):
     ("make", "clipping"),
     mostly_slow(itertools.product([fcnn, tanh_fcnn], ["per_example", "book_keeping", "unfolded"])),
 )
-def test_lanczos_iterations_find_the_largest_singular_value_from_below(make, clipping, monkeypatch):
-    monkeypatch.setattr(expansion, "MAX_WHOLE", 0)
+@pytest.mark.parametrize("most_whole", [0, expansion.MAX_WHOLE])
+def test_iterations_and_the_whole_matrix_find_the_largest_singular_value_from_below(
+    make, clipping, most_whole, monkeypatch
+):
+    monkeypatch.setattr(expansion, "MAX_WHOLE", most_whole)
     model = make()
-    clipped_sum = CLIPPING[clipping](model)
+    clipped_sum = make_clipped_sum(clipping, model)
     step = expansion.make_step_map(clipped_sum, HYPER)
     for seed in range(3):
         theta = 2 * model.init(jax.random.key(seed))
@@ -49,20 +52,6 @@ def test_lanczos_iterations_find_the_largest_singular_value_from_below(make, cli
         found = expansion.largest_expansion(step, theta, batch(seed))
         assert 0.95 * (exact - 1) <= found.constant - 1 <= 1.0001 * (exact - 1) + 1e-7
         assert np.linalg.norm(found.direction) == pytest.approx(1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [fcnn, tanh_fcnn])
-def test_the_whole_matrix_gives_the_largest_singular_value_of_a_small_network(make):
-    model = make()
-    clipped_sum = CLIPPING["book_keeping"](model)
-    step = expansion.make_step_map(clipped_sum, HYPER)
-    theta = 2 * model.init(jax.random.key(0))
-    assert theta.size <= expansion.MAX_WHOLE
-    found = expansion.largest_expansion(step, theta, batch())
-    exact = singular_value(clipped_sum, theta, batch())
-    assert found.constant - 1 == pytest.approx(exact - 1, rel=1e-3, abs=1e-7)
-    assert np.linalg.norm(found.direction) == pytest.approx(1)
 
 
 def test_weight_decay_and_few_parameters_are_covered():
@@ -92,7 +81,7 @@ def folded():
     Across a tenth of `LENGTH` the step's push along the normal grows from 0 to `LENGTH`; elsewhere its
     derivative is that of the network alone.
     """
-    inner = CLIPPING["book_keeping"](tanh_fcnn())
+    inner = make_clipped_sum("book_keeping", tanh_fcnn())
 
     def clipped_sum(theta, labelled, norm):
         (x, (model, normal, offset)), labels = labelled

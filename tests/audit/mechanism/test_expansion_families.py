@@ -96,18 +96,6 @@ def rare_flat_direction(rng, p):
     return of_diagonal(values)
 
 
-def flat_but_for_one_number(rng, p):
-    values = np.full(p, 0.2)
-    values[rng.integers(p)] = rng.choice([-0.1, 0.1])
-    return of_diagonal(values)
-
-
-def one_hot(rng, p):
-    rows = np.zeros((EXAMPLES, p))
-    rows[np.arange(EXAMPLES), rng.integers(0, p, EXAMPLES)] = 1
-    return of_rows(rows, _draw_signs(rng))
-
-
 def embeddings(rng, p):
     rows = np.zeros((EXAMPLES, p // 8, 8))
     rows[np.arange(EXAMPLES), rng.integers(0, p // 8, EXAMPLES)] = rng.normal(size=(EXAMPLES, 8))
@@ -148,8 +136,6 @@ FAMILIES = [
     permuted_log_spaced_contracting,
     rare_negative_curvature,
     rare_flat_direction,
-    flat_but_for_one_number,
-    one_hot,
     embeddings,
     bag_of_words,
     relu_units_that_switch_off,

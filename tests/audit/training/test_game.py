@@ -12,10 +12,7 @@ from scipy import stats
 from audit.adversaries.base import Adversary, Observer
 from audit.conclusions import concluded
 from audit.errors import InputError
-from audit.laws import densities
-from audit.mechanism import base
 from audit.training import game
-from experiments.canife import cohort_law
 from tests import programs
 
 RUNS = 20_000
@@ -170,48 +167,6 @@ def test_games_of_equal_functions_share_what_is_compiled(empty_game, play):
     assert len(traced) == 4 * once
 
 
-NORM = 0.7
-
-
-@pytest.fixture(scope="module")
-def matrix():
-    drawn = jax.random.normal(jax.random.key(0), (40, 60))
-    return NORM * drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
-
-
-@pytest.fixture(scope="module")
-def direction():
-    drawn = jax.random.normal(jax.random.key(1), (60,))
-    return drawn / jnp.linalg.norm(drawn)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cohort", [8, 30])
-@pytest.mark.parametrize("sigma", [0.2, 0.423, 1.0])
-def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, direction, cohort, sigma):
-    rng, rounds, own = np.random.default_rng(3), 500_000, 1.0
-    known = np.asarray(matrix @ direction, np.float64) / NORM
-    s_in = cohort_law.simulate_scores(rng, known, cohort, sigma, rounds) + own
-    s_out = cohort_law.simulate_scores(rng, known, cohort, sigma, rounds)
-    thresholds = np.quantile(s_out, [0.001, 0.03, 0.2, 0.5, 0.8, 0.97, 0.999])
-    pair = cohort_law.score_densities(known, cohort, sigma, own)
-    exact = densities.error_rates(pair, thresholds)
-    for rates, counted in (
-        (exact.false_positive, np.mean(s_out[:, None] > thresholds, axis=0)),
-        (exact.false_negative, np.mean(s_in[:, None] <= thresholds, axis=0)),
-    ):
-        error = np.sqrt(rates * (1 - rates) / rounds) + 2e-6
-        assert np.all(np.abs(counted - rates) < 4.5 * error)
-
-
-def test_a_wrong_sigma_is_noticed(empty_game, play):
-    table = empty_game(16, hyper=base.Hyperparameters(0.5, 3.0, 2.0 * 1.05))
-    scores = np.concatenate(concluded.split_worlds(play(table, [(0, RUNS)], 10_000)))
-    shifted = scores - np.repeat([0.5 * 3.0 * 16 / 4, 0], RUNS // 2)
-    assert _spread_is(shifted, 1.05 * 0.5 * 2.0 * 3.0 * 4 / 4)
-    assert not _spread_is(shifted, 0.5 * 2.0 * 3.0 * 4 / 4)
-
-
 def test_named_roots_differ():
     streams = ("theta", "noise", "canary", "batches", "guess", "presence", "own")
     names = [(seed, name) for seed in (0, 1, 2**32 - 1) for name in streams]
@@ -221,14 +176,3 @@ def test_named_roots_differ():
     assert "fry" in str(
         jax.random.key_impl(game.root(0, "noise"))
     )  # never rbg: vmap would share draws
-
-
-@pytest.mark.slow
-def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play):
-    steps, rate, norm, batch = 5, 0.5, 3.0, 4
-    scores = play(empty_game(steps, sigma=0.0, adversary=_several()), [(0, 40)], 16)
-    assert scores.scores.shape == scores.presence.shape == (40, 3)
-    np.testing.assert_allclose(
-        scores.scores, (rate * norm * steps / batch) * scores.presence, rtol=1e-5
-    )
-    assert len({tuple(row) for row in scores.presence}) == 8
