@@ -44,7 +44,7 @@ def listed(folder: Path) -> dict[str, Any]:
         "confidence": last.confidence,
         "epsilon": finite(last.epsilon),
         "upper_bound": last.upper_bound,
-        "time": (newest_scores(folder) or 0) / 1e9,  # 0 without scores
+        "time": newest_scores(folder) / 1e9,
     }
 
 

@@ -118,7 +118,6 @@ FILES = (
     ("binary.csv", bytes(range(256)) * 64, "UTF-8"),
     ("claims.npz", make_claiming((50_000_000_000,)), "claims.npz"),
     ("deep.json", b"[" * 100_000, "is not a JSON object of lists: give {"),
-    ("twice.json", b'{"in": [1], "in": [2], "out": [3]}', "has the name 'in' twice"),
     ("scores.txt", b"1,1\n", "give a .npz, .csv"),
 )
 
