@@ -10,10 +10,6 @@ class InputError(ValueError):
     """A user error; the message is one line with the wrong value and the fix."""
 
 
-class OutdatedError(InputError):
-    """Stored scores from another version of this program, which must be trained again."""
-
-
 def require(condition: object, message: str) -> None:
     """Raises InputError(message) unless the condition is true."""
     if not condition:
@@ -82,13 +78,6 @@ def number(name: str, value: Any, kind: type[N]) -> N:
     fits = not isinstance(python_value, int) or abs(python_value) <= _LARGEST_INTEGER
     require(fits, f"`{name}` must be at most 2^1000 in size, got {shown(python_value)}")
     return kind(python_value)
-
-
-def plain_digits(text: str) -> str:
-    """Returns a number's text for `int` or `float`; raises ValueError for underscores and non-ASCII."""
-    if "_" in text or not text.isascii():
-        raise ValueError("a number has the digits 0 to 9 and no underscores")
-    return text
 
 
 def require_no_cycle(name: str, tree: Any, depth: int = 0) -> None:

@@ -134,19 +134,13 @@ class Result:
         """
         # Imported here to keep `import audit` quick.
         from audit import errors
-        from audit.errors import require
         from audit.report import audit_panels, style
         from audit.storage import files
 
         figure = audit_panels.audit_figure(self.conclusion, self.subject().title)
         if path is not None:
             place = errors.path("path", path)
-            encode = style.FORMATS.get(place.suffix.lower())  # figure -> the file's bytes
-            require(
-                encode is not None, f"`path` must end in {', '.join(style.FORMATS)}, got {place}"
-            )
-            assert encode is not None
-            files.write_whole(place, encode(figure))
+            files.write_whole(place, style.find_format("path", place)(figure))
         return figure
 
     def report(self, path: str | Path) -> Path:

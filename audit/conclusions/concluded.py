@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
@@ -312,18 +311,6 @@ def predicted_mu(setting: Setting) -> float | None:
     if not is_predicted:
         return None
     return lipschitz.compute_mu_along_one_direction(setting)
-
-
-def split_worlds(stored: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns (scores with the canary, scores without it), flat, of runs with a single canary each.
-
-    Raises:
-      InputError: if a run has several canaries: their scores are not independent.
-    """
-    dependent = "scores of several canaries per run are not independent"
-    fix = "use one canary per run, or a method for many canaries"
-    require(stored.scores.size == len(stored.scores), f"{dependent}: {fix}")
-    return stored.scores[stored.presence], stored.scores[~stored.presence]
 
 
 def read_coins(stored: Scores) -> Coins:

@@ -71,7 +71,7 @@ def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain
     part = dataset._replace(features=dataset.features[:60], labels=dataset.labels[:60])
     scores = play(build.build(setting, part), [(0, 20)], 20)
     worlds = audit.conclusion.scores_in, audit.conclusion.scores_out
-    for ours, theirs in zip(concluded.split_worlds(scores), worlds, strict=True):
+    for ours, theirs in zip(concluded.read_coins(scores).pooled(), worlds, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     config = json.loads((audit.folder / "config.json").read_text())
     assert config["model"] == "FCNN"

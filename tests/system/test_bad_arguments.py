@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import audit
-from audit import directions, errors, one_run
+from audit import directions, one_run
 from audit.adversaries.base import Adversary
 from audit.errors import InputError
 from audit.mechanism import ensemble
@@ -226,16 +226,6 @@ def test_any_argument_works_or_is_one_line(door, data):
         function(**{name: value})
     except InputError as error:
         assert "\n" not in str(error) and len(str(error)) < 600
-
-
-@given(number=st.integers() | st.floats(allow_nan=False), place=st.data())
-def test_digits_are_plain(number, place):
-    text = str(number)
-    assert type(number)(errors.plain_digits(text)) == number
-    where = place.draw(st.integers(0, len(text)))
-    odd = place.draw(st.sampled_from("_٣３५−"))
-    with pytest.raises(ValueError, match="digits 0 to 9"):
-        errors.plain_digits(text[:where] + odd + text[where:])
 
 
 ARRAYS = (

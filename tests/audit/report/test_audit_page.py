@@ -40,7 +40,9 @@ def stored(root, setting=SETTING, runs=200, audited=True):
     store.save(scores)
     if audited:
         composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)
-        found = conclude(single(*concluded.split_worlds(scores)), composition, Level(1e-6, 0.9))
+        found = conclude(
+            single(*concluded.read_coins(scores).pooled()), composition, Level(1e-6, 0.9)
+        )
         results.keep_result(store, found, runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
 

@@ -32,7 +32,7 @@ def _spread_is(samples, deviation):
 def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unknown):
     """mu = insertions / (sigma sqrt(T)): noise enters at all T steps, the canary at every k-th."""
     table = empty_game(steps, k, unknown_initialisation=unknown)
-    s_in, s_out = concluded.split_worlds(play(table, [(0, RUNS)], 6000))
+    s_in, s_out = concluded.read_coins(play(table, [(0, RUNS)], 6000)).pooled()
     assert len(s_in) == len(s_out) == RUNS // 2
     rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
     deviation = rate * sigma * norm * np.sqrt(steps) / batch
@@ -206,7 +206,7 @@ def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, direction, coh
 
 def test_a_wrong_sigma_is_noticed(empty_game, play):
     table = empty_game(16, hyper=base.Hyperparameters(0.5, 3.0, 2.0 * 1.05))
-    scores = np.concatenate(concluded.split_worlds(play(table, [(0, RUNS)], 10_000)))
+    scores = np.concatenate(concluded.read_coins(play(table, [(0, RUNS)], 10_000)).pooled())
     shifted = scores - np.repeat([0.5 * 3.0 * 16 / 4, 0], RUNS // 2)
     assert _spread_is(shifted, 1.05 * 0.5 * 2.0 * 3.0 * 4 / 4)
     assert not _spread_is(shifted, 0.5 * 2.0 * 3.0 * 4 / 4)
