@@ -26,7 +26,7 @@ from audit.claims.hidden_state import (
 )
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.claims.strategies import INDEPENDENT
-from audit.errors import InputError, require
+from audit.errors import InputError, number, require
 from audit.laws.conversions import epsilon_from_mu
 from audit.settings.setting import Sampling, Setting
 from audit.storage import files
@@ -374,5 +374,6 @@ def require_rehearsals(requested: object, rehearsals: int) -> None:
     """Raises InputError for a number of rehearsals below 2 or without `lipschitz=measured`."""
     is_measured = isinstance(requested, str) and requested == MEASURED
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
+    number("rehearsals", rehearsals, int)
     least = f"give at least {FEWEST}, one of them in each world"
     require(rehearsals >= FEWEST, f"`rehearsals={rehearsals}`: {least}")

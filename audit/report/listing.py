@@ -7,12 +7,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from audit.errors import InputError
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings import make
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
-from audit.storage.store import Store, hash_of, newest_scores
+from audit.storage.store import hash_of, newest_scores
 from audit.tasks import task
 from audit.written import Level, finite, shortened, show_level
 
@@ -27,10 +26,7 @@ def listed(folder: Path) -> dict[str, Any]:
     `differs` has the fields that differ from the defaults, by their flags. `time` is that of the newest
     scores, in seconds since 1970. Fields of the last conclusion are None without one.
     """
-    store = Store.at(folder)
-    audited = make.parse_config(store.config())
-    if audited is None:
-        raise InputError(f"{folder} is not an audit of trained models")
+    store, audited = make.open_audit(folder)
     last = store.result()
     return {
         "setting": hash_of(folder),

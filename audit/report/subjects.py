@@ -16,12 +16,11 @@ import scipy
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.report.listing import make_command
 from audit.settings import make
 from audit.settings.setting import POISSON, Setting, summary
 from audit.storage import files, score_files
-from audit.storage.store import Store
 from audit.storage.tables import STDIN
 from audit.tasks import task
 from audit.version import __version__
@@ -162,10 +161,7 @@ def describe_setting(
     Raises:
       InputError: if the folder does not have an audit with so many runs.
     """
-    store = Store.at(folder)
-    audited = make.parse_config(store.config())
-    if audited is None:
-        raise InputError(f"{folder} is not an audit of trained models: name another `setting`")
+    store, audited = make.open_audit(folder)
     last_result = store.result()
 
     runs_held = store.runs_held()

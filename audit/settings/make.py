@@ -266,6 +266,15 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
     return StoredConfig(setting, config.get(_DATA), config.get(_MODEL))
 
 
+def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
+    """Returns the store of an audit in a folder, and its config; raises InputError for another folder."""
+    store = Store.at(folder)
+    audited = parse_config(store.config())
+    if audited is None:
+        raise InputError(f"{folder} is not an audit of trained models: name another `setting`")
+    return store, audited
+
+
 def audits(root: Path) -> Audits:
     """Finds the audits under the root of stores; raises InputError if the root can't be read."""
     folders = []

@@ -70,7 +70,7 @@ def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain
     setting = setting_of("fcnn", **{name: value for name, value in SMALL.items() if name != "runs"})
     part = dataset._replace(features=dataset.features[:60], labels=dataset.labels[:60])
     scores = play(build.build(setting, part), [(0, 20)], 20)
-    worlds = audit.conclusion.scores_in, audit.conclusion.scores_out
+    worlds = audit.conclusion.worlds
     for ours, theirs in zip(concluded.read_coins(scores).pooled(), worlds, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     config = json.loads((audit.folder / "config.json").read_text())
@@ -163,7 +163,7 @@ def test_an_adversary_of_ones_own_is_scored_kept_listed_and_drawn_like_ours(data
         return audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path, **settings)
 
     first = audit(own_adversary.constant_direction())
-    assert first.conclusion.scores_in.min() > first.conclusion.scores_out.max()  # hardly any noise
+    assert first.conclusion.worlds[0].min() > first.conclusion.worlds[1].max()  # hardly any noise
     text = page(first).read_text()
     assert "constant_direction" in text and "sees the final model only" in text
     again = audit(own_adversary.constant_direction())
@@ -187,7 +187,7 @@ def test_an_adversary_that_reads_what_changes_is_audited_anew(dataset, tmp_path,
     def audit(folder):
         settings = {**SMALL, "adversary": adversary, "out": tmp_path / folder}
         conclusion = audit_model(Net(), CROSS_ENTROPY, **rows(dataset), **settings).conclusion
-        return np.concatenate([conclusion.scores_in, conclusion.scores_out])
+        return np.concatenate(conclusion.worlds)
 
     first = audit("shared")
     factors[reads] = 0.5
@@ -283,7 +283,7 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
     }
     assert found.folder.name.startswith("cross_entropy-gc_r-k2-")
     again = audit.audit_loss(*given, out=tmp_path, k=2, **SMALL)
-    np.testing.assert_array_equal(again.conclusion.scores_in, found.conclusion.scores_in)
+    np.testing.assert_array_equal(again.conclusion.worlds[0], found.conclusion.worlds[0])
     assert (found.folder / "report.html").exists() and capsys.readouterr().out == ""
     page = found.report(tmp_path / "page.html").read_text()
     title = "cross_entropy, gc_r, 20 runs, 2 insertions in 4 steps"
@@ -329,7 +329,7 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
     flags = {"adversary": "gc_r", "k": 2, "insertions": 3, "batch_size": 20}
     found = audit.audit("fcnn", runs=40, out=tmp_path / "out", data_file=str(file), **flags)
     assert found.upper_bound == epsilon_upper_bound(4.0, 3, 1e-5)
-    assert (found.folder / "audit.json").exists() and len(found.conclusion.scores_in) == 20
+    assert (found.folder / "audit.json").exists() and len(found.conclusion.worlds[0]) == 20
     assert "California Housing" in found.report(tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="`k=0`|periodicity"):
         audit.audit(runs=40, out=tmp_path / "out", data_file=str(file), k=0)

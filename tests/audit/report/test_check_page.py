@@ -27,5 +27,5 @@ def test_only_a_violated_row_has_a_picture(result):
     report |= {"verdict": "", "level": 0.001, "p_values": {}, "provenance": {}}
     report["figures"] = {"movements": {"a": 2.0}}
     text = check_page.check_page(report).decode()
-    assert ("<svg" in text) == (result == "failed")
+    assert ("<img" in text) == (result == "failed")
     assert ("✗ failed" if result == "failed" else "✓ passed") in text
