@@ -22,7 +22,7 @@ from audit.adversaries.base import Adversary, NullLaw, Observer, describe_view, 
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring
 from audit.conclusions.lipschitz import Steps
-from audit.errors import InputError, number, require, require_no_cycle, shown
+from audit.errors import InputError, number, require, shown
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
@@ -125,7 +125,6 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
       InputError: the loss does not fit params or data, or DP-SGD can't train it.
     """
     dataset = _dataset(features, labels)
-    require_no_cycle("params", params)
     leaves = jax.tree.leaves(params)
     fix = "give only float arrays (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params have no arrays to train: {fix}")

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from audit.errors import InputError, require
+from audit.errors import InputError
 
 _TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the writing process
 _OTHER_FOLDER = "name another folder with `out`"
@@ -47,7 +47,7 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
 def read(path: Path) -> bytes | None:
     """Returns a file's content, or None if it does not exist; raises InputError if it can't be read."""
     try:
-        return regular(path, "move it away").read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -77,12 +77,6 @@ def list_folder(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         raise _refuse(folder, error) from None
-
-
-def regular(path: Path, fix: str = "copy it into one") -> Path:
-    """Returns the path of a regular file; raises InputError for anything else, or OSError."""
-    require(stat.S_ISREG(path.stat().st_mode), f"cannot read {path}: it is not a file; {fix}")
-    return path
 
 
 @contextlib.contextmanager

@@ -21,7 +21,6 @@ import numpy as np
 
 from audit.errors import InputError, require, shown
 from audit.evidence import arrays
-from audit.storage.files import regular
 from audit.written import counted
 
 # {our name: cells}: numbers (rows,) or (rows, canaries), or a list of numbers and texts.
@@ -122,13 +121,8 @@ def naming(place: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Converts a file-reading error of the `with` block into an InputError that names the file.
-
-    Raises InputError before the block if the path is not a regular file.
-    """
+    """Converts a file-reading error of the `with` block into an InputError that names the file."""
     try:
-        if path != STDIN:
-            regular(path, "check `scores`")
         with naming(name_file(path)), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield

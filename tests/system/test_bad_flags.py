@@ -157,7 +157,6 @@ audit --runs | Missing value for flag
 audit --nothing=1 | Unknown command line flag 'nothing'
 audit --data_file=missing.csv | missing.csv
 audit --data_file=scores.npz | scores.npz cannot be used
-audit --model=linear --data_file=/dev/zero | it is not a file
 audit --model=fcnn --tfds_dir=missing | it does not have california_housing prepared
 audit --out= | --out=: name a folder
 audit --out=-x | --out=-x: name a folder without a dash

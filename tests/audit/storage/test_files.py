@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.errors import InputError
 from audit.storage import files
 from tests.forks import python
-from tests.system.bad import KINDS
 
 
 @pytest.mark.parametrize(
@@ -47,16 +45,6 @@ def test_a_file_is_written_where_links_lead(tmp_path):
     assert (tmp_path / "there" / "page").read_text() == "after"
     assert (tmp_path / "second").is_symlink() and (tmp_path / "link").is_symlink()
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["page"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_files_are_read(tmp_path, kind):
-    KINDS[kind](tmp_path / "path")
-    why = "path: it is not a file; move it away$"
-    if kind == "a loop":
-        why = r"path \(Too many levels of symbolic links\): fix that, or name another folder with `out`$"
-    with pytest.raises(InputError, match=why):
-        files.read(tmp_path / "path")
 
 
 @pytest.mark.parametrize("name", ["/", "folder", "loop", "file/below", "n" * 300])
