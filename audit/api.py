@@ -7,7 +7,7 @@ called.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import require
 from audit.result import Result
@@ -26,19 +26,8 @@ if TYPE_CHECKING:
     from audit.written import Level
 
 
-class Columns(Protocol):
-    """A table with named columns, such as a DataFrame of pandas or Polars."""
-
-    @property
-    def columns(self) -> Any:
-        """The columns' names."""
-
-    def __getitem__(self, name: Any, /) -> Any:
-        """Returns the column with this name."""
-
-
 def bounds(
-    scores_in: "ArrayLike | Columns | Evidence",
+    scores_in: "ArrayLike | Evidence | Any",
     scores_out: "ArrayLike | None" = None,
     claim: "Claim | None" = None,
     delta: float = 1e-5,

@@ -47,7 +47,6 @@ flags.DEFINE_integer("largest_batch", None, "With --sampler=truncated_poisson: a
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
-_MIN_SHOWN = 1e-99  # p-value
 _ROUNDING = 1e-6  # relative tolerance of the inverse of a sampling rate, a whole number
 
 
@@ -191,8 +190,7 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
       order: the fields of the order's tests, `audit.check.order.OrderTest`.
     """
     passes = f"{order['passes']} passes"
-    p_value = max(order["p_value"], _MIN_SHOWN)
-    tested = f"tested over {passes}, p {p_value:.2g}"
+    tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
         # The mixture gives all steps of an epoch the same probability. A smaller last batch is less probable.

@@ -1,6 +1,5 @@
 """The common part of all commands: flags, and errors and interrupts of one line without a traceback."""
 
-import logging
 import math
 import os
 import re
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from audit.tasks.task import Sources
 
 USAGE_ERROR = 2
-_AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
 # the type of a field -> the definition of its flag
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
@@ -61,8 +59,6 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
             return _report_unprinted(error)
         return 0
 
-    # Otherwise matplotlib logs that it looks for fonts.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     if keeps:
         dispatch.say_kept()
     dispatch.install()
@@ -198,8 +194,7 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
     """
     for field in _select_fields(kind, names):
         if field.auto:
-            parser = _CountParser()
-            flags.DEFINE(parser, field.flag, field.default, field.help, serializer=_AS_TEXT)
+            flags.DEFINE(_CountParser(), field.flag, field.default, field.help)
         else:
             _DEFINE[field.kind](field.flag, field.default, field.help)
 

@@ -141,10 +141,8 @@ def keep(store: Store, steps: Steps | None) -> None:
     if steps is None:
         (store.path / _FILE).unlink(missing_ok=True)
         return
-    content = {"constants": np.asarray(steps.constants).tolist(), "reason": steps.reason}
-    if steps.runs:  # the constants were measured
-        content |= {"runs": steps.runs, "kink": steps.kink, "version": steps.version}
-    store.write_text(_FILE, json.dumps(content) + "\n")
+    plain = steps._replace(constants=np.asarray(steps.constants).tolist())
+    store.write_text(_FILE, json.dumps(plain._asdict()) + "\n")
 
 
 def find_current(store: Store) -> Steps | None:

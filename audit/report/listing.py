@@ -13,11 +13,10 @@ from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
 from audit.storage.store import hash_of, newest_scores
 from audit.tasks import task
-from audit.written import Level, finite, shortened, show_level
+from audit.written import Level, finite, show_level
 
 _LINE_WIDTH = 80  # of a terminal
 _INDENT = " " * 10  # before the lines below a row
-_NAME_WIDTH = 25  # of the column with model and adversary
 
 
 def listed(folder: Path) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
     """Returns records of audits (`listed`) as a text table of 80 columns, with differences below each row."""
     columns = (
         Column(head="setting", value=lambda record: record["setting"][:8], left=True),
-        Column(head="model, adversary", value=_name, width=_NAME_WIDTH, left=True),
+        Column(head="model, adversary", value=_name, width=25, left=True),
         Column(head="runs", value=itemgetter("runs"), width=9),
         Column(head="proven", value=itemgetter("epsilon"), show=at_least, width=8, none="-"),
         Column(head="upper", value=itemgetter("upper_bound"), show=at_most, width=8, none="-"),
@@ -97,8 +96,6 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
         texts = []
         for flag, value in record["differs"].items():
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            if flag == "computes":  # a fingerprint
-                text = text[:8]
             texts.append(f"{flag}={text}")
         text = textwrap.fill(", ".join(texts), _LINE_WIDTH - len(_INDENT))
         lines += [line, *textwrap.indent(text, _INDENT).splitlines()]
@@ -106,9 +103,8 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _name(record: dict[str, Any]) -> str:
-    """Returns an audit's model and adversary, cut to the width of their column."""
-    adversary = f", {record['adversary']}"
-    return shortened(record["model"], _NAME_WIDTH - len(adversary)) + adversary
+    """Returns an audit's model and adversary."""
+    return f"{record['model']}, {record['adversary']}"
 
 
 def _show_date(seconds: float) -> str:

@@ -192,9 +192,7 @@ def _is_whole_number(text: Any) -> bool:
 
 
 def _format_bound(number: float) -> str:
-    """Returns a bound as people write it: "10,000", "1e-6", "2^32 - 1"."""
-    if number == MAX_SEED:
-        return "2^32 - 1"
+    """Returns a bound as people write it: "10,000" or "1e-6"."""
     if isinstance(number, int):
         return f"{number:,}"
     # 1e-06 becomes 1e-6, and 1e+06 becomes 1e6.

@@ -254,12 +254,8 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
     for name in names:
         numbers = columns[name]
         if name in listed:
-            cells = columns[name]
-            count = len(cells)
-            while count and tables.is_blank(cells[count - 1]):
-                count -= 1
             parsed = []
-            for row, cell in enumerate(cells[:count], 1):
+            for row, cell in enumerate(tables.trim(columns[name]), 1):
                 number = _convert(cell, has_commas)
                 if number is None:
                     problem = f"row {row}: score {shown(str(cell))!r} is not a number"

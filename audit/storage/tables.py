@@ -158,28 +158,21 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     names. Titles and comments (#) may be above this line. Empty rows and comments below it are left out.
     Raises InputError if a row has more or fewer cells than there are names.
     """
-    arrays.require_size("the scores", text.count("\n") - _MAX_LINES_ABOVE)
-    file = io.StringIO(text, newline="")  # the csv module splits lines
-    top = list(itertools.islice(file, _MAX_LINES_ABOVE + 1))
-    line, separator = _find_header(top, wanted)
-    names = _split(top[line].lstrip("# "), separator)
-    while names and not names[-1]:  # after a separator at the end of the line
-        names.pop()
+    lines = io.StringIO(text, newline=None).readlines()  # with any end of line
+    arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)
+    line, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
+    names = trim(_split(lines[line], separator))
     places = wanted.require(names)
-    reader = csv.reader(
-        itertools.chain(top[line + 1 :], file), delimiter=separator, skipinitialspace=True
-    )
     columns: Columns = {ours: [] for ours in places}
-    for row in reader:
-        count = len(row)
-        while count and is_blank(row[count - 1]):
-            count -= 1
-        if not count or row[0].startswith("#"):
+    rows = csv.reader(lines[line + 1 :], delimiter=separator, skipinitialspace=True)
+    for row in rows:
+        cells = trim(row)
+        if not cells or cells[0].startswith("#"):
             continue
-        if not count <= len(names) <= len(row):
+        if not len(cells) <= len(names) <= len(row):
             fix = f"write {len(names)} as there are names above"
-            place = f"line {line + 1 + reader.line_num}"
-            raise InputError(f"{place}: the row has {counted(count, 'cell')}: {fix}")
+            place = f"line {line + 1 + rows.line_num}"
+            raise InputError(f"{place}: the row has {counted(len(cells), 'cell')}: {fix}")
         for ours, index in places.items():
             columns[ours].append(row[index])
     return columns
@@ -189,21 +182,24 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the wanted names, or the first line, and its separator."""
     lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
     for number, separator in itertools.product(lines, _SEPARATORS):
-        if wanted.find(_split(top[number].lstrip("# "), separator)) is not None:
+        if wanted.find(_split(top[number], separator)) is not None:
             return number, separator
     require(lines, "no line of the scores names columns: give score,in lines")
     return lines[0], max(_SEPARATORS[:-1], key=top[lines[0]].count)
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Returns the stripped cells of a line of CSV."""
-    cells = next(csv.reader([line.strip("\r\n")], delimiter=separator, skipinitialspace=True), [])
+    """Returns the stripped cells of a line of names, which may begin with #."""
+    (cells,) = csv.reader([line.lstrip("# ")], delimiter=separator, skipinitialspace=True)
     return [cell.strip() for cell in cells]
 
 
-def is_blank(cell: Any) -> bool:
-    """Returns whether a cell is empty."""
-    return cell is None or not str(cell).strip()
+def trim(cells: list[Any]) -> list[Any]:
+    """Returns a row or column without the empty cells at its end."""
+    count = len(cells)
+    while count and (cells[count - 1] is None or not str(cells[count - 1]).strip()):
+        count -= 1
+    return cells[:count]
 
 
 def read_json_columns(path: Path) -> Columns:
