@@ -3,13 +3,11 @@
 import json
 
 import numpy as np
-import pytest
 
 from audit.claims.claim import DpSgd
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import single
-from audit.storage.store import Store
 
 KEYS = [
     *("method", "assumes", "epsilon", "mu", "delta", "confidence", "threshold"),
@@ -20,16 +18,6 @@ KEYS = [
 def conclusion(composition=None):
     rng = np.random.default_rng(0)
     return conclude(single(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition)
-
-
-def test_what_is_kept_is_what_is_returned_and_read(tmp_path):
-    store = Store(tmp_path, {"model": "made up"})
-    line = results.keep_result(store, conclusion(DpSgd(4.0, 250)), runs=120)
-    assert "\n" not in line
-    kept = json.loads((store.path / "audit.json").read_bytes())
-    assert kept == json.loads(line) and kept["runs"] == store.result().runs == 120
-    assert kept["upper_bound"] == pytest.approx(24, abs=0.01)
-    assert kept["mu_upper_bound"] == pytest.approx(250**0.5 / 4)
 
 
 def test_what_is_infinite_without_noise_is_null_in_json():

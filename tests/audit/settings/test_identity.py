@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from audit.errors import InputError
 from audit.settings import make
@@ -175,25 +173,6 @@ def test_what_is_no_audit_is_left_alone_and_looking_for_a_store_makes_none(tmp_p
 
 
 AUDIT = identity(setting_of("fcnn"))
-SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
-
-
-NUMBERS = st.integers() | st.floats() | st.booleans() | st.none()
-JUNK = NUMBERS | st.text(max_size=5) | st.lists(NUMBERS, max_size=1) | st.just({"more": 1})
-
-
-@given(st.data())
-def test_a_config_with_a_foreign_value_is_no_audit_or_a_valid_one(data):
-    part = data.draw(st.sampled_from(("", "schedule", "mechanism", "adversary")))
-    config = json.loads(json.dumps(AUDIT))
-    changed_part = config[part] if part else config
-    more = ("sampler", "sampling_rate", "repetitions", "data_sha256", "unknown_initialisation")
-    name = data.draw(st.sampled_from([*changed_part, *more]))
-    changed_part[name] = data.draw(JUNK)
-    found = make.parse_config(config)
-    if found is not None:
-        validate(found.setting)
-        assert from_identity(json.loads(json.dumps(identity(found.setting)))) == found.setting
 
 
 def test_scores_of_an_older_version_are_told_apart(tmp_path):
