@@ -24,7 +24,7 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file atomically and returns its path; makes missing folders.
 
-    A temporary file next to it is renamed. Links are followed; devices and pipes are written directly.
+    A temporary file next to it is renamed. Devices and pipes are written directly.
 
     Raises CannotWriteError if the file can't be written; `fix` is the advice in its message.
     """
@@ -35,9 +35,8 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
         if not is_file:
             path.write_bytes(content)
             return path
-        target = Path(os.path.realpath(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with beside(target) as temporary, open(temporary, "wb") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside(path) as temporary, open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -4,7 +4,6 @@ Ambiguous cells are errors.
 """
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,6 @@ _LABELS_READ = "1 or 0, yes or no, true or false, in or out, member or non-membe
 
 def paths(scores: str) -> tuple[Path, ...]:
     """Returns the comma-separated files of `scores`; "-" gives (STDIN,)."""
-    if os.path.exists(scores):  # a single file; its name may have a comma
-        return (Path(scores),)
     return tuple(Path(name) for name in scores.split(","))
 
 

@@ -36,17 +36,6 @@ def test_what_is_set_aside_is_reported_and_stays_each_time(tmp_path, capsys):
     assert contents == {"first", "second"} and len(os.listdir(tmp_path)) == 2
 
 
-def test_a_file_is_written_where_links_lead(tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "page").write_text("before")
-    (tmp_path / "link").symlink_to("there/page")
-    (tmp_path / "second").symlink_to("link")
-    assert files.write_whole(tmp_path / "second", b"after") == tmp_path / "second"
-    assert (tmp_path / "there" / "page").read_text() == "after"
-    assert (tmp_path / "second").is_symlink() and (tmp_path / "link").is_symlink()
-    assert [path.name for path in (tmp_path / "there").iterdir()] == ["page"]
-
-
 @pytest.mark.parametrize("name", ["/", "folder", "loop", "file/below", "n" * 300])
 def test_what_can_not_be_written_is_one_line(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
