@@ -43,10 +43,8 @@ def require_type(name: str, value: object, kind: type) -> None:
     is_whole_float = kind is float and type(value) is int
     is_allowed_bool = kind is bool or type(value) is not bool
     fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
-    # Quotes tell a short text from a number, as in `k='5'`.
-    is_short_text = isinstance(value, str) and len(value) < 100
-    quoted = repr(value) if is_short_text else shown(value)
-    require(fits, f"`{name}` must be of type {kind.__name__}, got {quoted}")
+    # `repr` quotes a text, which may be a number: `k='5'`.
+    require(fits, f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}")
 
 
 def plain(value: Any) -> Any:

@@ -1,6 +1,5 @@
 """A store's audits as rows, for a terminal and for programs, with their last conclusions."""
 
-import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -14,9 +13,6 @@ from audit.settings.setting import Setting, flat
 from audit.storage.store import hash_of, newest_scores
 from audit.tasks import task
 from audit.written import Level, finite, show_level
-
-_LINE_WIDTH = 80  # of a terminal
-_INDENT = " " * 10  # before the lines below a row
 
 
 def listed(folder: Path) -> dict[str, Any]:
@@ -81,30 +77,26 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
 
 
 def as_table(records: Sequence[dict[str, Any]]) -> str:
-    """Returns records of audits (`listed`) as a text table of 80 columns, with differences below each row."""
+    """Returns records of audits (`listed`) as a text table."""
     columns = (
         Column(head="setting", value=lambda record: record["setting"][:8], left=True),
-        Column(head="model, adversary", value=_name, width=25, left=True),
-        Column(head="runs", value=itemgetter("runs"), width=9),
-        Column(head="proven", value=itemgetter("epsilon"), show=at_least, width=8, none="-"),
-        Column(head="upper", value=itemgetter("upper_bound"), show=at_most, width=8, none="-"),
+        Column(head="model", value=itemgetter("model"), left=True),
+        Column(head="adversary", value=itemgetter("adversary"), left=True),
+        Column(head="runs", value=itemgetter("runs")),
+        Column(head="proven", value=itemgetter("epsilon"), show=at_least, none="-"),
+        Column(head="upper", value=itemgetter("upper_bound"), show=at_most, none="-"),
         Column(head="written", value=itemgetter("time"), show=_show_date),
+        Column(head="differs", value=itemgetter("differs"), show=_show_differences, left=True),
     )
-    head, rule, *body = Table(columns, records, rule=_LINE_WIDTH).text().splitlines()
-    lines = [head, rule]
-    for record, line in zip(records, body, strict=True):
-        texts = []
-        for flag, value in record["differs"].items():
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            texts.append(f"{flag}={text}")
-        text = textwrap.fill(", ".join(texts), _LINE_WIDTH - len(_INDENT))
-        lines += [line, *textwrap.indent(text, _INDENT).splitlines()]
-    return "\n".join(lines)
+    return Table(columns, records, rule=80).text()
 
 
-def _name(record: dict[str, Any]) -> str:
-    """Returns an audit's model and adversary."""
-    return f"{record['model']}, {record['adversary']}"
+def _show_differences(differences: dict[str, Any]) -> str:
+    """Returns fields with their values: "k=5, seed=1"."""
+    texts = []
+    for flag, value in differences.items():
+        texts.append(f"{flag}={value:g}" if isinstance(value, float) else f"{flag}={value}")
+    return ", ".join(texts)
 
 
 def _show_date(seconds: float) -> str:

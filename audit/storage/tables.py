@@ -130,9 +130,6 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError:
         raise InputError(f"cannot read {path}: save it as CSV in UTF-8") from None
-    except ImportError as error:  # pandas names the library that is missing
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"cannot read {path}: {reason} Install it, or save CSV") from None
     except Exception as error:  # damaged bytes make libraries raise almost anything
         damaged = f"it is damaged, encrypted or not a {path.suffix} file"
         reason = getattr(error, "strerror", None) or damaged
