@@ -164,10 +164,8 @@ def describe_setting(
     store, audited = make.open_audit(folder)
     last_result = store.result()
 
-    runs_held = store.runs_held()
-    runs = runs or last_result.runs or runs_held
+    runs = runs or last_result.runs or store.runs_held()
     require(runs >= 1, f"{folder} has no finished runs: train it again")
-    require(runs <= runs_held, f"{folder} does not have runs {runs_held} to {runs - 1}: train them")
     level = Level(
         delta or last_result.delta or USUAL_LEVEL.delta,
         confidence or last_result.confidence or USUAL_LEVEL.confidence,
@@ -182,11 +180,7 @@ def describe_setting(
     provenance = {}
     command = make_command(setting, runs, level)
     if command and not is_own_model:
-        # Without tasks, only the package is installed: the command needs a clone.
-        where = "Command"
-        if not task.tasks():
-            where = "Command, in a clone of the repository"
-        provenance[where] = command
+        provenance["Command"] = command
     libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
     versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
     provenance |= {

@@ -67,15 +67,10 @@ def test_a_step_of_a_period_has_one_name():
     assert at("first", k=1) == at(1, k=1) == at("last", k=1)
     places = [at(step).schedule.place for step in (1, 2, 3, 4, 5)]
     assert places == [1, 2, 3, 4, 5] and [at(step).insertions for step in places] == [3, 3, 2, 2, 2]
-    for wrong in ("6", 6):
-        settings_are = at(wrong)
-        with pytest.raises(InputError, match="^`insert=6`: choose last, first, or one of 1 to 5"):
-            validate(settings_are, 2)
-    for wrong in ("0", "-1", 0, "1.0", "middle", "9" * 10, "٣"):
-        with pytest.raises(
-            InputError, match="`insert=.*` is unknown: choose one of last, first, or a whole"
-        ):
-            at(wrong)
+    with pytest.raises(InputError, match="^`insert=6`: choose last, first, or one of 1 to 5"):
+        validate(at(6), 2)
+    with pytest.raises(InputError, match="`insert=0` is unknown: choose one of last, first, or"):
+        at(0)
 
 
 CHANGES = {  # a field's owner, and a value that is not its default
