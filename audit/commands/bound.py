@@ -114,7 +114,7 @@ def main() -> None:
     require(
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
-    require(FLAGS.report not in ("", "-"), f"--report={FLAGS.report}: name an HTML file")
+    cli.require_output("report", "an HTML file")
     cli.refuse_both("claim", ("noise_multiplier", "insertions", "sampling_rate"))
     cli.refuse_both("dimension", ("columns", "one_run"))
     for name, needed in _NEEDS.items():

@@ -301,9 +301,8 @@ def require_output(flag: str, kind: str) -> None:
     name = flags.FLAGS[flag].value
     if name is None:
         return
-    begins_with_dash = name.startswith("-")
-    fix = " without a dash in front" if begins_with_dash else ""
-    require(name and not begins_with_dash, f"--{flag}={name}: name {kind}{fix}")
+    is_name = name and not name.startswith("-")
+    require(is_name, f"--{flag}={name}: name {kind} without a dash in front")
 
 
 def choose_names(flag: str, choices: Iterable[str]) -> list[str]:

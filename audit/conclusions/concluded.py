@@ -204,13 +204,10 @@ def conclude_setting(
     claim = make_claim(setting)
     if isinstance(claim, MatrixMechanism) and is_sum:
         expected = claim.last_model_if_linear(level.delta)
-    concluded = _conclude_rows(evidence, claim, level)
+    concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     if isinstance(last_model, str):  # why there is no bound
-        concluded = concluded._replace(uncovered=last_model)
-    else:
-        concluded = concluded._replace(hidden_state=last_model)
-    concluded = concluded._replace(reason=reason, expected=expected)
-    return finish(concluded)
+        return finish(concluded._replace(uncovered=last_model))
+    return finish(concluded._replace(hidden_state=last_model))
 
 
 def make_claim(setting: Setting) -> Claim:

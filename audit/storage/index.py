@@ -58,12 +58,9 @@ def holdings(root: Path) -> Holdings:
 
 def settings(root: Path) -> list[Path]:
     """Returns the folders with scores under a root, newest first; raises InputError if it can't be read."""
-    times = {}
-    for folder in files.list_folder(root):
-        if os.path.lexists(folder / CONFIG):
-            times[folder] = newest_scores(folder)
-    with_scores = [folder for folder in times if times[folder]]
-    return sorted(with_scores, key=lambda folder: (-times[folder], folder.name))
+    folders = [folder for folder in files.list_folder(root) if os.path.lexists(folder / CONFIG)]
+    times = {folder: newest_scores(folder) for folder in folders}
+    return sorted(filter(times.get, times), key=lambda folder: (-times[folder], folder.name))
 
 
 def _name(setting: dict[str, Any]) -> str:
