@@ -7,7 +7,7 @@ called.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import require
 from audit.result import Result
@@ -26,19 +26,8 @@ if TYPE_CHECKING:
     from audit.written import Level
 
 
-class Columns(Protocol):
-    """A table with named columns, such as a DataFrame of pandas or Polars."""
-
-    @property
-    def columns(self) -> Any:
-        """The columns' names."""
-
-    def __getitem__(self, name: Any, /) -> Any:
-        """Returns the column with this name."""
-
-
 def bounds(
-    scores_in: "ArrayLike | Columns | Evidence",
+    scores_in: "ArrayLike | Evidence | Any",
     scores_out: "ArrayLike | None" = None,
     claim: "Claim | None" = None,
     delta: float = 1e-5,
@@ -127,8 +116,7 @@ def audit(
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
     """
-    settings |= {"delta": delta, "confidence": confidence}
-    request = _read_request("audit", runs, out, settings, installed.ZOO)
+    request = _read_request("audit", runs, out, delta, confidence, installed.ZOO)
     from audit.conclusions.lipschitz import count_rehearsals
     from audit.errors import path
     from audit.settings import make
@@ -172,6 +160,8 @@ def audit_model(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
     **settings: Any,
 ) -> Result:
     """Trains a Flax Linen module with DP-SGD, half of the runs with a canary, and bounds the leakage.
@@ -188,11 +178,12 @@ def audit_model(
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
       out: the folder of the results, with figure and report.
+      delta: the delta of the bounds.
+      confidence: the confidence of each bound.
       settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `model` is the
-        model's name in the report. `delta` and `confidence` are those of the bounds, by default 1e-5
-        and 0.95. `lipschitz` is the Lipschitz constant of a training step without canary and noise, but
-        with learning rate, clipping and weight decay, as a map from a model to the next; or a list with
-        one for each step. If you can guarantee it, the upper bound for the last model is smaller
+        model's name in the report. `lipschitz` is the Lipschitz constant of a training step without canary
+        and noise, but with learning rate, clipping and weight decay, as a map from a model to the next; or a
+        list with one for each step. If you can guarantee it, the upper bound for the last model is smaller
         (`audit.hidden_state_epsilon`). "measured" measures the constants along extra runs, whose number
         is `rehearsals`, and assumes that all runs have them. The measurement is stored in `out` for
         later calls.
@@ -211,7 +202,7 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
-    request = _read_request("audit_model", runs, out, settings)
+    request = _read_request("audit_model", runs, out, delta, confidence)
     from audit import own
 
     model = own.wrap_module(module, criterion, features, labels)
@@ -228,6 +219,8 @@ def audit_loss(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
     **settings: Any,
 ) -> Result:
     """Trains any JAX model with DP-SGD, half of the runs with a canary, and bounds the leakage.
@@ -241,7 +234,7 @@ def audit_loss(
       params: a tree of float arrays, the initial model of every run.
       features: (N, ...), one row an example.
       labels: (N, ...), one row an example.
-      runs, adversary, out, settings: see `audit_model`.
+      runs, adversary, out, delta, confidence, settings: see `audit_model`.
 
     Returns:
       A `Result`, as `audit_model`.
@@ -258,7 +251,7 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
-    request = _read_request("audit_loss", runs, out, settings)
+    request = _read_request("audit_loss", runs, out, delta, confidence)
     from audit import own
 
     model = own.wrap_loss(loss, params, features, labels)
@@ -314,20 +307,31 @@ class _Request(NamedTuple):
 
 
 def _read_request(
-    function: str, runs: int, out: str | Path, settings: dict[str, Any], extras: str = TRAIN
+    function: str,
+    runs: int,
+    out: str | Path,
+    delta: float,
+    confidence: float,
+    extras: str = TRAIN,
 ) -> _Request:
-    """Returns the checked request for an audit; removes `delta` and `confidence` from its settings.
+    """Returns the checked request for an audit.
 
-    Raises InputError for values out of range, and if a library for training is not installed.
+    Args:
+      function: the name of the public function, for messages.
+      runs: the number of models to train.
+      out: the folder of the store.
+      delta, confidence: the level of the bounds.
+      extras: the extras of the package that the function needs.
+
+    Raises:
+      InputError: a value is out of range, or a library for training is not installed.
     """
     installed.require_training_libraries(function, extras)
     from audit.errors import number, path
     from audit.laws import conversions
 
-    level = _read_level(settings.pop("delta", 1e-5), settings.pop("confidence", 0.95))
+    level = _read_level(delta, confidence)
     conversions.require_levels(*level)
-    if settings.get("rehearsals") is not None:
-        settings["rehearsals"] = number("rehearsals", settings["rehearsals"], int)
     return _Request(number("runs", runs, int), path("out", out), level)
 
 

@@ -1,17 +1,12 @@
 """The exception for user errors, and checks of numbers and paths."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 
 class InputError(ValueError):
     """A user error; the message is one line with the wrong value and the fix."""
-
-
-class OutdatedError(InputError):
-    """Stored scores from another version of this program, which must be trained again."""
 
 
 def require(condition: object, message: str) -> None:
@@ -25,17 +20,11 @@ MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
 N = TypeVar("N", int, float)
 _SHOWN = 200  # characters
-_DEEPEST = 100  # a tree of parameters is rarely nested ten deep
-_LARGEST_INTEGER = 2**1000  # floats reach about 2^1024
 
 
 def shown(value: object) -> str:
     """Returns a value as text for an error message: on a single line, cut after 200 characters."""
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except (ValueError, RecursionError):  # a number of too many digits, or lists nested too deeply
-        text = f"a {type(value).__name__} too long to show"
-    text = " ".join(text.split())
+    text = " ".join((value if isinstance(value, str) else repr(value)).split())
     if len(text) <= _SHOWN:
         return text
     return f"{text[:_SHOWN]}..."
@@ -54,10 +43,8 @@ def require_type(name: str, value: object, kind: type) -> None:
     is_whole_float = kind is float and type(value) is int
     is_allowed_bool = kind is bool or type(value) is not bool
     fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
-    # Quotes tell a short text from a number, as in `k='5'`.
-    is_short_text = isinstance(value, str) and len(value) < 100
-    quoted = repr(value) if is_short_text else shown(value)
-    require(fits, f"`{name}` must be of type {kind.__name__}, got {quoted}")
+    # `repr` quotes a text, which may be a number: `k='5'`.
+    require(fits, f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}")
 
 
 def plain(value: Any) -> Any:
@@ -75,38 +62,11 @@ def number(name: str, value: Any, kind: type[N]) -> N:
       kind: int or float.
 
     Raises:
-      InputError: if the value has another type, or is an integer beyond 2^1000, which may not fit a float.
+      InputError: if the value has another type.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
-    fits = not isinstance(python_value, int) or abs(python_value) <= _LARGEST_INTEGER
-    require(fits, f"`{name}` must be at most 2^1000 in size, got {shown(python_value)}")
     return kind(python_value)
-
-
-def plain_digits(text: str) -> str:
-    """Returns a number's text for `int` or `float`; raises ValueError for underscores and non-ASCII."""
-    if "_" in text or not text.isascii():
-        raise ValueError("a number has the digits 0 to 9 and no underscores")
-    return text
-
-
-def require_no_cycle(name: str, tree: Any, depth: int = 0) -> None:
-    """Raises InputError for a tree that contains itself, or that is nested more than 100 deep.
-
-    Args:
-      name: the tree's name, for the message.
-      tree: any value; only dicts, lists and tuples are searched.
-      depth: the number of dicts, lists and tuples around this part of the tree.
-    """
-    problem = f"`{name}` contains itself, or is nested more than {_DEEPEST} deep"
-    require(depth <= _DEEPEST, f"{problem}: give arrays in dicts, lists or tuples")
-    if isinstance(tree, Mapping):
-        tree = tree.values()
-    elif not isinstance(tree, list | tuple):
-        return
-    for part in tree:
-        require_no_cycle(name, part, depth + 1)
 
 
 def path(name: str, value: Any) -> Path:

@@ -20,7 +20,7 @@ one version of NumPy. Keep the seed secret: training must not know it.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import number, require, shown
+from audit.errors import number, require
 from audit.evidence import arrays
 
 Array = NDArray[np.float64]
@@ -123,6 +123,5 @@ def check_whole_number(name: str, value: int, least: int, most: int) -> int:
       InputError: the value is not a whole number in this range.
     """
     checked = number(name, value, int)
-    end = f"{most:,}" if most < MOST_SEED else "2^63 - 1"
-    require(least <= checked <= most, f"`{name}={shown(checked)}`: give {least} to {end}")
+    require(least <= checked <= most, f"`{name}={checked}`: give {least} to {most:,}")
     return checked

@@ -22,7 +22,7 @@ from audit.adversaries.base import Adversary, NullLaw, Observer, describe_view, 
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring
 from audit.conclusions.lipschitz import Steps
-from audit.errors import InputError, number, require, require_no_cycle, shown
+from audit.errors import InputError, number, require, shown
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
@@ -125,16 +125,13 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
       InputError: the loss does not fit params or data, or DP-SGD can't train it.
     """
     dataset = _dataset(features, labels)
-    require_no_cycle("params", params)
     leaves = jax.tree.leaves(params)
     fix = "give only float arrays (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params have no arrays to train: {fix}")
     for leaf in leaves:
-        kind = getattr(leaf, "dtype", type(leaf))
-        is_array = isinstance(leaf, Array | np.ndarray | np.generic)
-        is_float = jnp.issubdtype(kind, jnp.floating) if is_array else kind is float
-        shown_kind = getattr(kind, "__name__", kind)
-        require(is_float, f"params have a leaf of type {shown_kind}: {fix}")
+        kind = np.asarray(leaf).dtype
+        is_float = jnp.issubdtype(kind, jnp.floating)
+        require(is_float, f"params have a leaf of type {kind}: {fix}")
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
     theta_0 = np.asarray(start)
 
@@ -417,14 +414,12 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     canonical: dict[str, NDArray[Any]] = {}
     for name, values in (("features", features), ("labels", labels)):
         array = arrays.real(name, values)
-        limit = float(np.finfo(np.float32).max)
         kind: type = np.float32
+        limit = float(np.finfo(np.float32).max)
         if array.dtype.kind in "biu":  # booleans and whole numbers
-            limit = 2**31
             kind = np.int32
-        # False for NaN, too.
-        is_good = np.abs(array.astype(np.float64)) < limit
-        bad = np.sum(~is_good)
+            limit = 2**31
+        bad = np.sum(~(np.abs(array.astype(np.float64)) < limit))  # counts NaN, too
         require(not bad, f"{name} have {bad} values that are not finite or too large: fix them")
         require(array.size and array.ndim, "features and labels need an axis of examples each")
         if array.dtype != np.uint8:

@@ -111,9 +111,7 @@ class Result:
         from audit.methods import curves
 
         rate = number("false_positive_rate", false_positive_rate, float)
-        return curves.true_positive_rate(
-            self.conclusion.scores_in, self.conclusion.scores_out, rate
-        )
+        return curves.true_positive_rate(*self.conclusion.worlds, rate)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the conclusion as nested dicts and lists, as `bound --json` prints it."""
@@ -134,19 +132,13 @@ class Result:
         """
         # Imported here to keep `import audit` quick.
         from audit import errors
-        from audit.errors import require
         from audit.report import audit_panels, style
         from audit.storage import files
 
         figure = audit_panels.audit_figure(self.conclusion, self.subject().title)
         if path is not None:
             place = errors.path("path", path)
-            encode = style.FORMATS.get(place.suffix.lower())  # figure -> the file's bytes
-            require(
-                encode is not None, f"`path` must end in {', '.join(style.FORMATS)}, got {place}"
-            )
-            assert encode is not None
-            files.write_whole(place, encode(figure))
+            files.write_whole(place, style.find_format("path", place)(figure))
         return figure
 
     def report(self, path: str | Path) -> Path:
@@ -195,7 +187,6 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     from audit.errors import require, require_type, shown
     from audit.settings import make
     from audit.settings.setting import flat
-    from audit.storage.store import Store
 
     require(
         isinstance(results, Iterable), f"`results` must be a list of results, got {shown(results)}"
@@ -215,8 +206,6 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
         }
         if result.folder is not None:  # given scores do not have a setting
             row["folder"] = str(result.folder)
-            audited = make.parse_config(Store.at(result.folder).config())
-            if audited is not None:
-                row |= flat(audited.setting)
+            row |= flat(make.open_audit(result.folder)[1].setting)
         rows.append(row)
     return rows

@@ -29,7 +29,7 @@ from absl import flags
 
 from audit.claims.claim import Claim, DpSgd, EpsilonDelta
 from audit.commands import cli
-from audit.conclusions import results
+from audit.conclusions import results, verdicts
 from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError, require
@@ -114,7 +114,7 @@ def main() -> None:
     require(
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
-    require(FLAGS.report not in ("", "-"), f"--report={FLAGS.report}: name an HTML file")
+    cli.require_output("report", "an HTML file")
     cli.refuse_both("claim", ("noise_multiplier", "insertions", "sampling_rate"))
     cli.refuse_both("dimension", ("columns", "one_run"))
     for name, needed in _NEEDS.items():
@@ -123,10 +123,9 @@ def main() -> None:
     claim = _make_claim()
     require(claim is not None or not FLAGS.fail_if_violated, _NO_UPPER)
     if FLAGS.figure is not None:
-        from audit.report.style import FORMATS
+        from audit.report import style
 
-        is_format = Path(FLAGS.figure).suffix.lower() in FORMATS
-        require(is_format, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
+        style.find_format("figure", Path(FLAGS.figure))  # before computations
     paths = score_files.paths(FLAGS.scores)
     evidence = _read_evidence(paths)
     _show(paths, conclude(evidence, claim, Level(FLAGS.delta, FLAGS.confidence)))
@@ -152,15 +151,10 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
         print(f"{flag}: {FLAGS[flag].value}", file=sys.stderr)
     sys.stdout.flush()  # an error of printing is reported before the exit
 
-    # The claim is violated if its test refutes it, or if the proven epsilon is above the upper bound.
     doubt = conclusion.doubt
     undecided = f"these scores do not come from independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
-    test = conclusion.claim_test
-    tightest = conclusion.tightest
-    is_violated = test is not None and test.refuted
-    if tightest is not None and conclusion.epsilon > tightest.epsilon:
-        is_violated = True
+    is_violated = conclusion.verdict.word == verdicts.VIOLATED
     if FLAGS.fail_if_violated and is_violated:
         sys.exit(VIOLATED)
     require(is_violated or not conclusion.is_reversed, _explain_reversal(conclusion))
@@ -225,7 +219,7 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, byte
         # Here and below: matplotlib takes a second to load.
         from audit.report import audit_panels, style
 
-        encode = style.FORMATS[Path(FLAGS.figure).suffix.lower()]
+        encode = style.find_format("figure", Path(FLAGS.figure))
         contents["figure"] = encode(audit_panels.audit_figure(conclusion, FLAGS.name or ""))
     if FLAGS.report is not None:
         from audit.report import audit_page, subjects

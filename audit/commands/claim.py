@@ -65,7 +65,6 @@ flags.DEFINE_integer("k", None, "With --noise: the canary comes once in k steps;
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
-_MIN_SHOWN = 1e-99  # p-value
 _ROUNDING = 1e-6  # relative tolerance of the inverse of a sampling rate, a whole number
 
 
@@ -253,8 +252,7 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
       order: the fields of the order's tests, `audit.check.order.OrderTest`.
     """
     passes = f"{order['passes']} passes"
-    p_value = max(order["p_value"], _MIN_SHOWN)
-    tested = f"tested over {passes}, p {p_value:.2g}"
+    tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
         # The mixture gives all steps of an epoch the same probability. A smaller last batch is less probable.

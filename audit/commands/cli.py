@@ -1,7 +1,5 @@
 """The common part of all commands: flags, and errors and interrupts of one line without a traceback."""
 
-import functools
-import logging
 import math
 import os
 import re
@@ -14,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from audit.commands import dispatch
-from audit.errors import InputError, plain_digits, require
-from audit.runtime.machine import cores
+from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax as prepare_jax
-from audit.settings.fields import AUTO
+from audit.settings.fields import AUTO, MAX_SEED
 
 if TYPE_CHECKING:
     from audit.settings.fields import Field
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from audit.tasks.task import Sources
 
 USAGE_ERROR = 2
-_AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
 # the type of a field -> the definition of its flag
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
@@ -33,17 +29,9 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_GIVE = {  # absl's name of a flag's type -> advice
-    "int": "give a whole number",
-    "float": "give a number",
-    "bool": "give true or false",
-}
-
 _ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh, which reads the flags before it installs packages
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
-_MAX_PROCESSES = 1024
-_MAX_SHOWN = 1000  # characters of a message
 
 
 def run(main: Callable[[], None], keeps: bool = False) -> None:
@@ -71,17 +59,10 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
             return _report_unprinted(error)
         return 0
 
-    # Otherwise matplotlib logs that it looks for fonts.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     if keeps:
         dispatch.say_kept()
     dispatch.install()
     app.run(run_main, flags_parser=_parse_flags)
-
-
-def _parse_plainly(parse: Callable[[str], Any], argument: Any) -> Any:
-    """Parses a number like absl, but rejects digits of Python such as 1_000."""
-    return parse(plain_digits(str(argument)))
 
 
 def _report_unprinted(error: OSError) -> int:
@@ -103,11 +84,6 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
         print(_format_help())
         sys.exit(0)
-    for name in flags.FLAGS:
-        flag = flags.FLAGS[name]
-        if flag.flag_type() in ("int", "float"):
-            plainly = functools.partial(_parse_plainly, flag.parser.parse)
-            flag.parser.parse = plainly  # type: ignore[method-assign]
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
@@ -137,15 +113,20 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 
 
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
-    """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
+    """Returns the message on a flag's value of a wrong type, such as "--runs=x: give an integer".
 
     Absl's message is "flag --name=value: reason". Advice replaces the reason, an error of Python.
     """
     reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
     name = flag_and_value.partition("=")[0].removeprefix("--")
-    kind = flags.FLAGS[name].flag_type() if name in flags.FLAGS else ""
-    return f"{flag_and_value}: {_GIVE.get(kind, reason)}"
+    parser = flags.FLAGS[name].parser
+    advice = parser.syntactic_help  # such as "an integer"
+    if isinstance(parser, flags.BooleanParser):
+        advice = "true or false"
+    if not advice:
+        return f"{flag_and_value}: {reason}"
+    return f"{flag_and_value}: give {advice}"
 
 
 def _format_help() -> str:
@@ -172,12 +153,8 @@ def _report_error(message: str) -> int:
 
 
 def one_line(message: str) -> str:
-    """Returns a message as a single line: fields in backticks become flags, and long messages are cut."""
-    line = _replace_fields_by_flags(" ".join(message.split()))
-    if len(line) > _MAX_SHOWN:
-        half = _MAX_SHOWN // 2
-        line = f"{line[:half]} ... {line[-half:]}"
-    return printable(line)
+    """Returns a message as a single line, with flags instead of fields in backticks."""
+    return printable(_replace_fields_by_flags(" ".join(message.split())))
 
 
 def printable(text: str) -> str:
@@ -217,8 +194,7 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
     """
     for field in _select_fields(kind, names):
         if field.auto:
-            parser = _CountParser()
-            flags.DEFINE(parser, field.flag, field.default, field.help, serializer=_AS_TEXT)
+            flags.DEFINE(_CountParser(), field.flag, field.default, field.help)
         else:
             _DEFINE[field.kind](field.flag, field.default, field.help)
 
@@ -260,14 +236,11 @@ def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Fiel
 class _CountParser(flags.ArgumentParser[int | str]):
     """Parses a whole number or `auto`."""
 
+    syntactic_help = f"an integer, or {AUTO}"
+
     def parse(self, argument: int | str) -> int | str:
         """Returns the whole number or `auto`; raises ValueError for anything else."""
-        if argument == AUTO:
-            return AUTO
-        try:
-            return int(argument)
-        except ValueError:
-            raise ValueError(f"give a whole number, or {AUTO}") from None
+        return AUTO if argument == AUTO else int(argument)
 
 
 def define_levels() -> None:
@@ -286,27 +259,7 @@ def require_levels() -> None:
 
 def define_seed(help: str) -> None:
     """Defines the flag --seed; `help` is its line in --help."""
-    flags.DEFINE_integer("seed", 0, help)
-
-
-def require_seed() -> None:
-    """Raises InputError unless --seed is 0 to 2^32 - 1."""
-    seed = flags.FLAGS.seed
-    require(0 <= seed < 2**32, f"--seed={seed}: give 0 to 2^32 - 1")
-
-
-def define_processes() -> None:
-    """Defines the flag --processes; `processes` reads it."""
-    flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
-
-
-def processes() -> int:
-    """Returns --processes, by default the number of cores; raises InputError if it is out of range."""
-    number = flags.FLAGS.processes
-    if number is None:
-        return cores()
-    require(1 <= number <= _MAX_PROCESSES, f"--processes={number}: give 1 to {_MAX_PROCESSES:,}")
-    return int(number)
+    flags.DEFINE_integer("seed", 0, help, lower_bound=0, upper_bound=MAX_SEED)
 
 
 def define_json() -> None:
@@ -348,20 +301,27 @@ def require_output(flag: str, kind: str) -> None:
     name = flags.FLAGS[flag].value
     if name is None:
         return
-    begins_with_dash = name.startswith("-")
-    fix = " without a dash in front" if begins_with_dash else ""
-    require(name and not begins_with_dash, f"--{flag}={name}: name {kind}{fix}")
+    is_name = name and not name.startswith("-")
+    require(is_name, f"--{flag}={name}: name {kind} without a dash in front")
 
 
-def chosen(flag: str, choices: Sequence[str]) -> list[str]:
-    """Returns the unique values of a list flag, by default all choices; raises InputError for others."""
-    given: list[str] | None = flags.FLAGS[flag].value
-    names = list(choices if given is None else dict.fromkeys(given))
-    listed = ", ".join(choices)
-    require(names, f"--{flag} is empty: choose from {listed}")
-    for name in names:
-        require(name in choices, f"--{flag}: {name!r} is unknown: choose from {listed}")
-    return names
+def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
+    """Returns the names that a list flag selects, in the order of `choices`.
+
+    A full name selects only that name; any other text selects all names that contain it. By default all are
+    selected. Raises InputError if no name contains a part.
+    """
+    names = list(choices)
+    parts: list[str] | None = flags.FLAGS[flag].value
+    if parts is None:
+        return names
+    require(parts, f"--{flag} is empty: give parts of names, comma-separated")
+    chosen: set[str] = set()
+    for part in parts:
+        matches = [part] if part in names else [name for name in names if part and part in name]
+        require(matches, f"--{flag}={part!r} matches no name: {', '.join(names[:4])}, ...")
+        chosen.update(matches)
+    return [name for name in names if name in chosen]
 
 
 def numbers(flag: str, whole: bool = False) -> list[float]:
@@ -370,7 +330,7 @@ def numbers(flag: str, whole: bool = False) -> list[float]:
     given = []
     for text in flags.FLAGS[flag].value or []:
         try:
-            value = float(plain_digits(text))
+            value = float(text)
         except ValueError:
             value = math.nan
         is_kind = value.is_integer() if whole else not math.isnan(value)

@@ -11,9 +11,9 @@ the changed fields. A page is one HTML file that opens offline. The command trai
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from absl import flags
 
@@ -21,7 +21,7 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.report import listing
 from audit.settings import make
-from audit.storage import files
+from audit.storage import files, index
 from audit.storage.store import hash_of
 from audit.written import write_json
 
@@ -36,6 +36,7 @@ flags.DEFINE_string("setting", None, "--report: hashes, or their beginnings, or 
 flags.DEFINE_float("delta", None, "--report: delta of the bounds; by default as audited.")
 flags.DEFINE_float("confidence", None, "--report: their confidence; by default as audited.")
 
+T = TypeVar("T")
 _MAX_LISTED = 8  # hashes in a message
 
 
@@ -45,16 +46,7 @@ def main() -> None:
         _write_page()
         return
     cli.refuse(("setting", "delta", "confidence"), "requires --report: give both")
-    audits = make.audits(cli.folder())
-    rows = []
-    messages = audits.left_out()
-    for folder in audits.folders:
-        try:
-            rows.append(listing.listed(folder))
-        except InputError as error:
-            messages.append(f"left out: {error}")
-    _print_messages(messages)
-
+    rows = _read_audits(make.audits(cli.folder()), listing.listed)
     if FLAGS.json:
         print(write_json(rows))
     elif rows:
@@ -81,34 +73,38 @@ def _write_page() -> None:
 def _describe_audits(root: Path) -> "list[Subject]":
     """Returns the page's subjects, the audits in --setting, by default the newest.
 
-    Raises InputError if an audit is missing or can't be read. --setting=all leaves out unreadable audits.
+    Raises InputError if a named audit is missing or can't be read, and without audits. --setting=all leaves
+    out unreadable audits.
     """
     from audit.report import subjects
 
     describe = functools.partial(
         subjects.describe_setting, delta=FLAGS.delta, confidence=FLAGS.confidence
     )
+    if FLAGS.setting not in (None, "all"):
+        folders = index.settings(root)
+        chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
+        return [*map(describe, dict.fromkeys(chosen))]
     audits = make.audits(root)
-    messages = audits.left_out()
-    described = []
-    if FLAGS.setting == "all":
-        for folder in audits.folders:
-            try:
-                described.append(describe(folder))
-            except InputError as error:
-                messages.append(f"left out: {error}")
-    else:
-        chosen = audits.folders[:1]
-        if FLAGS.setting is not None:
-            messages = []
-            folders = [*audits.folders, *audits.refused]
-            chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
-        for folder in dict.fromkeys(chosen):
-            described.append(describe(folder))
-    reason = messages[0] if messages else "run an audit, or name another folder"
-    require(described, f"--out={root} has no audits: {reason}")
-    _print_messages(messages)
+    if FLAGS.setting is None:
+        audits = audits._replace(folders=audits.folders[:1])
+    described = _read_audits(audits, describe)
+    require(described, f"--out={root} has no audits: run an audit, or name another folder")
     return described
+
+
+def _read_audits(audits: make.Audits, read: Callable[[Path], T]) -> list[T]:
+    """Returns what `read` returns for each audit; reports on stderr what is left out."""
+    found = []
+    messages = audits.left_out
+    for folder in audits.folders:
+        try:
+            found.append(read(folder))
+        except InputError as error:
+            messages.append(f"left out: {error}")
+    for message in messages:
+        print(cli.one_line(message), file=sys.stderr)
+    return found
 
 
 def _find_named(folders: Sequence[Path], name: str) -> Path:
@@ -121,12 +117,6 @@ def _find_named(folders: Sequence[Path], name: str) -> Path:
     require(found, f"--setting={name} is not an audit in {FLAGS.out}: there are {hashes}")
     require(len(found) == 1, f"--setting={name} matches several hashes, {hashes}: give more digits")
     return found[0]
-
-
-def _print_messages(messages: Sequence[str]) -> None:
-    """Prints messages on stderr."""
-    for message in messages:
-        print(cli.one_line(message), file=sys.stderr)
 
 
 if __name__ == "__main__":

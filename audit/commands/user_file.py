@@ -57,15 +57,11 @@ def _run(path: Path) -> dict[str, Any]:
     try:
         # `if __name__ == "__main__"` is not executed.
         return runpy.run_path(str(path), run_name="check")
-    except InputError:
-        raise
     except ModuleNotFoundError as error:
         install = installed.pip_install(str(error.name))
         raise InputError(
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error
-    except SystemExit as error:
-        raise InputError(f"{path.name} calls sys.exit: leave that out") from error
-    except Exception as error:  # of the user's file
+    except (Exception, SystemExit) as error:  # of the user's file
         message = " ".join(str(error).split())[:200]
         raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
@@ -206,13 +205,10 @@ def conclude_setting(
     claim = make_claim(setting)
     if isinstance(claim, MatrixMechanism) and is_sum:
         expected = claim.last_model_if_linear(level.delta)
-    concluded = _conclude_rows(evidence, claim, level)
+    concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     if isinstance(last_model, str):  # why there is no bound
-        concluded = concluded._replace(uncovered=last_model)
-    else:
-        concluded = concluded._replace(hidden_state=last_model)
-    concluded = concluded._replace(reason=reason, expected=expected)
-    return finish(concluded)
+        return finish(concluded._replace(uncovered=last_model))
+    return finish(concluded._replace(hidden_state=last_model))
 
 
 def make_claim(setting: Setting) -> Claim:
@@ -313,18 +309,6 @@ def predicted_mu(setting: Setting) -> float | None:
     if not is_predicted:
         return None
     return lipschitz.compute_mu_along_one_direction(setting)
-
-
-def split_worlds(stored: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns (scores with the canary, scores without it), flat, of runs with a single canary each.
-
-    Raises:
-      InputError: if a run has several canaries: their scores are not independent.
-    """
-    dependent = "scores of several canaries per run are not independent"
-    fix = "use one canary per run, or a method for many canaries"
-    require(stored.scores.size == len(stored.scores), f"{dependent}: {fix}")
-    return stored.scores[stored.presence], stored.scores[~stored.presence]
 
 
 def read_coins(stored: Scores) -> Coins:

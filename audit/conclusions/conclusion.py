@@ -207,16 +207,6 @@ class Conclusion(NamedTuple):
     verdict: Verdict = Verdict("", "", "", "")
 
     @property
-    def scores_in(self) -> NDArray[np.float64]:
-        """Returns the scores (n_in,) of canaries that were in."""
-        return self.worlds[0]
-
-    @property
-    def scores_out(self) -> NDArray[np.float64]:
-        """Returns the scores (n_out,) of canaries that were out."""
-        return self.worlds[1]
-
-    @property
     def fresh(self) -> Fresh:
         """Returns the evidence of a conclusion from fresh directions or ranks."""
         return cast(Fresh, self.evidence)

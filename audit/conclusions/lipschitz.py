@@ -26,7 +26,7 @@ from audit.claims.hidden_state import (
 )
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.claims.strategies import INDEPENDENT
-from audit.errors import InputError, require
+from audit.errors import InputError, number, require
 from audit.laws.conversions import epsilon_from_mu
 from audit.settings.setting import Sampling, Setting
 from audit.storage import files
@@ -142,10 +142,8 @@ def keep(store: Store, steps: Steps | None) -> None:
     if steps is None:
         (store.path / _FILE).unlink(missing_ok=True)
         return
-    content = {"constants": np.asarray(steps.constants).tolist(), "reason": steps.reason}
-    if steps.runs:  # the constants were measured
-        content |= {"runs": steps.runs, "kink": steps.kink, "version": steps.version}
-    store.write_text(_FILE, json.dumps(content) + "\n")
+    plain = steps._replace(constants=np.asarray(steps.constants).tolist())
+    store.write_text(_FILE, json.dumps(plain._asdict()) + "\n")
 
 
 def find_current(store: Store) -> Steps | None:
@@ -376,5 +374,6 @@ def require_rehearsals(requested: object, rehearsals: int) -> None:
     """Raises InputError for a number of rehearsals below 2 or without `lipschitz=measured`."""
     is_measured = isinstance(requested, str) and requested == MEASURED
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
+    number("rehearsals", rehearsals, int)
     least = f"give at least {FEWEST}, one of them in each world"
     require(rehearsals >= FEWEST, f"`rehearsals={rehearsals}`: {least}")

@@ -1,6 +1,5 @@
 """A conclusion as JSON, for programs and for the file audit.json in a setting's folder."""
 
-import json
 from typing import Any
 
 from audit.conclusions.conclusion import Conclusion
@@ -11,19 +10,18 @@ from audit.written import write_json
 _ALWAYS = {"bounds", "upper_bound", "epsilon", "most_provable"}  # fields that may be null
 
 
-def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
+def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> str:
     """Writes a conclusion and further fields to a store's audit.json; returns the JSON on a single line."""
-    result = result_json(conclusion, **more)
-    store.write_text(RESULT, json.dumps(json.loads(result), indent=2) + "\n")
-    return result
+    store.write_text(RESULT, result_json(conclusion, 2, **more) + "\n")
+    return result_json(conclusion, **more)
 
 
-def result_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns the content of audit.json on one line: `result_fields`, the upper bound on mu and `more`."""
+def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
+    """Returns the content of audit.json: `result_fields`, the upper bound on mu and `more`."""
     fields = result_fields(conclusion)
     if conclusion.is_one_run:
         fields["epsilon"] = conclusion.epsilon
-    return write_json({**fields, "mu_upper_bound": conclusion.mu_upper_bound, **more})
+    return write_json({**fields, "mu_upper_bound": conclusion.mu_upper_bound, **more}, indent)
 
 
 def answer_json(conclusion: Conclusion) -> str:

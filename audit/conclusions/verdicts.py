@@ -67,9 +67,9 @@ def judge(conclusion: Conclusion) -> Verdict:
             f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. {_BUG}"
             f"{_blame_others(broken, conclusion, broken.name)}"
         )
-        return Verdict(VIOLATED, "violated", _state_violation(free, broken), explanation)
+        return Verdict(VIOLATED, VIOLATED, _state_violation(free, broken), explanation)
     if conclusion.claim_test is not None and conclusion.claim_test.refuted:
-        return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
+        return Verdict(VIOLATED, VIOLATED, _VIOLATED, _explain_refutation(conclusion))
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
 
@@ -146,7 +146,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
     # The verdict states an exceeding bound for any curve, which quantifies the leak. Without one it states
     # the refuted test of the claim, also for any curve.
     if not whatever_the_curve and test is not None and test.refuted:
-        return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
+        return Verdict(VIOLATED, VIOLATED, _VIOLATED, _explain_refutation(conclusion))
     if upper is not None and exceeding:
         sentence = (
             f"{_claim_each(exceeding)} This is more than {_name_upper_bound(upper)}: there is a bug, or the "
@@ -155,7 +155,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
         if not whatever_the_curve:
             return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, _IF_VIOLATED, sentence)
         largest = max(whatever_the_curve, key=lambda bound: bound.epsilon)
-        return Verdict(VIOLATED, "violated", _state_violation(largest, upper), sentence)
+        return Verdict(VIOLATED, VIOLATED, _state_violation(largest, upper), sentence)
 
     # Without a violation: reversed scores, a leak, or no proof.
     if conclusion.is_reversed:

@@ -20,7 +20,8 @@ def make_audits_page(audits: Sequence[Subject]) -> bytes:
     title = f"{len(audits)} audits"
     if len(audits) == 1:
         title = f"Audit: {audits[0].title}"
-    sections = [_make_section(subject, audits) for subject in audits]
+    has_figures = len(audits) <= _MAX_DRAWN
+    sections = [_make_section(subject, has_figures) for subject in audits]
     return page.document(title, page.macros.audits(title, sections))
 
 
@@ -40,25 +41,15 @@ def _list_bounds(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _make_section(subject: Subject, audits: Sequence[Subject]) -> dict[str, Any]:
-    """Returns an audit for the template, on a page of these audits."""
+def _make_section(subject: Subject, has_figures: bool) -> dict[str, Any]:
+    """Returns an audit for the template."""
     conclusion = subject.conclusion
-    # The facts that distinguish an audit from others with the same title.
-    differing = []
-    for name, fact in subject.facts.items():
-        namesakes = [other for other in audits if other.title == subject.title]
-        if any(namesake.facts.get(name) != fact for namesake in namesakes):
-            differing.append(f"{name.lower()}: {fact}")
-    figures = None
-    if len(audits) <= _MAX_DRAWN:
-        figures = _draw_figures(conclusion)
     remarks = [bounds_table.explain_too_few_runs(conclusion), *bounds_table.remarks(conclusion)]
     return {
         **_list_bounds(subject),
-        "difference": "; ".join(differing),
         "claims": bounds_table.make_statements_on_claim(conclusion),
         "remarks": [*filter(None, remarks)],
-        "figures": figures,
+        "figures": _draw_figures(conclusion) if has_figures else None,
     }
 
 

@@ -76,24 +76,18 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 
 
 def draw_bars(axes: Axes, values: Mapping[str, float], most: float) -> None:
-    """Draws the 24 largest values as horizontal bars next to their names, and a line at 1.
+    """Draws the 24 largest values as horizontal bars with their names, and a line at 1.
 
     Values that are not finite come first, as wide as the largest other; they and those above `most` are red.
     """
-    names = np.array(list(values))
+    names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)
-    is_finite = np.isfinite(sizes)
-    widest = np.max(sizes[is_finite], initial=0.0) or 1.0
-    labels = []
-    for place, i in enumerate(np.argsort(-sizes, kind="stable")[:_MAX_BARS]):
-        color = style.OUT
-        if sizes[i] > most:
-            color = style.VERMILION
-        axes.barh(place, min(sizes[i], widest), color=color)
-        name = names[i]
-        if not is_finite[i]:
-            name = f"{name} (not finite)"
-        labels.append(textwrap.fill(name, _WIDTH, break_long_words=False))
-    axes.set_yticks(range(len(labels)), labels, fontsize=6.5)
+    largest = np.argsort(-sizes, kind="stable")[:_MAX_BARS]
+    widest = np.max(sizes, initial=1.0, where=np.isfinite(sizes))
+    colors = np.where(sizes[largest] > most, style.VERMILION, style.OUT)
+    places = range(len(largest))
+    axes.barh(places, np.minimum(sizes[largest], widest), color=colors)
+    labels = [textwrap.fill(f"{names[i]} {sizes[i]:.3g}", _WIDTH) for i in largest]
+    axes.set_yticks(places, labels, fontsize=6.5)
     axes.invert_yaxis()
     axes.axvline(1, color=style.BLACK, lw=1)

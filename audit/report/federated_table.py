@@ -10,15 +10,13 @@ from audit.claims.accounting import Composition, epsilon_upper_bound, participan
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.results import claim_fields, finding_fields, result_fields
 from audit.methods.estimate import Bound
-from audit.methods.method import Assumption
 from audit.report.bounds_table import (
-    BoundRow,
     bounds_table,
     describe_claim,
     make_note,
     show_floor,
 )
-from audit.report.table import Column, Table, at_least
+from audit.report.table import Column, Table, at_least, at_most
 from audit.written import Level, counted, show_level, write_json
 
 RESULT = "federated.json"  # in a setting's folder
@@ -40,6 +38,20 @@ class FederatedAudit(NamedTuple):
     client: Composition
     accuracies: list[float]
     together: Conclusion | None = None
+
+
+class _Epsilon(NamedTuple):
+    """An epsilon of the mechanism.
+
+    Attributes:
+      name: its name in tables.
+      epsilon: at the audit's delta.
+      rounds: the rounds that it counts, in words.
+    """
+
+    name: str
+    epsilon: float
+    rounds: str
 
 
 def over_runs(runs: Sequence[Conclusion]) -> str:
@@ -69,23 +81,20 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
     return Table(columns, rows, before=(head,), after=(note,)).text()
 
 
-def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
+def upper_bounds(audit: FederatedAudit) -> list[_Epsilon]:
     """Returns the mechanism's epsilons at the audit's delta.
 
     These are the accountant's upper bounds for a canary and for a client, and the one-shot paper's analytical
     epsilon (Andrew et al., ICLR 2024), which counts a single round and is not an upper bound.
     """
     delta = audit.runs[0].delta  # the same for all runs
-    analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
-    epsilons = [("analytical", analytical, "the paper's, for one round", "")]
-    for name, participant in (("client", audit.client), ("canary", audit.canary)):
-        rounds = counted(participant.insertions, "round")
-        epsilon = participant_upper_bound(participant, delta)
-        epsilons.insert(0, (f"accounted, {name}", epsilon, rounds, "≤"))
     rows = []
-    for name, epsilon, reason, sign in epsilons:
-        rows.append(BoundRow(name, name, epsilon, None, Assumption(reason, reason, reason), sign))
-    return rows
+    for name, participant in (("canary", audit.canary), ("client", audit.client)):
+        epsilon = participant_upper_bound(participant, delta)
+        rounds = counted(participant.insertions, "round")
+        rows.append(_Epsilon(f"accounted, {name}", epsilon, rounds))
+    analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
+    return [*rows, _Epsilon("analytical", analytical, "the paper's, for one round")]
 
 
 def federated_table(audit: FederatedAudit) -> str:
@@ -97,8 +106,8 @@ def federated_table(audit: FederatedAudit) -> str:
     first = audit.runs[0]  # all runs have its delta
     columns = (
         Column(head="mechanism", value=attrgetter("name"), left=True),
-        Column(head="epsilon", value=lambda row: row.show(row.epsilon)),
-        Column(head=f"at delta {show_level(first.delta)}", value=attrgetter("assumes"), left=True),
+        Column(head="epsilon", value=attrgetter("epsilon"), show=at_most),
+        Column(head=f"at delta {show_level(first.delta)}", value=attrgetter("rounds"), left=True),
     )
     lines = [bounds_table(first), ""]
     if len(audit.runs) > 1:

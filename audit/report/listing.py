@@ -1,24 +1,18 @@
 """A store's audits as rows, for a terminal and for programs, with their last conclusions."""
 
-import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from audit.errors import InputError
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings import make
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
-from audit.storage.store import Store, hash_of, newest_scores
+from audit.storage.store import hash_of, newest_scores
 from audit.tasks import task
-from audit.written import Level, finite, shortened, show_level
-
-_LINE_WIDTH = 80  # of a terminal
-_INDENT = " " * 10  # before the lines below a row
-_NAME_WIDTH = 25  # of the column with model and adversary
+from audit.written import Level, finite, show_level
 
 
 def listed(folder: Path) -> dict[str, Any]:
@@ -27,10 +21,7 @@ def listed(folder: Path) -> dict[str, Any]:
     `differs` has the fields that differ from the defaults, by their flags. `time` is that of the newest
     scores, in seconds since 1970. Fields of the last conclusion are None without one.
     """
-    store = Store.at(folder)
-    audited = make.parse_config(store.config())
-    if audited is None:
-        raise InputError(f"{folder} is not an audit of trained models")
+    store, audited = make.open_audit(folder)
     last = store.result()
     return {
         "setting": hash_of(folder),
@@ -44,7 +35,7 @@ def listed(folder: Path) -> dict[str, Any]:
         "confidence": last.confidence,
         "epsilon": finite(last.epsilon),
         "upper_bound": last.upper_bound,
-        "time": (newest_scores(folder) or 0) / 1e9,  # 0 without scores
+        "time": newest_scores(folder) / 1e9,
     }
 
 
@@ -86,33 +77,26 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
 
 
 def as_table(records: Sequence[dict[str, Any]]) -> str:
-    """Returns records of audits (`listed`) as a text table of 80 columns, with differences below each row."""
+    """Returns records of audits (`listed`) as a text table."""
     columns = (
         Column(head="setting", value=lambda record: record["setting"][:8], left=True),
-        Column(head="model, adversary", value=_name, width=_NAME_WIDTH, left=True),
-        Column(head="runs", value=itemgetter("runs"), width=9),
-        Column(head="proven", value=itemgetter("epsilon"), show=at_least, width=8, none="-"),
-        Column(head="upper", value=itemgetter("upper_bound"), show=at_most, width=8, none="-"),
+        Column(head="model", value=itemgetter("model"), left=True),
+        Column(head="adversary", value=itemgetter("adversary"), left=True),
+        Column(head="runs", value=itemgetter("runs")),
+        Column(head="proven", value=itemgetter("epsilon"), show=at_least, none="-"),
+        Column(head="upper", value=itemgetter("upper_bound"), show=at_most, none="-"),
         Column(head="written", value=itemgetter("time"), show=_show_date),
+        Column(head="differs", value=itemgetter("differs"), show=_show_differences, left=True),
     )
-    head, rule, *body = Table(columns, records, rule=_LINE_WIDTH).text().splitlines()
-    lines = [head, rule]
-    for record, line in zip(records, body, strict=True):
-        texts = []
-        for flag, value in record["differs"].items():
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            if flag == "computes":  # a fingerprint
-                text = text[:8]
-            texts.append(f"{flag}={text}")
-        text = textwrap.fill(", ".join(texts), _LINE_WIDTH - len(_INDENT))
-        lines += [line, *textwrap.indent(text, _INDENT).splitlines()]
-    return "\n".join(lines)
+    return Table(columns, records, rule=80).text()
 
 
-def _name(record: dict[str, Any]) -> str:
-    """Returns an audit's model and adversary, cut to the width of their column."""
-    adversary = f", {record['adversary']}"
-    return shortened(record["model"], _NAME_WIDTH - len(adversary)) + adversary
+def _show_differences(differences: dict[str, Any]) -> str:
+    """Returns fields with their values: "k=5, seed=1"."""
+    texts = []
+    for flag, value in differences.items():
+        texts.append(f"{flag}={value:g}" if isinstance(value, float) else f"{flag}={value}")
+    return ", ".join(texts)
 
 
 def _show_date(seconds: float) -> str:

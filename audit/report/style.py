@@ -6,9 +6,12 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import matplotlib
+
+from audit.errors import require
 
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -101,3 +104,15 @@ pdf = partial(
     metadata={"CreationDate": None, "Creator": None},
 )
 FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg": svg}
+
+
+def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
+    """Returns the function that encodes a figure for a file; raises InputError for other suffixes.
+
+    Args:
+      field: the field or flag with the path, for the message.
+      path: the file.
+    """
+    suffix = path.suffix.lower()
+    require(suffix in FORMATS, f"`{field}={path}`: end it in {', '.join(FORMATS)}")
+    return FORMATS[suffix]

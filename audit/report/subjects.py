@@ -16,12 +16,11 @@ import scipy
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.report.listing import make_command
 from audit.settings import make
 from audit.settings.setting import POISSON, Setting, summary
 from audit.storage import files, score_files
-from audit.storage.store import Store
 from audit.storage.tables import STDIN
 from audit.tasks import task
 from audit.version import __version__
@@ -162,16 +161,11 @@ def describe_setting(
     Raises:
       InputError: if the folder does not have an audit with so many runs.
     """
-    store = Store.at(folder)
-    audited = make.parse_config(store.config())
-    if audited is None:
-        raise InputError(f"{folder} is not an audit of trained models: name another `setting`")
+    store, audited = make.open_audit(folder)
     last_result = store.result()
 
-    runs_held = store.runs_held()
-    runs = runs or last_result.runs or runs_held
+    runs = runs or last_result.runs or store.runs_held()
     require(runs >= 1, f"{folder} has no finished runs: train it again")
-    require(runs <= runs_held, f"{folder} does not have runs {runs_held} to {runs - 1}: train them")
     level = Level(
         delta or last_result.delta or USUAL_LEVEL.delta,
         confidence or last_result.confidence or USUAL_LEVEL.confidence,
@@ -186,11 +180,7 @@ def describe_setting(
     provenance = {}
     command = make_command(setting, runs, level)
     if command and not is_own_model:
-        # Without tasks, only the package is installed: the command needs a clone.
-        where = "Command"
-        if not task.tasks():
-            where = "Command, in a clone of the repository"
-        provenance[where] = command
+        provenance["Command"] = command
     libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
     versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
     provenance |= {

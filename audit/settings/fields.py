@@ -58,18 +58,13 @@ class FieldLimits(NamedTuple):
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
         least, most, above, below = map(_format_bound, self[:4])
-        if self.above == -math.inf:
-            bounds = f"at least {least}"
-            if self.most < math.inf:
-                bounds = f"{least} to {most}"
-            elif self.below < math.inf:
-                bounds = f"{least} to below {below}"
+        bounds = f"at least {least}"
+        if self.above > -math.inf:
+            bounds = f"a number above {above}"
         elif self.most < math.inf:
-            bounds = f"a number above {above}, at most {most}"
-        elif self.below < math.inf:
-            bounds = f"a number above {above}, below {below}"
-        else:
-            bounds = f"a finite number above {above}"
+            bounds = f"{least} to {most}"
+        if self.below < math.inf:
+            bounds += f", below {below}"
         zero = "0, or " if self.zero_too else ""
         return f"give {zero}{bounds}"
 
@@ -108,9 +103,6 @@ class Field(NamedTuple):
         require(self.limits.allow(value), message)
 
 
-_SWITCHES = {"always", "auto", "has_flag"}
-
-
 def described(
     help_text: str,
     *,
@@ -118,7 +110,10 @@ def described(
     usual: Any = None,
     flag: str = "",
     group: str = "",
-    **options: Any,
+    always: bool = False,
+    auto: bool = False,
+    has_flag: bool = True,
+    **limits: Any,
 ) -> Any:
     """Returns a `dataclasses.field` with help, flag and limits, to assign to an annotated name.
 
@@ -130,13 +125,12 @@ def described(
         include it.
       flag: the flag's name, if it differs from the field's.
       group: the flag's group in --help; by default the class's attribute `group`.
-      **options: `always`, `auto` and `has_flag` of `Field`, and the fields of `FieldLimits`.
+      always, auto, has_flag: see `Field`.
+      **limits: the fields of `FieldLimits`.
     """
-    shown = {}
-    for name in _SWITCHES & options.keys():
-        shown[name] = options.pop(name)
+    allowed = FieldLimits(**limits)
     # `declared` adds name and type.
-    field = Field("", flag, object, usual, help_text, group, FieldLimits(**options), **shown)
+    field = Field("", flag, object, usual, help_text, group, allowed, always, auto, has_flag)
     return dataclasses.field(default=default, metadata={"field": field})
 
 
@@ -198,9 +192,7 @@ def _is_whole_number(text: Any) -> bool:
 
 
 def _format_bound(number: float) -> str:
-    """Returns a bound as people write it: "10,000", "1e-6", "2^32 - 1"."""
-    if number == MAX_SEED:
-        return "2^32 - 1"
+    """Returns a bound as people write it: "10,000" or "1e-6"."""
     if isinstance(number, int):
         return f"{number:,}"
     # 1e-06 becomes 1e-6, and 1e+06 becomes 1e6.

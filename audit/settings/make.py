@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.sphere import SphereFields
 from audit.claims.strategies import pin_file
-from audit.errors import InputError, OutdatedError, plain, require, require_type
+from audit.errors import InputError, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import (
     ADVERSARY,
@@ -29,7 +29,6 @@ from audit.settings.setting import (
     DpSgdFields,
     ScheduleFields,
     Setting,
-    flat,
     identity,
     read_sampler,
     validate,
@@ -192,27 +191,6 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def changed(setting: Setting, **given: Any) -> Setting:
-    """Returns a setting with some fields changed.
-
-    Args:
-      setting: the original setting.
-      **given: the changed values by field or flag, as in `make_setting`; None keeps the original value.
-        `insertions` replaces the steps.
-    """
-    given = {name: value for name, value in given.items() if value is not None}
-    mechanism = setting.mechanism
-    usual = Usual(mechanism.learning_rate, mechanism.batch_size)
-    # The fields of a custom adversary are not keywords: it is passed on as one object.
-    values = {name: value for name, value in flat(setting).items() if name in fields()}
-    del values["model"]
-    if "insertions" in given:
-        del values["steps"]
-    if isinstance(setting.adversary, OwnAdversary):
-        values["adversary"] = setting.adversary
-    return make_setting(setting.model, usual, {**values, **given})
-
-
 def from_identity(config: Mapping[str, Any]) -> Setting:
     """Returns the setting that a config describes; missing fields have their defaults.
 
@@ -220,20 +198,15 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
       config: a dict as `setting.identity` returns it; further keys are ignored.
 
     Raises:
-      OutdatedError: the scores come from another version of the adversary.
-      KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit.
+      KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit, or the scores
+        come from another version of the adversary.
     """
     mechanism = dict(config["mechanism"])
     del mechanism["name"]  # DP-SGD is the only mechanism
     adversary = dict(config["adversary"])
     kinds: dict[str, type[AdversaryFields]] = {**ADVERSARIES, OwnAdversary.name: OwnAdversary}
     kind = kinds[adversary.pop("name")]
-    version = adversary.pop("version", 1)
-    if version != kind.version:
-        raise OutdatedError(
-            f"scores of version {version} of `adversary={kind.name}`, where this program makes version "
-            f"{kind.version}: train them again"
-        )
+    require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
     own = {name: config[name] for name in declared(Setting) if name in config}
     # Identities have only the number of the samplers `poisson` and `known`; !r writes all its digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
@@ -274,63 +247,53 @@ class Audits(NamedTuple):
 
     Attributes:
       folders: the folders of audits, the newest scores first.
-      others: the number of folders with other results.
-      refused: unreadable folders, with the reason.
+      left_out: messages about folders with other results and unreadable folders.
     """
 
     folders: list[Path]
-    others: int
-    refused: dict[Path, str]
-
-    def left_out(self) -> list[str]:
-        """Returns messages about folders with other results and unreadable folders."""
-        lines = [f"left out: {message}" for message in self.refused.values()]
-        if self.others:
-            folders = counted(self.others, "folder holds", "folders hold")
-            lines.insert(0, f"skipped: {folders} other results than audits")
-        return lines
+    left_out: list[str]
 
 
 def parse_config(config: dict[str, Any]) -> StoredConfig | None:
-    """Parses the content of a config.json; returns None unless it describes a valid audit.
-
-    Raises OutdatedError if the scores come from another version of the adversary.
-    """
+    """Parses the content of a config.json; returns None unless it describes a valid audit."""
     try:
         if config["experiment"] != "audit":
             return None
         setting = from_identity(config)
         validate(setting)
-    except OutdatedError:
-        raise
     except (KeyError, TypeError, AttributeError, ValueError):  # an InputError is a ValueError
         return None
+    return StoredConfig(setting, config.get(_DATA), config.get(_MODEL))
 
-    data = config.get(_DATA)
-    model = config.get(_MODEL)
-    if not isinstance(data, str | None) or not isinstance(model, str | None):
-        return None
-    return StoredConfig(setting, data, model)
+
+def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
+    """Returns the store of an audit in a folder, and its config; raises InputError for another folder."""
+    store = Store.at(folder)
+    audited = parse_config(store.config())
+    if audited is None:
+        raise InputError(f"{folder} is not an audit of trained models: name another `setting`")
+    return store, audited
 
 
 def audits(root: Path) -> Audits:
     """Finds the audits under the root of stores; raises InputError if the root can't be read."""
     folders = []
+    messages = []
     others = 0
-    refused = {}
     for folder in index.settings(root):
         try:
             config = parse_config(Store.at(folder).config())
-        except OutdatedError as error:
-            refused[folder] = f"{folder} holds {error}"
         except InputError as error:
-            refused[folder] = str(error)
+            messages.append(f"left out: {error}")
+            continue
+        if config is None:
+            others += 1
         else:
-            if config is None:
-                others += 1
-            else:
-                folders.append(folder)
-    return Audits(folders, others, refused)
+            folders.append(folder)
+    if others:
+        held = counted(others, "folder holds", "folders hold")
+        messages.insert(0, f"skipped: {held} other results than audits")
+    return Audits(folders, messages)
 
 
 def open_store(
@@ -354,14 +317,10 @@ def open_store(
 
 
 def find_store(
-    out: Path,
-    setting: Setting,
-    dataset: Dataset,
-    experiment: str = "audit",
-    model: str | None = None,
+    out: Path, setting: Setting, dataset: Dataset, model: str | None = None
 ) -> Store | None:
     """Returns the store that `open_store` would open, if it exists; makes no folder."""
-    config = _make_config(setting, dataset, experiment, model)
+    config = _make_config(setting, dataset, "audit", model)
     if not Store.exists(out, config):
         return None
     return Store(out, config)

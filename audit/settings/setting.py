@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
 from audit.claims.strategies import INDEPENDENT, read_strategy
-from audit.errors import MAX_NOISE, MIN_NOISE, InputError, plain_digits, require
+from audit.errors import MAX_NOISE, MIN_NOISE, InputError, require
 from audit.settings import fields
 from audit.settings.fields import MAX_SEED, deciding, declared, described, require_fields
 
@@ -120,7 +120,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
             number = repr(1 / batches)
     if name == POISSON:
         try:
-            rate = float(plain_digits(number))
+            rate = float(number)
         except ValueError:
             raise wrong from None
         require(0 < rate <= 1, f"{wrong}; a rate is above 0, at most 1")

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from audit.errors import InputError, require
+from audit.errors import InputError
 
 _TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the writing process
 _OTHER_FOLDER = "name another folder with `out`"
@@ -24,7 +24,7 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file atomically and returns its path; makes missing folders.
 
-    A temporary file next to it is renamed. Links are followed; devices and pipes are written directly.
+    A temporary file next to it is renamed. Devices and pipes are written directly.
 
     Raises CannotWriteError if the file can't be written; `fix` is the advice in its message.
     """
@@ -35,9 +35,8 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
         if not is_file:
             path.write_bytes(content)
             return path
-        target = Path(os.path.realpath(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with beside(target) as temporary, open(temporary, "wb") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside(path) as temporary, open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -47,7 +46,7 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
 def read(path: Path) -> bytes | None:
     """Returns a file's content, or None if it does not exist; raises InputError if it can't be read."""
     try:
-        return regular(path, "move it away").read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -77,12 +76,6 @@ def list_folder(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         raise _refuse(folder, error) from None
-
-
-def regular(path: Path, fix: str = "copy it into one") -> Path:
-    """Returns the path of a regular file; raises InputError for anything else, or OSError."""
-    require(stat.S_ISREG(path.stat().st_mode), f"cannot read {path}: it is not a file; {fix}")
-    return path
 
 
 @contextlib.contextmanager

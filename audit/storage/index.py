@@ -27,22 +27,16 @@ class Holdings(NamedTuple):
     def open(self, setting: dict[str, Any]) -> Store | None:
         """Returns the store of a setting, if there is one.
 
-        Of several stores on the same data, it is the one with the most runs.
-
         Args:
           setting: the setting as a dict for JSON; its data's checksum is ignored.
 
         Raises:
-          InputError: there are stores on different data.
+          InputError: there are several stores.
         """
         stores = self.stores.get(_name(setting), [])
-        if len(stores) < 2:
-            return next(iter(stores), None)
         paths = " and ".join(str(store.path) for store in stores)
-        checksums = {store.config().get(_DATA) for store in stores}
-        message = f"{paths} are one setting on different data: move one away"
-        require(len(checksums) == 1, message)
-        return max(stores, key=Store.runs_held)
+        require(len(stores) < 2, f"{paths} are one setting on different data: move one away")
+        return next(iter(stores), None)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
         """Returns the scores of a setting's runs 0 .. runs - 1, or None if some are missing."""
@@ -64,12 +58,9 @@ def holdings(root: Path) -> Holdings:
 
 def settings(root: Path) -> list[Path]:
     """Returns the folders with scores under a root, newest first; raises InputError if it can't be read."""
-    times = {}
-    for folder in files.list_folder(root):
-        if os.path.lexists(folder / CONFIG):
-            times[folder] = newest_scores(folder) or 0
-    with_scores = [folder for folder in times if times[folder]]
-    return sorted(with_scores, key=lambda folder: (-times[folder], folder.name))
+    folders = [folder for folder in files.list_folder(root) if os.path.lexists(folder / CONFIG)]
+    times = {folder: newest_scores(folder) for folder in folders}
+    return sorted(filter(times.get, times), key=lambda folder: (-times[folder], folder.name))
 
 
 def _name(setting: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ Ambiguous cells are errors.
 """
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.errors import InputError, require, shown
+from audit.errors import InputError, plain, require, shown
 from audit.evidence import arrays, given
 from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
@@ -27,16 +26,14 @@ _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 _ONE_WORLD = (("score",), ("scores",))
 _ONE_RUN_FIX = "`one_run` requires flat scores and presence: drop it"
-_YES = ("true", "t", "yes", "y", "in", "member", "ja", "wahr")
-_NO = ("false", "f", "no", "n", "out", "non-member", "nonmember", "nein", "falsch")
+_YES = ("true", "t", "yes", "y", "in", "member")
+_NO = ("false", "f", "no", "n", "out", "non-member", "nonmember")
 _LABELS = {**dict.fromkeys(_YES, 1.0), **dict.fromkeys(_NO, 0.0)}
 _LABELS_READ = "1 or 0, yes or no, true or false, in or out, member or non-member"
 
 
 def paths(scores: str) -> tuple[Path, ...]:
     """Returns the comma-separated files of `scores`; "-" gives (STDIN,)."""
-    if os.path.exists(scores):  # a single file; its name may have a comma
-        return (Path(scores),)
     return tuple(Path(name) for name in scores.split(","))
 
 
@@ -239,15 +236,8 @@ def _rank(found: Columns) -> Fresh:
     scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
     missing = {scores, fresh} - set(found)
     require(not missing, f"it has no array {', '.join(missing)}: save {scores}= and {fresh}=")
-    extra = ", ".join(sorted(set(found) - {scores, fresh, "presence", "seed"}))
-    require(not extra, f"it has {extra} next to {fresh}: drop one")
-    for name in {"seed", "fresh_draws"} & set(found):
-        values = found[name]
-        is_whole = values.size == 1 and float(values.flat[0]).is_integer()
-        require(is_whole, f"{name} is not a whole number: save one")
-        found[name] = int(values.flat[0])
-    seed = found.get("seed", 0)
-    return given.ranks(found[scores], found[fresh], found.get("presence"), seed=seed)
+    seed = plain(found.get("seed", 0))
+    return given.ranks(found[scores], plain(found[fresh]), found.get("presence"), seed=seed)
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
@@ -261,12 +251,8 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
     for name in names:
         numbers = columns[name]
         if name in listed:
-            cells = columns[name]
-            count = len(cells)
-            while count and tables.is_blank(cells[count - 1]):
-                count -= 1
             parsed = []
-            for row, cell in enumerate(cells[:count], 1):
+            for row, cell in enumerate(tables.trim(columns[name]), 1):
                 number = _convert(cell, has_commas)
                 if number is None:
                     problem = f"row {row}: score {shown(str(cell))!r} is not a number"

@@ -58,6 +58,11 @@ class Scores(NamedTuple):
     dimension: int = 0
     draws: int = 0
 
+    @property
+    def range(self) -> Range:
+        """The runs [start, stop)."""
+        return self.first, self.first + len(self.scores)
+
     def of_first(self, runs: int) -> "Scores":
         """Returns the scores of the first `runs` runs."""
         return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
@@ -142,12 +147,8 @@ class Store:
         return store
 
     def config(self) -> dict[str, Any]:
-        """Returns the setting in the config; raises InputError if it is not a JSON object."""
-        config = None
-        with contextlib.suppress(ValueError, RecursionError):
-            config = json.loads(self.text)
-        if not isinstance(config, dict):
-            raise InputError(f"{self.path / CONFIG} is not a setting: move it away")
+        """Returns the setting in the config."""
+        config: dict[str, Any] = json.loads(self.text)
         return config
 
     def result(self) -> Kept:
@@ -174,44 +175,35 @@ class Store:
             raise InputError(f"{self.path / RESULT} cannot be read: {fix}") from None
 
     def save(self, chunk: Scores) -> None:
-        """Writes the scores and presence of a finished chunk of runs to a file.
-
-        Raises InputError unless scores and presence have the same shape (runs, canaries).
-        """
-        fits = chunk.scores.ndim == 2 and chunk.scores.shape == chunk.presence.shape
-        require(fits, "`presence`: give a bit for every score, (runs, canaries)")
-        arrays: dict[str, Any] = {"scores": chunk.scores, "presence": chunk.presence}
-        for name in ("dimension", "draws"):
-            if getattr(chunk, name):
-                arrays[name] = np.array(getattr(chunk, name))
-        stop = chunk.first + len(chunk.scores)
-        self.write_arrays(f"scores_{chunk.first:07d}_{stop:07d}.npz", arrays)
+        """Writes the scores and presence of a finished chunk of runs to a file."""
+        arrays = chunk._asdict()
+        first, stop = chunk.range
+        del arrays["first"]  # the file's name has it
+        self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
-        chunks, ranges = self._read_chunks()
-        for first, stop in gaps(ranges, runs):
+        chunks = self._read_chunks()
+        for first, stop in gaps([chunk.range for chunk in chunks], runs):
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
-        if not chunks:  # `runs` is 0
-            return Scores(0, np.empty((runs, 1)), np.empty((runs, 1), bool))
-        shape = (runs, chunks[0].scores.shape[1])
+        shape = (max(chunk.range[1] for chunk in chunks), chunks[0].scores.shape[1])
         whole = chunks[0]._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
-        for chunk, (first, stop) in zip(chunks, ranges, strict=True):
-            whole.scores[first:stop] = chunk.scores[: max(runs - first, 0)]
-            whole.presence[first:stop] = chunk.presence[: max(runs - first, 0)]
-        return whole
+        for chunk in chunks:
+            first, stop = chunk.range
+            whole.scores[first:stop] = chunk.scores
+            whole.presence[first:stop] = chunk.presence
+        return whole.of_first(runs)
 
     def missing(self, runs: int) -> list[Range]:
         """Returns the ranges [start, stop) of the missing runs among 0 .. runs - 1.
 
-        Damaged files are renamed, and count as missing. Raises InputError if a file can't be read, or if
-        files differ in the number of canaries a run.
+        Damaged files are renamed, and count as missing. Raises InputError if a file can't be read.
         """
-        return gaps(self._read_chunks()[1], runs)
+        return gaps([chunk.range for chunk in self._read_chunks()], runs)
 
     def runs_held(self) -> int:
         """Returns n if runs 0 .. n - 1 are stored and run n is missing."""
-        held = self._read_chunks()[1]
+        held = [chunk.range for chunk in self._read_chunks()]
         return gaps(held, sum(stop for _, stop in held) + 1)[0][0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
@@ -245,33 +237,19 @@ class Store:
         """Writes a file in UTF-8 and returns its path; raises InputError on failure."""
         return files.write_whole(self.path / name, text.encode())
 
-    def _read_chunks(self) -> tuple[list[Scores], list[Range]]:
-        """Returns the scores and runs of every intact file, in the order of names."""
+    def _read_chunks(self) -> list[Scores]:
+        """Returns the scores of every intact file, in the order of names."""
         chunks = []
-        ranges = []
-        counts = set()
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
-            if match is None:
-                continue
-            arrays = self.read_arrays(path.name, _AGAIN)
-            if arrays is None:
-                continue
-            scores = arrays.get("scores", np.empty(0))
-            presence = arrays.get("presence", np.empty(0))
-            if scores.ndim != 2 or scores.shape != presence.shape:
-                files.set_aside(path, _AGAIN)
-                continue
-            first = int(match[1])
-            dimension = int(arrays.get("dimension", 0))
-            draws = int(arrays.get("draws", 0))
-            chunks.append(Scores(first, scores, presence, dimension, draws))
-            ranges.append((first, first + len(scores)))
-            counts.add(scores.shape[1])
-        mixed = " and ".join(map(str, sorted(counts)))
-        message = f"{self.path} mixes scores of {mixed} canaries a run: move it away"
-        require(len(counts) <= 1, message)
-        return chunks, ranges
+            arrays = match and self.read_arrays(path.name, _AGAIN)
+            if match and arrays:
+                chunk = Scores(int(match[1]), arrays["scores"], arrays["presence"])
+                dimension = int(arrays.get("dimension", 0))
+                chunks.append(
+                    chunk._replace(dimension=dimension, draws=int(arrays.get("draws", 0)))
+                )
+        return chunks
 
 
 def gaps(held: Iterable[Range], runs: int) -> list[Range]:
@@ -308,10 +286,10 @@ def hash_of(folder: Path) -> str:
     return folder.name.rpartition("-")[2]
 
 
-def newest_scores(folder: Path) -> int | None:
-    """Returns the time of a folder's newest scores in nanoseconds since 1970; None without scores."""
+def newest_scores(folder: Path) -> int:
+    """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 without scores."""
     chunks = [path for path in folder.iterdir() if _CHUNK.fullmatch(path.name)]
-    return max((path.stat().st_mtime_ns for path in chunks), default=None)
+    return max((path.stat().st_mtime_ns for path in chunks), default=0)
 
 
 def _find_folder(root: Path, setting: dict[str, Any]) -> tuple[str, str, Path | None]:
@@ -432,12 +410,8 @@ class Checkpoints:
                 files.remove(path)
 
     def clear(self) -> None:
-        """Removes the folder, except damaged checkpoints."""
-        for path in files.list_folder(self._folder):
-            if ".damaged-" not in path.name:
-                files.remove(path)
-        with contextlib.suppress(OSError):  # it has damaged checkpoints, or does not exist
-            self._folder.rmdir()
+        """Removes the folder."""
+        files.remove(self._folder)
 
     def _find(self, chunk: str) -> list[tuple[int, Path]]:
         """Returns (segments done, path) of the chunk's checkpoints, the newest first."""

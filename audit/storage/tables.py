@@ -4,7 +4,6 @@ pandas reads Excel and Parquet. It does not read CSV and JSON here because it ch
 an extra cell for an index, fills in missing cells, rounds numbers, and turns text into dates.
 """
 
-import codecs
 import contextlib
 import csv
 import gzip
@@ -22,7 +21,6 @@ import numpy as np
 
 from audit.errors import InputError, require, shown
 from audit.evidence import arrays
-from audit.storage.files import regular
 from audit.written import counted
 
 # {our name: cells}: numbers (rows,) or (rows, canaries), or a list of numbers and texts.
@@ -33,8 +31,6 @@ _MAX_LINES_ABOVE = 100  # comments and titles above the line that names the colu
 _TEXTS = ("-", ".csv", ".tsv", ".json")
 _FRAMES = (".xlsx", ".parquet")  # which pandas reads
 _SEPARATORS = "\t;,| "
-_PLAIN = b"0123456789+-.eEnaif\n" + _SEPARATORS.encode()  # characters of a plain table of numbers
-_MAX_TOP = 1 << 12  # characters of a table that show the format of its numbers
 # A number with separators of thousands, or with three decimals.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
 
@@ -125,13 +121,8 @@ def naming(place: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Converts a file-reading error of the `with` block into an InputError that names the file.
-
-    Raises InputError before the block if the path is not a regular file.
-    """
+    """Converts a file-reading error of the `with` block into an InputError that names the file."""
     try:
-        if path != STDIN:
-            regular(path, "check `scores`")
         with naming(name_file(path)), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
@@ -139,9 +130,6 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError:
         raise InputError(f"cannot read {path}: save it as CSV in UTF-8") from None
-    except ImportError as error:  # pandas names the library that is missing
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"cannot read {path}: {reason} Install it, or save CSV") from None
     except Exception as error:  # damaged bytes make libraries raise almost anything
         damaged = f"it is damaged, encrypted or not a {path.suffix} file"
         reason = getattr(error, "strerror", None) or damaged
@@ -149,7 +137,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _read_text(path: Path) -> str:
-    """Returns the text of a file, plain or compressed (.gz), or of STDIN, in UTF-8 or UTF-16."""
+    """Returns the text of a file, plain or compressed (.gz), or of STDIN, in UTF-8."""
     if path == STDIN:
         content = sys.stdin.buffer.read()
         require(content.strip(), "it is empty: give score,in lines, or JSON")
@@ -157,8 +145,6 @@ def _read_text(path: Path) -> str:
         content = gzip.decompress(path.read_bytes())
     else:
         content = path.read_bytes()
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content.decode("utf-16")
     return content.decode("utf-8-sig")
 
 
@@ -169,32 +155,21 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     names. Titles and comments (#) may be above this line. Empty rows and comments below it are left out.
     Raises InputError if a row has more or fewer cells than there are names.
     """
-    arrays.require_size("the scores", text.count("\n") - _MAX_LINES_ABOVE)
-    file = io.StringIO(text, newline="")  # the csv module splits lines
-    top = list(itertools.islice(file, _MAX_LINES_ABOVE + 1))
-    line, separator = _find_header(top, wanted)
-    names = _split(top[line].lstrip("# "), separator)
-    while names and not names[-1]:  # after a separator at the end of the line
-        names.pop()
+    lines = io.StringIO(text, newline=None).readlines()  # with any end of line
+    arrays.require_size("the scores", len(lines) - _MAX_LINES_ABOVE)
+    line, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
+    names = trim(_split(lines[line], separator))
     places = wanted.require(names)
-    body = text[sum(map(len, top[: line + 1])) :]
-    plain = _read_plain(body, separator, len(names), places)
-    if plain is not None:
-        return plain
-    reader = csv.reader(
-        itertools.chain(top[line + 1 :], file), delimiter=separator, skipinitialspace=True
-    )
     columns: Columns = {ours: [] for ours in places}
-    for row in reader:
-        count = len(row)
-        while count and is_blank(row[count - 1]):
-            count -= 1
-        if not count or row[0].startswith("#"):
+    rows = csv.reader(lines[line + 1 :], delimiter=separator, skipinitialspace=True)
+    for row in rows:
+        cells = trim(row)
+        if not cells or cells[0].startswith("#"):
             continue
-        if not count <= len(names) <= len(row):
+        if not len(cells) <= len(names) <= len(row):
             fix = f"write {len(names)} as there are names above"
-            place = f"line {line + 1 + reader.line_num}"
-            raise InputError(f"{place}: the row has {counted(count, 'cell')}: {fix}")
+            place = f"line {line + 1 + rows.line_num}"
+            raise InputError(f"{place}: the row has {counted(len(cells), 'cell')}: {fix}")
         for ours, index in places.items():
             columns[ours].append(row[index])
     return columns
@@ -204,61 +179,24 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the wanted names, or the first line, and its separator."""
     lines = [number for number, line in enumerate(top) if line.strip("# \t\r\n")]
     for number, separator in itertools.product(lines, _SEPARATORS):
-        names = _split(top[number].lstrip("# "), separator)
-        if wanted.find(names) is None:
-            continue
-        # A sentence is not a header: the line below it has a different number of words.
-        below = next((line for line in top[number + 1 :] if line.strip()), top[number])
-        if separator != " " or len(_split(below, " ")) == len(names):
+        if wanted.find(_split(top[number], separator)) is not None:
             return number, separator
     require(lines, "no line of the scores names columns: give score,in lines")
     return lines[0], max(_SEPARATORS[:-1], key=top[lines[0]].count)
 
 
-def _read_plain(
-    body: str, separator: str, width: int, places: Mapping[str, int]
-) -> dict[str, Any] | None:
-    """Returns the wanted columns of a CSV of unambiguous ASCII numbers; None for any other CSV.
-
-    It is many times faster than the csv module.
-
-    Args:
-      body: the lines below the names.
-      separator: the character between cells.
-      width: the number of columns.
-      places: {our name: index} of the wanted columns.
-    """
-    body = body.replace("\r\n", "\n")
-    if not body.isascii() or body.encode().translate(None, _PLAIN):
-        return None
-    try:
-        numbers = np.loadtxt(io.StringIO(body), delimiter=separator, comments=None, ndmin=2)
-    except ValueError:
-        return None
-    if numbers.size == 0 or numbers.shape[1] != width:
-        return None
-    columns = {ours: numbers[:, index].copy() for ours, index in places.items()}
-    top = [_split(line, separator) for line in body[:_MAX_TOP].split("\n")[:-1] if line]
-    for ours, index in places.items():
-        if ours == "presence" or (ours == "in" and "out" not in places):
-            is_clear = bool(np.isin(columns[ours], (0, 1)).all())
-        else:  # points must be decimal
-            decimals = (row[index] for row in top if "." in row[index])
-            is_clear = "." not in body or not all(map(THOUSANDS.fullmatch, decimals))
-        if not is_clear:
-            return None
-    return columns
-
-
 def _split(line: str, separator: str) -> list[str]:
-    """Returns the stripped cells of a line of CSV."""
-    cells = next(csv.reader([line.strip("\r\n")], delimiter=separator, skipinitialspace=True), [])
+    """Returns the stripped cells of a line of names, which may begin with #."""
+    (cells,) = csv.reader([line.lstrip("# ")], delimiter=separator, skipinitialspace=True)
     return [cell.strip() for cell in cells]
 
 
-def is_blank(cell: Any) -> bool:
-    """Returns whether a cell is empty."""
-    return cell is None or not str(cell).strip()
+def trim(cells: list[Any]) -> list[Any]:
+    """Returns a row or column without the empty cells at its end."""
+    count = len(cells)
+    while count and (cells[count - 1] is None or not str(cells[count - 1]).strip()):
+        count -= 1
+    return cells[:count]
 
 
 def read_json_columns(path: Path) -> Columns:
@@ -272,32 +210,17 @@ def _parse_json(text: str) -> Columns:
 
     Raises InputError for any other text.
     """
+    columns: Columns = {}
     try:
-        loaded = json.loads(text, object_pairs_hook=_make_object)
+        loaded = json.loads(text)
         if isinstance(loaded, list):
             return {name: [record.get(name) for record in loaded] for name in loaded[0]}
-        by_row = [column for column in loaded.values() if isinstance(column, dict)]
-    except InputError:
-        raise
+        for name, column in loaded.items():
+            columns[name] = list(column.values()) if isinstance(column, dict) else column
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
         fix = 'give {"in": [...], "out": [...]}'
         raise InputError(f"it is not a JSON object of lists: {fix}") from None
-    alike = all(set(column) == set(by_row[0]) for column in by_row)
-    require(alike, "it has columns with other rows: give each column all rows")
-    columns: Columns = dict(loaded)
-    for name, column in loaded.items():
-        if isinstance(column, dict):
-            columns[name] = [column[row] for row in by_row[0]]
     return columns
-
-
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object of JSON; raises InputError for a duplicate name."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        require(name not in found, f"it has the name {shown(name)!r} twice: keep one of the two")
-        found[name] = value
-    return found
 
 
 def _read_frame(path: Path, wanted: Wanted) -> Columns:

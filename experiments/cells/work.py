@@ -119,16 +119,24 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     with contextlib.closing(SweepProgress(cells)) as progress:
         for cell in cells:
             with failing(cell, progress, outcome):
-                ended = outcome.elsewhere
-                if not is_done(cell, place):
-                    store = cell.open(place.out, place.data)
-                    with hold(store.path):
-                        if not is_done(cell, place):  # another process may have had the lock
-                            cell.do(store, place.data, progress.begin(cell))
-                            ended = outcome.here
-                ended.append(cell.name)
+                if _complete(cell, place, progress):
+                    outcome.here.append(cell.name)
+                else:
+                    outcome.elsewhere.append(cell.name)
                 progress.end(cell)
     return outcome
+
+
+def _complete(cell: Cell, place: Workplace, progress: SweepProgress) -> bool:
+    """Completes a cell, and returns whether this process did the work."""
+    if is_done(cell, place):
+        return False
+    store = cell.open(place.out, place.data)
+    with hold(store.path):
+        if is_done(cell, place):  # another process had the lock
+            return False
+        cell.do(store, place.data, progress.begin(cell))
+    return True
 
 
 @contextlib.contextmanager

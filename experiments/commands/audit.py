@@ -18,7 +18,7 @@ from absl import flags
 from audit.adversaries.directions import OneShotCanaries
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
-from audit.errors import InputError, plain_digits, require
+from audit.errors import InputError, require
 from audit.settings.setting import Setting, validate
 from audit.written import Level
 from experiments.commands import grid_flags
@@ -122,7 +122,7 @@ def _parse_until(text: str | None) -> "Until | None":
         return driver.until_refuted
     number = text.removesuffix("x")
     try:
-        value = float(plain_digits(number))
+        value = float(number)
     except ValueError:
         value = math.nan
     fix = "give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"

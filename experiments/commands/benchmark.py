@@ -10,7 +10,6 @@ skipped, and the packages are listed.
 """
 
 import sys
-from collections.abc import Iterable
 
 from absl import flags
 from tqdm import tqdm
@@ -18,6 +17,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.runtime import installed
+from audit.runtime.machine import cores
 from experiments.benchmark import tables
 from experiments.benchmark.cells import (
     SCALES,
@@ -42,19 +42,18 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_list("estimators", None, "Parts of estimators' names. Default: all.")
 flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names. Default: all.")
-cli.define_processes()
+flags.DEFINE_integer("processes", None, "Processes; by default one a core.", lower_bound=1)
 cli.define_seed("Seed of the scores.")
 cli.define_out("Folder for results; the table goes into its folder benchmark.")
 
 
 def main() -> None:
     """Measures missing cells, prints the summary and writes all files."""
-    processes = cli.processes()
+    processes = FLAGS.processes or cores()
     folder = cli.folder() / "benchmark"
     scale = _parse_scale()
-    cli.require_seed()
-    chosen = choose_names("estimators", FLAGS.estimators, ESTIMATORS)
-    mechanisms = choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
+    chosen = cli.choose_names("estimators", ESTIMATORS)
+    mechanisms = cli.choose_names("mechanisms", MECHANISMS)
     cells = list_cells(chosen, mechanisms, scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
     uninstalled: dict[str, None] = {}  # a dict keeps the order
@@ -88,24 +87,6 @@ def main() -> None:
     }
     for name, content in contents.items():
         print(files.write_whole(folder / name, content))
-
-
-def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> list[str]:
-    """Returns the selected names, in the order of `choices`.
-
-    A full name selects only that name; any other text selects all names that contain it. None selects all.
-    Raises InputError if no name contains a part.
-    """
-    names = list(choices)
-    if parts is None:
-        return names
-    require(parts, f"--{flag} is empty: give parts of names, comma-separated")
-    chosen: set[str] = set()
-    for part in parts:
-        matches = [part] if part in names else [name for name in names if part and part in name]
-        require(matches, f"--{flag}={part!r} matches no name: {', '.join(names[:4])}, ...")
-        chosen.update(matches)
-    return [name for name in names if name in chosen]
 
 
 def _parse_scale() -> Scale:

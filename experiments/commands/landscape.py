@@ -120,7 +120,6 @@ def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
     # 2 runs in each world: some estimates choose a threshold on one run and test it on the other.
     require_runs(FLAGS.runs, least=4)
-    cli.require_seed()
     if FLAGS.momentum is not None:
         fits = 0 <= FLAGS.momentum < 1
         require(fits, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")

@@ -35,8 +35,8 @@ cli.define_json()
 
 def main() -> None:
     """Times the engines on each model, and prints their rates."""
-    models = cli.chosen("models", list(throughput.MODELS))
-    engines = cli.chosen("engines", list(throughput.ENGINES))
+    models = cli.choose_names("models", throughput.MODELS)
+    engines = cli.choose_names("engines", throughput.ENGINES)
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     single_model = FLAGS.data_file is None or len(models) == 1

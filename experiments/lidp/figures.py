@@ -198,7 +198,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
-    worlds = concluded.split_worlds(scores)
+    worlds = concluded.read_coins(scores).pooled()
     return make_sets(*(rng.choice(world, count // 2, replace=False)[:, None] for world in worlds))
 
 
@@ -283,7 +283,10 @@ def _read_scores(
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the entries of Table 1 with both audits stored, and the number of missing audits."""
+    """Returns the records of Table 1, which compare one canary with several, and the number of missing audits.
+
+    An entry needs both of its audits, with one canary and with several.
+    """
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():

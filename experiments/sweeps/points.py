@@ -110,8 +110,7 @@ class Point(NamedTuple):
             return math.nan, math.nan
         confidence = conclusion.confidence
         if conclusion.has_one_canary:
-            scores = (conclusion.scores_in, conclusion.scores_out)
-            ends = normal_scores.mu_interval(*scores, confidence)
+            ends = normal_scores.mu_interval(*conclusion.worlds, confidence)
         else:
             # For the type checker: the evidence of several runs is a `Design`.
             design = cast(Design, conclusion.evidence)

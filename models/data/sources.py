@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, require
-from audit.storage.files import regular
 from audit.tasks.task import Sources, checksum_of
 
 Arrays = dict[str, np.ndarray]
@@ -136,7 +135,7 @@ def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
     require(file is None or tfds_dir is None, "`data_file` and `tfds_dir` are both set; name one")
     if file is not None:
         path = Path(file).expanduser().absolute()
-        return _load_user_source(recipe, f"file {path}", lambda: recipe.read_file(regular(path)))
+        return _load_user_source(recipe, f"file {path}", lambda: recipe.read_file(path))
     if tfds_dir is not None:
         folder = Path(tfds_dir).expanduser().absolute()
         return _load_user_source(

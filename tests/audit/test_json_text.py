@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from audit.claims.sampler_claims import EveryModel, LastModel, SamplerClaim, SamplerClaims
 from audit.written import write_json
 
 
@@ -25,11 +24,3 @@ def test_null_stands_for_numbers_that_are_not_finite(value):
 def test_all_else_is_as_it_was():
     content = {"a": [1, 2.5, True, None, "text", 10**400], "b": np.float32(0.5), "c": np.int64(3)}
     assert read_strictly(write_json(content)) == {**content, "b": 0.5, "c": 3}
-
-
-def test_claims_write_no_infinity():
-    row = SamplerClaim(
-        "shuffled", True, EveryModel(1.0, np.inf, "PLD"), LastModel(np.inf, None, "nothing"), "-."
-    )
-    (read,) = read_strictly(SamplerClaims((row,), 1.0, 1e-5, 0, "").to_json())["rows"]
-    assert read["every_model"]["upper"] is None and read["last_model"]["upper"] is None

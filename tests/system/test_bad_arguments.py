@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import audit
-from audit import directions, errors, one_run
+from audit import directions, one_run
 from audit.adversaries.base import Adversary
 from audit.errors import InputError
 from audit.training import game
@@ -149,7 +149,7 @@ DOORS = {
     ),
     "directions.cosines": (at(directions.cosines, IN, seed=0, run=0, count=3), SEEDS, ()),
 }
-NO_NUMBERS = ("", "x", "0.5", [1], {}, (), True, b"1", 1j, np.ones(2), np.nan, 10**5000)
+NO_NUMBERS = ("", "x", "0.5", [1], {}, (), True, b"1", 1j, np.ones(2), np.nan)
 ODD = st.sampled_from(
     [None, True, False, np.True_, "x", "1_000", b"1", math.nan, math.inf, object()]
 )
@@ -159,31 +159,6 @@ TREES = st.recursive(
 generated = settings(
     max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-
-
-def make_nested(depth):
-    tree = []
-    for _ in range(depth):
-        tree = [tree]
-    return tree
-
-
-EXTREMES = {  # by their names, since hypothesis shows what it draws
-    "a number of 5,000 digits": lambda: 10**5000,
-    "lists 100,000 deep": lambda: make_nested(10**5),
-    "a generator": lambda: (x for x in (1, 2)),
-}
-
-
-@st.composite
-def cycles(draw):
-    """Draws a list or a dict that contains itself."""
-    tree = draw(st.sampled_from([[], {}]))
-    if isinstance(tree, list):
-        tree.extend([draw(ODD), [tree]])
-    else:
-        tree["a"] = [tree]
-    return tree
 
 
 @pytest.fixture
@@ -220,22 +195,11 @@ def test_what_is_no_number_or_out_of_range_is_named(door, data, refused):
 def test_any_argument_works_or_is_one_line(door, data):
     function, _, others = DOORS[door]
     name = data.draw(st.sampled_from(others))
-    extreme = data.draw(st.sampled_from([*EXTREMES, "", "", ""]))
-    value = EXTREMES[extreme]() if extreme else data.draw(TREES | cycles())
+    value = data.draw(TREES)
     try:
         function(**{name: value})
     except InputError as error:
         assert "\n" not in str(error) and len(str(error)) < 600
-
-
-@given(number=st.integers() | st.floats(allow_nan=False), place=st.data())
-def test_digits_are_plain(number, place):
-    text = str(number)
-    assert type(number)(errors.plain_digits(text)) == number
-    where = place.draw(st.integers(0, len(text)))
-    odd = place.draw(st.sampled_from("_٣３५−"))
-    with pytest.raises(ValueError, match="digits 0 to 9"):
-        errors.plain_digits(text[:where] + odd + text[where:])
 
 
 ARRAYS = (

@@ -94,29 +94,17 @@ def test_scores_with_the_wrong_sign_are_no_answer_to_whether_a_claim_is_violated
 
 
 def test_a_single_run_with_the_wrong_sign_is_no_answer_either(bound, tmp_path):
+    """All canaries are in, and their cosines are held against the law of a cosine."""
     rng = np.random.default_rng(0)
-    presence = rng.random((1, 400)) < 0.5
-    flags = ("--upper_bound=9", "--fail_if_violated")
-    for sign, status in ((-2, 2), (0, 0)):
-        scores = rng.normal(size=(1, 400)) + sign * presence
-        np.savez(tmp_path / "scores.npz", scores=scores, presence=presence)
-        assert bound(*flags).status == status
-    for mean, status in ((-0.003, 2), (0, 0)):  # all in, held against the law of a cosine
-        observed = rng.normal(mean, 1, size=(1, 400)) / 100
-        observed += mean
-        np.savez(tmp_path / "scores.npz", observed=observed)
-        assert bound(*flags, "--dimension=10000").status == status
+    for mean, status in ((-0.003, 2), (0, 0)):
+        np.savez(tmp_path / "scores.npz", observed=mean + rng.normal(size=(1, 400)) / 100)
+        ended = bound("--upper_bound=9", "--fail_if_violated", "--dimension=10000")
+        assert ended.status == status
 
 
 @pytest.mark.slow
 def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path):
-    flags = (
-        "--noise_multiplier=4",
-        "--insertions=250",
-        "--k=5",
-        "--lipschitz=0.99",
-        "--report=p.html",
-    )
+    flags = ("--noise_multiplier=4", "--insertions=250", "--k=5", "--lipschitz=0.99")
     scores = [
         np.random.default_rng(seed).normal(shift, 1, 2000) for seed, shift in ((0, 4.0), (1, 0.0))
     ]
@@ -129,20 +117,3 @@ def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path)
     assert 3.1 < found["epsilon"] < found["upper_bound"] == pytest.approx(23.9954, abs=1e-4)
     assert ended.status == 3 and "state bound allows 3.076." in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 80
-    page = (tmp_path / "p.html").read_text()
-    assert "hidden-state bound" in page and "--k=5 --lipschitz=0.99" in page
-    first = json.loads(bound(*flags[:-1], "--insert=first", "--json").stdout)["last_model"]
-    assert first["mu"] < found["last_model"]["mu"]
-
-
-def test_the_json_says_what_is_proven_and_what_the_attack_finds(bound):
-    found = json.loads(bound("--json", "--upper_bound=3").stdout)
-    free = next(row for row in found["bounds"] if row["method"] == "assumption_free")
-    assert found["epsilon"] == free["epsilon"] <= found["most_provable"]
-    assert free["holds"] is True and found["verdict"].startswith(("leaks", "violated, if"))
-    assert set(found["attack"]) == {"accuracy", "found_at_1_percent", "found_at_01_percent"}
-    assert all(
-        rate["lower"] <= rate["value"] <= rate["upper"] for rate in found["attack"].values() if rate
-    )
-    finds = found["attack"]["found_at_1_percent"]
-    assert finds is None or finds["value"] == found["true_positive_rates"]["0.01"]

@@ -92,29 +92,12 @@ for line in json.loads(lines):
     flags.FLAGS([command, *line])
     flags.FLAGS.unparse_flags()
 """
-_IMAGES = ("--data_file=images.npz", "--noise_multiplier=1")
-SMALLER = {  # what keeps a command to some seconds, on made-up data; a later flag wins
+SMALLER = {  # what keeps a command of the first page to some seconds, on made-up data; a later flag wins
     "audit": ("--data_file=images.npz", "--runs=4", "--insertions=4", "--batch_size=8"),
-    "benchmark": ("--audits=1", "--estimators=CANIFE", "--mechanisms=Gaussian 1", "--processes=1"),
     "bound": (),
     "check": (),
-    "canife": (*_IMAGES, "--rounds=2", "--every=1", "--cohort=4", "--pool=8", "--design_steps=4"),
-    "compare": (
-        *(
-            "--data_file=images.npz",
-            "--model=linear",
-            "--steps=6",
-            "--batch_size=8",
-            "--single_runs=80",
-        ),
-        *("--many_runs=8", "--lidp_runs=8", "--fresh_runs=1", "--one_run_canaries=100"),
-        *("--measured_rounds=1", "--design_steps=4"),
-    ),
-    "federated": (*_IMAGES, "--clients=4", "--cohort=2", "--rounds=4", "--canaries=100"),
-    "figures": ("--scale=smoke", "--name=figure_1c"),
     "first": ("--data_file=housing.csv", "--runs=40", "--insertions=4", "--batch_size=8"),
     "list": (),
-    "sweep": ("--scale=smoke", "--name=figure_1c", "--california_housing=housing.csv"),
 }
 
 

@@ -123,6 +123,7 @@ def test_a_result_says_the_same_in_every_way(form):
     values = result.to_dict()
     rows = {row["method"]: row["epsilon"] for row in values["bounds"]}
     assert rows and all(rows[bound.method] == bound.epsilon for bound in result.bounds.values())
+    assert ("assumption_free" in result.bounds) != result.conclusion.is_one_run
     assert repr(result) == str(result)
     assert result.verdict in ("leaks", "leaks, if Gaussian", "nothing proven")
     assert result.epsilon in {

@@ -10,7 +10,7 @@ import pytest
 
 from audit.errors import InputError
 from audit.settings import make
-from audit.settings.make import changed, setting_of
+from audit.settings.make import setting_of
 from audit.storage import files
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
@@ -18,8 +18,9 @@ from audit.training import build, game
 from tests import programs
 from tests.forks import python
 
-SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
-LONG = changed(SETTING, steps=600)
+BASE = {"adversary": "gc_r", "batch_size": 10, "steps": 3, "noise_multiplier": 1.0}
+SETTING = setting_of("fcnn", **BASE)
+LONG = setting_of("fcnn", **{**BASE, "steps": 600})
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"adversary": "sphere", "canaries": 8}], ids=str)
 def test_two_at_once_share_the_chunks_and_both_have_all_scores(train, fields):
-    setting = changed(SETTING, **fields)
+    setting = setting_of("fcnn", **{**BASE, **fields})
     alone, began, found = train(setting, "alone", runs=24), threading.Barrier(2), []
 
     def attempt():
@@ -157,16 +158,16 @@ OTHERS = ("gc_s", "loss", "cots")
     "adversary", ["gc_r", *(pytest.param(a, marks=pytest.mark.slow) for a in OTHERS)]
 )
 def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversary):
-    setting = changed(SETTING, adversary=adversary)
-    first = train(setting, runs=4)
-    train(changed(setting, seed=9), runs=4)
+    base = {**BASE, "adversary": adversary}
+    first = train(setting_of("fcnn", **base), runs=4)
+    train(setting_of("fcnn", **base, seed=9), runs=4)
     compilations.clear()
     for change in CHANGES:
-        other = train(changed(setting, **change), runs=4)
+        other = train(setting_of("fcnn", **{**base, **change}), runs=4)
         assert not np.array_equal(other.scores.scores, first.scores.scores)
     assert compilations == []
     programs.forget()
-    train(changed(setting, seed=10), runs=4)
+    train(setting_of("fcnn", **base, seed=10), runs=4)
     assert compilations
 
 

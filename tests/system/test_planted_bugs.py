@@ -12,7 +12,7 @@ import pytest
 
 from audit.claims import accounting
 from audit.conclusions import verdicts
-from audit.conclusions.concluded import conclude_setting, split_worlds
+from audit.conclusions.concluded import conclude_setting, read_coins
 from audit.mechanism import base, dpsgd
 from audit.methods import estimate
 from audit.settings.make import setting_of
@@ -34,7 +34,7 @@ def _fresh_programs():
 
 
 def _bound(scores):
-    return estimate.if_gaussian(*split_worlds(scores), delta=1e-5, confidence=0.999)
+    return estimate.if_gaussian(*read_coins(scores).pooled(), delta=1e-5, confidence=0.999)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_the_same_noise_in_every_run(empty_game, play, monkeypatch):
 
     monkeypatch.setattr(game.Game, "run_keys", one_key)
     scores = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, RUNS)], RUNS)
-    for world in split_worlds(scores):
+    for world in read_coins(scores).pooled():
         assert np.ptp(world) < 1e-5
     assert _bound(scores).mu > 1.5 * accounting.mu_upper_bound(SIGMA, STEPS)
 
@@ -133,7 +133,7 @@ def test_noise_that_repeats_in_pairs_of_runs_is_not_independent(empty_game, play
         game.Game, "run_keys", lambda self, name, runs: honest(self, name, np.asarray(runs) // 2)
     )
     scores = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, 200)], 200)
-    s_in, s_out = split_worlds(scores)
+    s_in, s_out = read_coins(scores).pooled()
     assert np.corrcoef(s_in, s_out)[0, 1] > 0.99
 
 

@@ -155,20 +155,8 @@ def test_no_layer_imports_what_it_must_not_know(room, forbidden):
     assert list((ROOT / room).rglob("*.py")) and not trespasses(ROOT / room, forbidden)
 
 
-INSIDE = "def f():\n    from audit import methods"
-TRESPASSES = ["import absl", "import absl.flags", "from absl import flags", INSIDE]
-
-
-@pytest.mark.parametrize("line", TRESPASSES)
-def test_a_trespass_is_seen(tmp_path, line):
-    (tmp_path / "innocent.py").write_text("import absolutely\nfrom audit import errors\n")
-    (tmp_path / "guilty.py").write_text(line + "\n")
-    assert {file for file, _ in trespasses(tmp_path, ("absl", "audit.methods"))} == {"guilty.py"}
-
-
-def test_there_is_no_import_circle_and_one_is_seen():
+def test_there_is_no_import_circle():
     assert not circles(arrows(modules()))
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {frozenset({"b", "c"})}
 
 
 def test_no_arrow_runs_back_up():
@@ -205,5 +193,3 @@ def test_messages_of_the_libraries_name_fields_not_flags():
     for module, path in modules().items():
         if module.startswith(("audit", "models")) and not module.startswith("audit.commands"):
             assert not [text for text in messages(path.read_text()) if "--" in text], module
-    assert "--" in " ".join(messages('require(x, f"--k={k}: no")'))
-    assert not list(messages('COMMANDS = ["--quiet"]'))

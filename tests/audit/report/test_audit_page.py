@@ -40,7 +40,9 @@ def stored(root, setting=SETTING, runs=200, audited=True):
     store.save(scores)
     if audited:
         composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)
-        found = conclude(make_sets(*concluded.split_worlds(scores)), composition, Level(1e-6, 0.9))
+        found = conclude(
+            make_sets(*concluded.read_coins(scores).pooled()), composition, Level(1e-6, 0.9)
+        )
         results.keep_result(store, found, runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
 
@@ -63,8 +65,8 @@ def test_a_page_asks_for_nothing(tmp_path):
         "0" * 64,
     ):  # the rest is a golden output
         assert words in outline.text, words
-    images = [attributes for tag, attributes in outline.tags if tag == "svg"]
-    assert len(images) == 3 and all(len(image["aria-label"]) > 30 for image in images)
+    images = [attributes for tag, attributes in outline.tags if tag == "img"]
+    assert len(images) == 3 and all(len(image["alt"]) > 30 for image in images)
     for _, attributes in outline.tags:
         for name in ("src", "href"):
             assert attributes.get(name, "#").startswith(("data:image/", "#"))
@@ -86,17 +88,11 @@ def test_names_are_escaped_everywhere(tmp_path, plain):
 
 
 @pytest.mark.slow
-def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share_no_id():
+def test_the_images_are_the_same_bits_each_time():
     rng = np.random.default_rng(0)
     found = conclude(make_sets(rng.normal(size=60) + 1, rng.normal(size=60)))
     panels, again = (audit_panels.audit_panels(found) for _ in range(2))
     assert panels == again and len(set(panels.values())) == 3
-    made = "".join(page.figure(panel, name) for name, panel in panels.items())
-    ids = re.findall(r' id="([^"]*)"', made)
-    assert len(ids) == len(set(ids)) > 40
-    assert {name for name in re.findall(r'(?:href="#|url\(#)([^")]*)', made)} <= set(ids)
-    assert "currentColor" in made and "#000000" not in made and "#ffffff" not in made
-    assert not re.search(r"<style|<metadata|<!--|pt\"", made)
 
 
 @pytest.mark.slow

@@ -10,8 +10,7 @@ from scipy import stats
 from audit.claims.claim import DpSgd
 from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import make_sets
-from audit.report import audit_page, bounds_table, subjects
-from audit.report.bounds_table import remarks
+from audit.report import bounds_table
 from audit.report.table import Column, Table, at_least, at_most, number
 
 pytestmark = pytest.mark.usefixtures("powerful")
@@ -68,22 +67,6 @@ def test_text_csv_json_and_html_have_the_same_cells():
 RNG = np.random.default_rng(0)
 GRID = (np.arange(1000) + 0.5) / 1000
 NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
-
-
-def concluded(mu, runs, out=None):
-    worlds = RNG.normal(mu, 1, runs), RNG.normal(0, 1, out or runs)
-    return conclude(make_sets(*worlds))
-
-
-@pytest.mark.parametrize(("mu", "runs"), [(-2.5, 20)])
-def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
-    conclusion = concluded(mu, runs)
-    (line,) = remarks(conclusion)
-    assert "lower with the canary (AUC 0." in line and "minus the score" in line and len(line) <= 80
-    assert bounds_table.bounds_table(conclusion).splitlines()[-2] == line
-    (tmp_path / "s.npz").touch()
-    about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion, "bound")
-    assert line[1:].encode() in audit_page.make_audits_page([about])
 
 
 @pytest.mark.parametrize(("insertions", "is_out_of_reach"), [(14, False), (15, True)])

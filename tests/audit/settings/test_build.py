@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.settings.make import changed, setting_of
+from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from tests.cases import mostly_slow
 
-SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
+BASE = {"adversary": "gc_r", "batch_size": 10, "steps": 3, "noise_multiplier": 1.0}
+SETTING = setting_of("fcnn", **BASE)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_compiled_programs_do_not_keep_a_games_data(adversary):
 
 
 def test_products_are_float32_and_on_a_gpu_tf32_if_that_is_asked_for(dataset, monkeypatch):
-    tf32 = changed(SETTING, precision="tf32")
+    tf32 = setting_of("fcnn", **BASE, precision="tf32")
     with pytest.raises(InputError, match="`precision=tf32` needs a GPU, but JAX runs on a cpu"):
         build.build(tf32, dataset)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

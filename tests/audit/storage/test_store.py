@@ -72,17 +72,6 @@ def test_runs_are_held_as_the_chunks_that_were_saved(chunks, runs, canaries, tmp
         np.testing.assert_array_equal(loaded.presence, _chunk(0, runs, canaries).presence)
 
 
-def test_a_bit_for_every_score_and_one_number_of_canaries(store):
-    with pytest.raises(InputError, match="`presence`"):
-        store.save(_chunk(0, 4, 3)._replace(presence=np.zeros((4, 1), bool)))
-    assert _visible(store) == ["config.json"]
-    store.save(_chunk(0, 2))
-    store.save(_chunk(2, 2, 3))
-    for read in (store.load, store.missing):
-        with refused("mixes scores of 1 and 3 canaries a run"):
-            read(2)
-
-
 def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
     plain = Store(tmp_path / "plain", SETTING)
     assert Store(tmp_path / "plain", SETTING, "fcnn-gc_r").path == plain.path  # used where it is
@@ -181,7 +170,3 @@ def test_a_changed_or_damaged_setting_under_an_old_name(store, tmp_path, content
     config.write_bytes(altered if content is None else content)
     with refused("is not the setting that its folder is named after"):
         Store(tmp_path / "results", SETTING)
-
-
-def everything(store):
-    return sorted(path.relative_to(store.path.parent) for path in store.path.parent.rglob("*"))

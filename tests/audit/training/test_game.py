@@ -29,7 +29,7 @@ def _spread_is(samples, deviation):
 def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unknown):
     """mu = insertions / (sigma sqrt(T)): noise enters at all T steps, the canary at every k-th."""
     table = empty_game(steps, k, unknown_initialisation=unknown)
-    s_in, s_out = concluded.split_worlds(play(table, [(0, RUNS)], 6000))
+    s_in, s_out = concluded.read_coins(play(table, [(0, RUNS)], 6000)).pooled()
     assert len(s_in) == len(s_out) == RUNS // 2
     rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
     deviation = rate * sigma * norm * np.sqrt(steps) / batch

@@ -111,7 +111,7 @@ def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
     mu = bound_last_model(setting, dataset)
     runs = 4000
     [scores] = play(setting, dataset, runs)
-    world_in, world_out = concluded.split_worlds(scores)
+    world_in, world_out = concluded.read_coins(scores).pooled()
     deviation = np.sqrt((world_in.var() + world_out.var()) / 2)
     audited = (world_in.mean() - world_out.mean()) / deviation
     error = np.sqrt(4 / runs * (1 + audited**2 / 8))
