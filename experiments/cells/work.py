@@ -36,12 +36,10 @@ class Outcome(NamedTuple):
 
     Attributes:
       here: Cells that this process completed.
-      elsewhere: Cells that were complete already, or that another process completed.
       failed: Cells that failed.
     """
 
     here: list[str]
-    elsewhere: list[str]
     failed: list[str]
 
 
@@ -115,18 +113,15 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     If another process is working on a cell, this process waits for it. Each failed cell is reported on
     stderr. Raises InputError if the store cannot be written.
     """
-    outcome = Outcome(here=[], elsewhere=[], failed=[])
+    outcome = Outcome(here=[], failed=[])
     with contextlib.closing(SweepProgress(cells)) as progress:
         for cell in cells:
             with failing(cell, progress, outcome):
-                ended = outcome.elsewhere
-                if not is_done(cell, place):
-                    store = cell.open(place.out, place.data)
-                    with hold(store.path):
-                        if not is_done(cell, place):  # another process may have had the lock
-                            cell.do(store, place.data, progress.begin(cell))
-                            ended = outcome.here
-                ended.append(cell.name)
+                store = cell.open(place.out, place.data)
+                with hold(store.path):
+                    if not is_done(cell, place):  # another process may have had the lock
+                        cell.do(store, place.data, progress.begin(cell))
+                        outcome.here.append(cell.name)
                 progress.end(cell)
     return outcome
 
