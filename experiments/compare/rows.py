@@ -34,7 +34,7 @@ from experiments.compare.compared import (
     list_methods,
     make_attacked,
 )
-from experiments.sweeps.panels import draw_panels, take
+from experiments.sweeps.panels import draw_dot, draw_panels, take
 from experiments.sweeps.records import Record, field, select
 
 _PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)  # the paper's estimates
@@ -211,27 +211,10 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
         for place, row in enumerate(rows):
             color, label = _find_look(row)
             is_bound = row["assumes"] not in (ESTIMATE, REJECTED)
-            marker = "o"
+            draw_dot(axis, place, row["epsilon"], edge, color, is_bound, label)
             if row["epsilon"] > edge:
-                marker = ">"
                 text = _show_epsilon(row)
-                axis.text(
-                    0.98 * edge,
-                    place,
-                    text,
-                    ha="right",
-                    va="center",
-                    fontsize=8,
-                )
-            axis.plot(
-                [min(row["epsilon"], edge)],
-                [place],
-                marker,
-                color=color,
-                mfc=color if is_bound else "white",
-                clip_on=False,
-                label=label,
-            )
+                axis.text(0.98 * edge, place, text, ha="right", va="center", fontsize=8)
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
         label = "upper bound (accounting)"
