@@ -67,28 +67,19 @@ class SweepProgress:
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
         # The latest rate has a weight of 0.1, so the displayed time left does not jump.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
+        self.close = self._bar.close
 
     def begin(self, cell: Cell) -> Progress:
         """Shows a cell as the current cell, and returns the function that reports its trained runs."""
         self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, 32)}:")
-
-        def progress(runs: float) -> None:
-            """Advances the bar, at most by the cell's estimate; `end` adds the rest."""
-            left_of_cell = self._seconds_done + cell.seconds - self._bar.n
-            self._bar.update(min(runs * cell.seconds / cell.runs, left_of_cell))
-
-        return progress
+        return lambda runs: self._bar.update(runs * cell.seconds / cell.runs)
 
     def end(self, cell: Cell) -> None:
         """Counts a cell as finished."""
         self._done += 1
         self._seconds_done += cell.seconds
         self._bar.update(self._seconds_done - self._bar.n)
-
-    def close(self) -> None:
-        """Shows the number of finished cells, and leaves the line on the screen."""
         self._bar.set_description_str(f"{self._done}/{self._cells} cells:")
-        self._bar.close()
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
