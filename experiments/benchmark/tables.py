@@ -68,23 +68,13 @@ def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ())
 
 def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
     """Returns an estimator's record, without the claims; `tests` as in `exceeds_level`."""
-    shares: dict[bool, list[float]] = {True: [], False: []}  # by whether assumptions are violated
-    proven = []
+    usual = [cell for cell in cells if not cell["broken"]]  # whose assumptions hold
+    others = [cell for cell in cells if cell["broken"]]
+    proven = [cell["mean"] / cell["truth"] for cell in usual if cell["truth"] > 0]
     over_level = 0
-    refused = 0
-    audits = 0
-    for cell in cells:
-        share = cell["exceeding"] / cell["audits"]
-        shares[bool(cell["broken"])].append(share)
-        refused += cell["refused"]
-        audits += cell["audits"]
-        if not cell["broken"] and cell["truth"] > 0:
-            proven.append(cell["mean"] / cell["truth"])
-        if is_held_to_level(cell):
-            over_level += exceeds_level(cell["exceeding"], cell["audits"], tests)
-    mean_proven = None
-    if proven:
-        mean_proven = float(np.mean(proven))
+    for cell in filter(is_held_to_level, cells):
+        over_level += exceeds_level(cell["exceeding"], cell["audits"], tests)
+    refused = sum(cell["refused"] for cell in cells)
     return {
         "estimator": estimator.name,
         "kind": estimator.kind,
@@ -92,13 +82,18 @@ def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Rec
         "assumption": estimator.assumption,
         "claims_level": estimator.claims_level,
         "cells": len(cells),
-        "too_much": max(shares[False], default=None),
+        "too_much": _find_largest_share(usual),
         "cells_over_level": over_level,
-        "elsewhere": max(shares[True], default=None),
-        "proven": mean_proven,
-        "refused": refused / audits,
+        "elsewhere": _find_largest_share(others),
+        "proven": float(np.mean(proven)) if proven else None,
+        "refused": refused / sum(cell["audits"] for cell in cells),
         "seconds": float(np.median([cell["seconds"] for cell in cells])),
     }
+
+
+def _find_largest_share(cells: Sequence[Record]) -> float | None:
+    """Returns the largest share of audits above the truth in a cell; None without cells."""
+    return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
 def show_runs(claim: Record, tests: int) -> str:

@@ -5,19 +5,15 @@ with ours. To add an engine, write a function that makes its training, and add a
 """
 
 import contextlib
-import functools
 import itertools
 import multiprocessing
-import pickle
 import signal
 import statistics
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from operator import itemgetter
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,45 +21,33 @@ from numpy.typing import NDArray
 from tqdm import trange
 
 from audit.errors import InputError, require
-from audit.report.table import Column, Table
+from audit.report.table import Table
 from audit.runtime.machine import cores, prepare_jax
 from audit.settings.setting import Setting
 from audit.tasks.task import Dataset, Sources
 from experiments.sweeps.records import Record, field
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
-Run = Callable[[], int]  # trains for a moment; returns the number of model-steps
-
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
 _RUNS = 5000  # our engine chooses the chunk size for an audit with this many runs
 _ENDLESS = 2**31  # more runs than any measurement trains
 _CALL_STEPS = 10  # steps per call of a peer
 _TRIAL_SECONDS = 0.5  # for each number of models at once
+_ROUND_SECONDS = 3.0  # the minimum time of an engine in a round
 _MAX_CPU_FLOATS = 1 << 26  # in the per-example gradients of all models in a step
 _MAX_GPU_FLOATS = 1 << 30
 
 
-class TimedModel(NamedTuple):
-    """The timing of engines on a model.
-
-    Attributes:
-      steps: The number of mini-batches of a training run.
-      tolerance: The largest distance between an engine's first step and ours, without noise and at learning
-        rate 1. Both are means of clipped gradients with norms of at most 1.
-      fields: Other fields of the setting.
-    """
-
-    steps: int
-    tolerance: float
-    fields: dict[str, int]
-
-
+# The fields of each model's setting that differ from the defaults of `audit`.
 MODELS = {
-    "fcnn": TimedModel(steps=250, tolerance=1e-5, fields={}),
-    "convnet": TimedModel(steps=10, tolerance=1e-5, fields={}),
-    # Engines sum the float32 values of its 18 layers in different orders.
-    "resnet18": TimedModel(steps=8, tolerance=1e-3, fields={"batch_size": 8}),
+    "fcnn": {"steps": 250},
+    "convnet": {"steps": 10},
+    "resnet18": {"steps": 8, "batch_size": 8},
 }
+# The largest distance between an engine's first step and ours, without noise and at learning rate 1. Both are
+# means of clipped gradients with norms of at most 1. Engines sum the float32 values of ResNet18's layers in
+# different orders.
+TOLERANCES = {"fcnn": 1e-5, "convnet": 1e-5, "resnet18": 1e-3}
 
 
 class Problem(NamedTuple):
@@ -71,43 +55,26 @@ class Problem(NamedTuple):
 
     Attributes:
       setting: The setting.
-      features: (n, ...) the examples' features.
-      labels: (n,) the examples' labels.
+      dataset: The examples.
       batches: (steps, B) the indices of each mini-batch's examples.
+      learning_rate: The learning rate.
+      noise_multiplier: sigma.
       theta_0: (p,) the initial parameters.
       stepped: (p,) the parameters after our first step from theta_0, without noise and at learning rate 1.
-      places: The indices in theta of each network parameter's entries, with Flax's shapes, in the order of
-        calls.
+      torch_order: (p,) the indices in theta of PyTorch's parameters, in PyTorch's order.
     """
 
     setting: Setting
-    features: NDArray[Any]
-    labels: NDArray[Any]
+    dataset: Dataset
     batches: NDArray[np.int32]
+    learning_rate: float
+    noise_multiplier: float
     theta_0: NDArray[np.float32]
     stepped: NDArray[np.float32]
-    places: list[NDArray[np.int64]]
+    torch_order: NDArray[np.int64]
 
 
-class Asked(NamedTuple):
-    """A request to an engine.
-
-    Attributes:
-      problem: The problem.
-      batches: (steps, B) the mini-batches.
-      rate: The learning rate.
-      sigma: The noise multiplier.
-      models: The number of models that each device trains at once.
-    """
-
-    problem: Problem
-    batches: NDArray[np.int32]
-    rate: float
-    sigma: float
-    models: int
-
-
-class TimedTraining(NamedTuple):
+class Training(NamedTuple):
     """A running training.
 
     Attributes:
@@ -117,7 +84,7 @@ class TimedTraining(NamedTuple):
       device: The device's name; "cpu" for any CPU.
     """
 
-    run: Run
+    run: Callable[[], int]
     theta: Callable[[], NDArray[np.float32]]
     models: int
     device: str
@@ -128,13 +95,13 @@ class Engine(NamedTuple):
 
     Attributes:
       package: The name of its package on PyPI.
-      make: (request) -> the training.
+      make: (problem, the number of models that each device trains at once) -> the training.
       tried: The numbers of models at once to try.
       one_thread: Whether it uses one core. A CPU then runs a process for each core.
     """
 
     package: str
-    make: Callable[[Asked], TimedTraining]
+    make: Callable[[Problem, int], Training]
     tried: Sequence[int] = (1, 8, 64, 512, 4096)
     one_thread: bool = False
 
@@ -153,8 +120,7 @@ def make_problem(model: str, sources: Sources) -> Problem:
     from models.catalogue import task
 
     prepare_jax()
-    timed = MODELS[model]
-    setting = setting_of(model, adversary="gc_r", steps=timed.steps, **timed.fields)
+    setting = setting_of(model, adversary="gc_r", **MODELS[model])
     return problem_of(setting, task(model).data.load(sources))
 
 
@@ -162,90 +128,88 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     """Returns the problem of a setting, with our first step."""
     import jax
     import jax.numpy as jnp
+    from flax.traverse_util import flatten_dict
 
-    from audit.mechanism.base import Data, Hyperparameters, Schedule, no_canaries
+    from audit.mechanism import base
     from audit.training import build, game
 
     played = build.build(setting, dataset)
+    fields = setting.mechanism
+    hyper = base.Hyperparameters(1.0, fields.clipping_norm, fields.noise_multiplier)
+    first_step = base.Schedule(played.schedule.batches[:1], mask=jnp.zeros(1))
     theta_0 = played.init(game.root(setting.seed, "theta"))
-    norm = setting.mechanism.clipping_norm
-    hyper = Hyperparameters(learning_rate=1.0, clipping_norm=norm, noise_multiplier=0.0)
-    first_step = Schedule(played.schedule.batches[:1], mask=jnp.zeros(1))  # without an insertion
+    take_step = partial(base.rehearse, played.mechanism, canaries=base.no_canaries())
+    stepped = jax.jit(take_step)(hyper, theta_0, played.data, first_step)
 
-    @jax.jit
-    def take_step(theta: jax.Array, data: Data) -> jax.Array:
-        mechanism = played.mechanism
-        state = mechanism.start(theta)
-        key = jax.random.key(0)  # the noise is multiplied by 0
-        state = mechanism.segment(hyper, state, data, first_step, no_canaries(), key)
-        return state.theta
-
-    # The indices, nested like Flax's parameters. Integers below 2^24 are exact in float32.
+    # The indices in theta, nested like Flax's parameters. Integers below 2^24 are exact in float32.
     model = build.trainee(setting.model, dataset).model
-    places = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
-    variables = model.module.init(jax.random.key(0), dataset.features[0])
-    places_by_call = _list_leaves(places, variables["params"])
+    places = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
+    created = model.module.init(jax.random.key(0), dataset.features[0])
+    # PyTorch's order of Flax's axes, by the number of axes. Flax's kernels are (in, out) in dense layers and
+    # (height, width, in, out) in convolutions.
+    axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+    order = []
+    for path in flatten_dict(created["params"]):  # in the order of calls, like PyTorch's parameters
+        indices = np.asarray(places[path], np.int64)
+        order.append(indices.transpose(axes[indices.ndim]).ravel())
     return Problem(
-        setting=setting,
-        features=dataset.features,
-        labels=dataset.labels,
+        setting,
+        dataset,
         batches=np.asarray(played.schedule.batches),
+        learning_rate=fields.learning_rate,
+        noise_multiplier=fields.noise_multiplier,
         theta_0=np.asarray(theta_0),
-        stepped=np.asarray(take_step(theta_0, played.data)),
-        places=list(places_by_call),
+        stepped=np.asarray(stepped),
+        torch_order=np.concatenate(order),
     )
 
 
-def _list_leaves(tree: dict[str, Any], created: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
-    """Yields the leaves of nested parameters in the order of `created`; JAX's functions sort them."""
-    for name, part in created.items():
-        if isinstance(part, dict):
-            yield from _list_leaves(tree[name], part)
-        else:
-            yield np.asarray(tree[name]).astype(np.int64)
-
-
-def measure_rate(run: Run, seconds: float) -> float:
-    """Returns the model-steps per second of `run`, called repeatedly for some seconds."""
+def measure_rate(training: Training, seconds: float) -> float:
+    """Returns the model-steps per second of a training that runs for at least some seconds."""
     begin = time.perf_counter()
     done = 0
     elapsed = 0.0
     while elapsed < seconds or not done:
-        done += run()
+        done += training.run()
         elapsed = time.perf_counter() - begin
     return done / elapsed
 
 
-def find_fastest(engine: Engine, problem: Problem) -> TimedTraining:
+def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns the training with the fastest number of models at once.
 
     Only numbers are tried whose per-example gradients fit in memory.
     """
-    fields = problem.setting.mechanism
-    batches = problem.batches[:_CALL_STEPS]
+    problem = problem._replace(batches=problem.batches[:_CALL_STEPS])
+    floats = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS
-    rates: dict[float, TimedTraining] = {}
+    trainings: dict[float, Training] = {}  # by rate
     for models in engine.tried:
-        if rates and models * fields.batch_size * problem.theta_0.size > max_floats:
+        if trainings and models * floats > max_floats:
             break
-        asked = Asked(problem, batches, fields.learning_rate, fields.noise_multiplier, models)
-        training = engine.make(asked)
+        training = engine.make(problem, models)
         training.run()  # compiles
-        rates[measure_rate(training.run, _TRIAL_SECONDS)] = training
+        trainings[measure_rate(training, _TRIAL_SECONDS)] = training
         if training.device != "cpu":
             max_floats = _MAX_GPU_FLOATS
-    return rates[max(rates)]
+    return trainings[max(trainings)]
 
 
-def make_ours(asked: Asked) -> TimedTraining:
+def measure_distance(engine: Engine, problem: Problem) -> float:
+    """Returns the Euclidean distance of an engine's first step from ours, without noise and at rate 1."""
+    step = problem._replace(batches=problem.batches[:1], learning_rate=1.0, noise_multiplier=0.0)
+    training = engine.make(step, 1)
+    training.run()
+    return float(np.linalg.norm(training.theta() - problem.stepped))
+
+
+def make_ours(problem: Problem, models: int) -> Training:
     """Returns our training, as in `audit`: with noise and insertions, in chunks of runs."""
     import jax
 
     from audit.training import build, game
 
-    problem = asked.problem
-    dataset = Dataset(problem.features, problem.labels, "", "")
-    played = build.build(problem.setting, dataset)
+    played = build.build(problem.setting, problem.dataset)
     chunk_size = game.chunk_size(played, _RUNS)
     chunks = game.play(played, [(0, _ENDLESS)], chunk_size)
 
@@ -254,10 +218,10 @@ def make_ours(asked: Asked) -> TimedTraining:
         return runs * problem.setting.schedule.steps
 
     device = str(jax.local_devices()[0].device_kind)
-    return TimedTraining(run, lambda: problem.stepped, chunk_size, device)
+    return Training(run, lambda: problem.stepped, chunk_size, device)
 
 
-def make_jax_privacy(asked: Asked) -> TimedTraining:
+def make_jax_privacy(problem: Problem, models: int) -> Training:
     """Returns jax_privacy's training: its clipped_grad and Gaussian noise, mapped over models."""
     import jax
     import jax.numpy as jnp
@@ -268,10 +232,9 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
     from audit.mechanism.clipping.base import separate
     from models.catalogue import task
 
-    problem = asked.problem
     norm = problem.setting.mechanism.clipping_norm
     batch_size = problem.setting.mechanism.batch_size
-    model = task(problem.setting.model).make(problem.features.shape[1:])
+    model = task(problem.setting.model).make(problem.dataset.features.shape[1:])
     # (theta, batch) -> the sum of the examples' clipped gradients, divided by B.
     clipped_gradient = clipping.clipped_grad(
         model.loss,
@@ -283,7 +246,7 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
     def train(theta: jax.Array, key: jax.Array, batches: jax.Array, data: Data) -> jax.Array:
         """Returns the parameters (p,) of one model after a step on each mini-batch."""
         features, labels = data
-        deviation = asked.sigma * norm / batch_size
+        deviation = problem.noise_multiplier * norm / batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: jax.Array) -> tuple[Any, None]:
@@ -292,7 +255,7 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
             # convolutions if models on several devices share their features.
             batch = separate(theta, (features[indices], labels[indices]))
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
-            return (theta - asked.rate * update, noise_state), None
+            return (theta - problem.learning_rate * update, noise_state), None
 
         start = (theta, noise.init(theta))
         end, _ = jax.lax.scan(take_step, start, batches)
@@ -301,9 +264,9 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
 
     placement = ensemble.Placement.local()
     devices = jax.local_devices()
-    models = len(devices) * asked.models
-    data = placement.everywhere((problem.features, problem.labels))
-    batches = placement.everywhere(asked.batches)
+    models *= len(devices)
+    data = placement.everywhere((problem.dataset.features, problem.dataset.labels))
+    batches = placement.everywhere(problem.batches)
     # Each model has its own theta and key. New parameters reuse the memory of the old ones.
     train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
     thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
@@ -317,76 +280,15 @@ def make_jax_privacy(asked: Asked) -> TimedTraining:
         return models * len(batches)
 
     device = str(devices[0].device_kind)
-    return TimedTraining(run, lambda: np.asarray(thetas[0]), models, device)
+    return Training(run, lambda: np.asarray(thetas[0]), models, device)
 
 
-class _InTorch:
-    """A problem in PyTorch: the network at theta_0, and the mini-batches' features and labels."""
+def _make_torch_network(problem: Problem) -> Any:
+    """Returns the setting's model in PyTorch at theta_0, on the GPU if there is one."""
+    import torch
+    from torch import nn
 
-    def __init__(self, asked: Asked) -> None:
-        import torch
-
-        problem = asked.problem
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.network = _make_torch_network(problem.setting.model).to(self.device)
-        # PyTorch's order of Flax's axes, by the number of axes. Flax's kernels are (in, out) in dense layers
-        # and (height, width, in, out) in convolutions.
-        axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
-        self._places = [places.transpose(axes[places.ndim]) for places in problem.places]
-        with torch.no_grad():
-            for parameter, places in zip(self.network.parameters(), self._places, strict=True):
-                parameter.copy_(torch.tensor(problem.theta_0[places]))
-        self.batches = []
-        for indices in asked.batches:
-            features = problem.features[indices]
-            if features.ndim == 4:
-                normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
-                features = normalized.transpose(0, 3, 1, 2)
-            inputs = torch.tensor(features, dtype=torch.float32).contiguous()
-            labels = torch.tensor(problem.labels[indices], dtype=torch.long)
-            self.batches.append((inputs.to(self.device), labels.to(self.device)))
-
-    def make_training(
-        self, take_step: Callable[..., None], parameters: Sequence[Any], models: int
-    ) -> TimedTraining:
-        """Returns the training with a function of a mini-batch's features and labels."""
-        import torch
-
-        on_gpu = self.device == "cuda"
-
-        def run() -> int:
-            for features, labels in self.batches:
-                take_step(features, labels)
-            if on_gpu:
-                torch.cuda.synchronize()
-            return models * len(self.batches)
-
-        def flatten() -> NDArray[np.float32]:
-            theta = np.empty(sum(places.size for places in self._places), np.float32)
-            for parameter, places in zip(parameters, self._places, strict=True):
-                values = parameter.detach().cpu().numpy()  # torch_func has a leading model axis
-                theta[places] = values.reshape(-1, *places.shape)[0]
-            return theta
-
-        device = torch.cuda.get_device_name() if on_gpu else "cpu"
-        return TimedTraining(run, flatten, models, device)
-
-
-def _make_torch_network(model: str) -> Any:
-    """Returns a catalogue model in PyTorch."""
-    from torch import nn, relu
-
-    if model == "fcnn":
-        return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
-    if model == "convnet":
-        layers: list[Any] = []
-        for channels, features in ((3, 6), (6, 16)):
-            layers += [nn.Conv2d(channels, features, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
-        layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
-        return nn.Sequential(*layers)
-
-    def make_normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
+    def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
         """Returns a padded convolution without bias, followed by group normalization."""
         padding = (window - 1) // 2
         convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
@@ -397,27 +299,82 @@ def _make_torch_network(model: str) -> Any:
 
         def __init__(self, channels: int, features: int, stride: int) -> None:
             super().__init__()
-            first = make_normed(channels, features, 3, stride)
-            second = make_normed(features, features, 3, 1)
+            first = normed(channels, features, 3, stride)
+            second = normed(features, features, 3, 1)
             self.body = nn.Sequential(*first, nn.ReLU(), *second)
-            self.shortcut: nn.Module = nn.Identity()
-            if channels != features or stride != 1:
-                self.shortcut = nn.Sequential(*make_normed(channels, features, 1, stride))
+            self.shortcut = nn.Sequential()
+            if stride > 1:
+                self.shortcut = nn.Sequential(*normed(channels, features, 1, stride))
 
         def forward(self, x: Any) -> Any:
-            return relu(self.shortcut(x) + self.body(x))
+            return torch.relu(self.shortcut(x) + self.body(x))
 
-    layers = [*make_normed(3, 64, 3, 1), nn.ReLU()]
-    channels = 64
-    for features in (64, 128, 256, 512):
-        stride = features // channels  # 1, then 2
-        layers += [Block(channels, features, stride), Block(features, features, 1)]
-        channels = features
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
-    return nn.Sequential(*layers)
+    layers: list[Any] = []
+    if problem.setting.model == "fcnn":
+        layers = [nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)]
+    elif problem.setting.model == "convnet":
+        for channels, features in ((3, 6), (6, 16)):
+            layers += [nn.Conv2d(channels, features, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
+        layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+    else:
+        layers = [*normed(3, 64, 3, 1), nn.ReLU(), Block(64, 64, 1), Block(64, 64, 1)]
+        for channels in (64, 128, 256):
+            features = 2 * channels
+            layers += [Block(channels, features, 2), Block(features, features, 1)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    network = nn.Sequential(*layers)
+    theta_0 = torch.tensor(problem.theta_0[problem.torch_order])
+    nn.utils.vector_to_parameters(theta_0, network.parameters())
+    return network.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def make_opacus(asked: Asked) -> TimedTraining:
+def _train_in_torch(
+    problem: Problem,
+    models: int,
+    parameters: Iterable[Any],
+    take_step: Callable[..., None],
+) -> Training:
+    """Returns a training in PyTorch.
+
+    Args:
+      problem: The problem.
+      models: The number of models at once.
+      parameters: The first model's parameters, which a step changes in place.
+      take_step: (features, labels), a mini-batch of tensors; takes a step of all models.
+    """
+    import torch
+
+    first_model = list(parameters)
+    device = first_model[0].device
+    batches = []
+    for indices in problem.batches:
+        features = problem.dataset.features[indices]
+        if features.ndim == 4:
+            normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
+            features = normalized.transpose(0, 3, 1, 2)
+        inputs = torch.tensor(features, dtype=torch.float32, device=device).contiguous()
+        labels = torch.tensor(problem.dataset.labels[indices], dtype=torch.long, device=device)
+        batches.append((inputs, labels))
+
+    def run() -> int:
+        for features, labels in batches:
+            take_step(features, labels)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return models * len(batches)
+
+    def get_theta() -> NDArray[np.float32]:
+        vector = torch.nn.utils.parameters_to_vector(first_model)
+        theta = np.empty_like(problem.theta_0)
+        theta[problem.torch_order] = vector.detach().cpu().numpy()
+        return theta
+
+    name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()
+    return Training(run, get_theta, models, name)
+
+
+def make_opacus(problem: Problem, models: int) -> Training:
     """Returns the training of one model by Opacus: GradSampleModule and DPOptimizer, in one thread."""
     import torch
     from opacus import GradSampleModule
@@ -426,13 +383,12 @@ def make_opacus(asked: Asked) -> TimedTraining:
 
     warnings.filterwarnings("ignore", "Full backward hook")  # set by Opacus
     torch.set_num_threads(1)
-    made = _InTorch(asked)
-    module = GradSampleModule(made.network)
+    module = GradSampleModule(_make_torch_network(problem))
     optimizer = DPOptimizer(
-        torch.optim.SGD(module.parameters(), asked.rate),
-        noise_multiplier=asked.sigma,
-        max_grad_norm=asked.problem.setting.mechanism.clipping_norm,
-        expected_batch_size=asked.problem.setting.mechanism.batch_size,
+        torch.optim.SGD(module.parameters(), problem.learning_rate),
+        noise_multiplier=problem.noise_multiplier,
+        max_grad_norm=problem.setting.mechanism.clipping_norm,
+        expected_batch_size=problem.setting.mechanism.batch_size,
     )
 
     def take_step(features: torch.Tensor, labels: torch.Tensor) -> None:
@@ -440,50 +396,48 @@ def make_opacus(asked: Asked) -> TimedTraining:
         cross_entropy(module(features), labels).backward()
         optimizer.step()
 
-    return made.make_training(take_step, list(module.parameters()), models=1)
+    return _train_in_torch(problem, models, module.parameters(), take_step)
 
 
-def make_torch_func(asked: Asked) -> TimedTraining:
+def make_torch_func(problem: Problem, models: int) -> Training:
     """Returns the training of several models at once with torch.func.
 
     It uses all cores or the GPU. Models share mini-batches and have different noise.
     """
     import torch
+    from torch.func import functional_call, grad, vmap
     from torch.nn.functional import cross_entropy
 
-    made = _InTorch(asked)
-    names = [name for name, _ in made.network.named_parameters()]
-    norm = asked.problem.setting.mechanism.clipping_norm
-    batch_size = asked.problem.setting.mechanism.batch_size
+    network = _make_torch_network(problem)
+    norm = problem.setting.mechanism.clipping_norm
+    noise = problem.noise_multiplier * norm
+    rate = problem.learning_rate / problem.setting.mechanism.batch_size
 
     def loss(theta: Any, features: Any, label: Any) -> Any:
-        parameters = dict(zip(names, theta, strict=True))
-        logits = torch.func.functional_call(made.network, parameters, (features[None],))
-        return cross_entropy(logits, label[None])
+        return cross_entropy(functional_call(network, theta, features[None]), label[None])
 
-    gradient = torch.func.grad(loss)
-    per_example_gradients = torch.func.vmap(gradient, (None, 0, 0))
+    per_example_gradients = vmap(grad(loss), (None, 0, 0))
 
-    def clipped_sum(theta: Any, features: Any, labels: Any) -> list[Any]:
+    def clipped_sum(theta: Any, features: Any, labels: Any) -> dict[str, Any]:
         """Returns the sum of the examples' gradients, each clipped by its norm over all parameters."""
         gradients = per_example_gradients(theta, features, labels)
-        squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)  # (B,)
+        squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients.values())  # (B,)
         factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
-        return [torch.tensordot(factors, part, 1) for part in gradients]
+        return {name: torch.tensordot(factors, part, 1) for name, part in gradients.items()}
 
-    clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
-    thetas = []
-    for parameter in made.network.parameters():
-        copies = parameter.detach().expand(asked.models, *parameter.shape)
-        thetas.append(copies.clone())
+    clipped_sums = vmap(clipped_sum, (0, None, None))
+    thetas = {}
+    for name, parameter in network.named_parameters():
+        thetas[name] = parameter.detach().expand(models, *parameter.shape).clone()
 
     def take_step(features: torch.Tensor, labels: torch.Tensor) -> None:
-        sums = clipped_sums(tuple(thetas), features, labels)
-        for theta, total in zip(thetas, sums, strict=True):
-            noisy = total.add_(torch.randn_like(total), alpha=asked.sigma * norm)
-            theta.sub_(noisy, alpha=asked.rate / batch_size)
+        sums = clipped_sums(thetas, features, labels)
+        for name, theta in thetas.items():
+            noisy = sums[name].add_(torch.randn_like(theta), alpha=noise)
+            theta.sub_(noisy, alpha=rate)
 
-    return made.make_training(take_step, thetas, asked.models)
+    first_model = [theta[0] for theta in thetas.values()]
+    return _train_in_torch(problem, models, first_model, take_step)
 
 
 ENGINES = {
@@ -498,7 +452,6 @@ def measure(
     model: str,
     engines: Sequence[str],
     rounds: int,
-    seconds: float,
     sources: Sources,
 ) -> list[Record]:
     """Times engines on a model, with a progress bar.
@@ -507,7 +460,6 @@ def measure(
       model: A key of `MODELS`.
       engines: Keys of `ENGINES`.
       rounds: The number of rounds.
-      seconds: The minimum time per engine and round.
       sources: The data sources.
 
     Returns:
@@ -516,28 +468,24 @@ def measure(
     Raises:
       InputError: The data cannot be read, an engine fails, or its step differs from ours.
     """
+    with _start_process() as process:  # JAX ends with the process
+        problem = process.submit(make_problem, model, sources).result()
+    records: list[Record] = []
+    teams = []
     with contextlib.ExitStack() as stack:
-        file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "problem"
-        with _start_process() as process:  # JAX ends with the process
-            made = process.submit(make_problem, model, sources).result()
-        file.write_bytes(pickle.dumps(made))
-        records: list[Record] = []
-        teams = []
         for name in engines:
             team = [stack.enter_context(_start_process())]
-            [described] = _ask(name, team, _describe, file)
-            require_agreement(name, described["distance_from_ours"], MODELS[model].tolerance)
+            [described] = _ask(name, team, _prepare, problem)
+            require_agreement(name, described["distance_from_ours"], TOLERANCES[model])
             if ENGINES[name].one_thread and described["device"] == "cpu":
-                for _ in range(cores() - 1):
-                    team.append(stack.enter_context(_start_process()))
-                _ask(name, team, _describe, file)  # prepares all processes before timing
-            record: Record = {"model": model, "engine": name, "rates": [], "processes": len(team)}
-            records.append(record | described)
+                others = [stack.enter_context(_start_process()) for _ in range(cores() - 1)]
+                _ask(name, others, _prepare, problem)
+                team += others
+            records.append({"model": model, "engine": name, "processes": len(team), **described})
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
-                rates = _ask(record["engine"], team, _time, file, seconds)
-                record["rates"].append(sum(rates))
+                record["rates"].append(sum(_ask(record["engine"], team, _time)))
     return records
 
 
@@ -570,38 +518,28 @@ def require_agreement(name: str, distance: float, tolerance: float) -> None:
     )
 
 
-@functools.cache
-def _prepare(name: str, file: Path) -> TimedTraining:
-    """Returns the training of an engine; only the first call in a process makes it."""
-    return find_fastest(ENGINES[name], pickle.loads(file.read_bytes()))
+_PREPARED: dict[str, Training] = {}  # in a process of an engine: its training, by the engine's name
 
 
-def _describe(name: str, file: Path) -> Record:
-    """Prepares an engine; returns the distance of its first step from ours, its models and its device."""
-    if ENGINES[name].package.startswith("jax"):
+def _prepare(name: str, problem: Problem) -> Record:
+    """Prepares an engine for `_time`, and returns the start of its record, without rates."""
+    engine = ENGINES[name]
+    if engine.package.startswith("jax"):
         prepare_jax()
-    problem = pickle.loads(file.read_bytes())
-    distance = measure_distance(ENGINES[name], problem)
-    training = _prepare(name, file)
+    distance = measure_distance(engine, problem)
+    training = find_fastest(engine, problem)
+    _PREPARED[name] = training
     return {
-        "distance_from_ours": distance,
+        "rates": [],
         "models_at_once": training.models,
+        "distance_from_ours": distance,
         "device": training.device,
     }
 
 
-def measure_distance(engine: Engine, problem: Problem) -> float:
-    """Returns the Euclidean distance of an engine's first step from ours, without noise and at rate 1."""
-    asked = Asked(problem, problem.batches[:1], rate=1.0, sigma=0.0, models=1)
-    training = engine.make(asked)
-    training.run()
-    difference = training.theta() - problem.stepped
-    return float(np.linalg.norm(difference))
-
-
-def _time(name: str, file: Path, seconds: float) -> float:
-    """Returns the engine's rate, measured for some seconds."""
-    return measure_rate(_prepare(name, file).run, seconds)
+def _time(name: str) -> float:
+    """Returns the rate of a prepared engine."""
+    return measure_rate(_PREPARED[name], _ROUND_SECONDS)
 
 
 def make_table(timings: Sequence[Record]) -> Table[Record]:
@@ -619,10 +557,10 @@ def make_table(timings: Sequence[Record]) -> Table[Record]:
             ratios = ours[record["model"]] / rates
             record["ratios"] = ratios.tolist()
     columns = (
-        field("model", head="model", left=True),
-        field("engine", head="engine", width=11, left=True),
-        field("model_steps_per_second", head="model-steps/s", show=_show_rate),
-        Column("ratios", itemgetter("ratios"), "ours is faster by", _show_ratios, left=True),
+        field("model", "model", left=True),
+        field("engine", "engine", width=11, left=True),
+        field("model_steps_per_second", "model-steps/s", _show_rate),
+        field("ratios", "ours is faster by", _show_ratios, left=True),
         *map(field, ("rates", "models_at_once", "processes", "distance_from_ours", "device")),
     )
     return Table(columns, timings)

@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from audit.errors import InputError
 from audit.runtime.machine import Progress
@@ -15,9 +14,6 @@ from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from experiments.cells.cell import Audited, Cell, DataSets
 from models.catalogue import task
-
-if TYPE_CHECKING:
-    from audit.training.driver import Request
 
 
 def audit_cell(audited: Audited) -> Cell:
@@ -36,23 +32,12 @@ def audit_cell(audited: Audited) -> Cell:
         """Trains the missing runs and writes the conclusion from all runs."""
         from audit.training import driver  # loads SciPy
 
-        request = make_request(audited, dataset)
+        validate(setting, runs)
+        request = driver.make_request(setting, dataset, runs)
         driver.keep(driver.audit(request, store.path.parent, report=progress))
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     return setting_cell(name, setting, runs, is_complete, do)._replace(audited=audited)
-
-
-def make_request(audited: Audited, dataset: Dataset) -> "Request":
-    """Returns the request for an audit at the default delta and confidence.
-
-    Raises InputError if the setting cannot be audited with this number of runs.
-    """
-    from audit.training import driver  # loads SciPy
-
-    setting = audited.setting
-    validate(setting, audited.runs)
-    return driver.make_request(setting, dataset, audited.runs)
 
 
 def setting_cell(

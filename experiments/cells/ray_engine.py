@@ -6,7 +6,6 @@ call `prepare`, `train` and `do_cell`.
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 import secrets
@@ -31,7 +30,6 @@ LOCAL = "local"
 Arguments = tuple[Any, ...]
 Ended = tuple[Arguments, Callable[[], Any]]  # the second part returns the result
 _MAX_RETRIES = 20  # of a task after its worker or node died
-_TASKS_PER_WORKER = 2  # with two, workers do not wait for this process
 _STAGE = 64  # runs between two computations of the bounds
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -55,8 +53,11 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list
     """Returns the scores of a chunk of runs. Splits the chunk in half if memory runs out."""
     prepare_jax(devices)
     size = count_runs([chunk])
-    trainer = _make_trainer(_Training(recipe.key, size, recipe, data))
-    scores = trainer.train(chunk)
+    key = (recipe.key, size)
+    if key not in _TRAINER:
+        _TRAINER.clear()
+        _TRAINER[key] = ChunkTrainer(recipe.make(data), size)
+    scores = _TRAINER[key].train(chunk)
     if scores is not None:
         return [scores]
     require(size > 1, "out of memory with one run at a time: lower `batch_size`")
@@ -79,41 +80,34 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     return contents
 
 
-@dataclasses.dataclass(frozen=True)
-class _Training:
-    """A game and its chunk size, compared by the recipe's key and the size."""
-
-    key: str
-    size: int
-    recipe: GameRecipe = dataclasses.field(compare=False)
-    data: Dataset = dataclasses.field(compare=False)
-
-
-@functools.lru_cache(1)  # a worker keeps its last compiled program
-def _make_trainer(training: _Training) -> ChunkTrainer:
-    return ChunkTrainer(training.recipe.make(training.data), training.size)
+# The last trainer of a worker, by the recipe's key and the chunk size: it keeps its compiled program.
+_TRAINER: dict[tuple[str, int], ChunkTrainer] = {}
 
 
 class Cluster:
     """A Ray cluster that this process has joined."""
 
     def __init__(self, ray: Any) -> None:
-        """Counts the cluster's resources with the module `ray`."""
+        """Chooses each task's resources by the cluster's nodes; `ray` is the module."""
         self._ray = ray
-        nodes = []
-        for node in ray.nodes():
-            if node["Alive"]:
-                nodes.append(node["Resources"])
-        self._resources, self._devices = find_needs(nodes)
-        total = ray.cluster_resources()
-        workers = total.get("GPU") or total["CPU"] / self._devices
-        self._limit = _TASKS_PER_WORKER * max(1, int(workers))
         self.share = ray.put  # (value) -> a reference; each node gets the value once
+        total = ray.cluster_resources()
+        counts = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+        self._devices = 0  # all visible GPUs
+        self._needs = {"num_gpus": 1, "num_cpus": 1}
+        if total.get("GPU", 0) < 1:
+            self._devices = min(filter(None, counts), default=0)
+            require(
+                self._devices, "the Ray cluster has neither GPUs nor cores: start nodes with some"
+            )
+            self._needs = {"num_cpus": self._devices}
+        # A task takes a core or more, so there are two or more for each worker. They do not wait for us.
+        self._limit = 2 * int(total["CPU"])
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
         """Calls function(devices, *arguments) on workers; yields results as tasks end."""
         # With max_calls=0 a worker stays alive after a task and keeps its compiled programs.
-        options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
+        options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._needs}
         remote = self._ray.remote(**options)(function)
         waiting = iter(arguments)
         running: dict[Any, Arguments] = {}
@@ -141,16 +135,6 @@ class Cluster:
             raise
         except self._ray.exceptions.RayError:
             raise InputError(f"workers died {_MAX_RETRIES} times: see Ray's logs") from None
-
-
-def find_needs(nodes: list[dict[str, float]]) -> tuple[dict[str, int], int]:
-    """Returns a task's resource request, and its number of devices (0: all visible GPUs)."""
-    if any(node.get("GPU", 0) >= 1 for node in nodes):
-        return {"num_gpus": 1, "num_cpus": 1}, 0
-    counts = [int(node.get("CPU", 0)) for node in nodes]
-    smallest = min(filter(None, counts), default=0)
-    require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
-    return {"num_cpus": smallest}, smallest
 
 
 @contextlib.contextmanager
@@ -210,7 +194,8 @@ class RayTrainer:
         """Raises InputError if recipe and data do not fit, as a worker reports."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        _, _, self._about = cluster.call(prepare, *self._game, 1)
+        _, _, about = cluster.call(prepare, *self._game, 1)
+        self.about: Callable[[], dict[str, Any]] = lambda: about
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains missing runs, and returns the scores of all runs."""
@@ -232,28 +217,18 @@ class RayTrainer:
         """Returns how many of these runs to train before the next computation of the bounds."""
         return min(runs, _STAGE)
 
-    def about(self) -> dict[str, Any]:
-        """Returns a worker's versions and devices."""
-        about: dict[str, Any] = self._about
-        return about
-
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
     """Completes a sweep's cells, each as a task (see `work.do_all`)."""
-    outcome = work.Outcome(here=[], elsewhere=[], failed=[])
-    missing = []
+    outcome = work.Outcome(here=[], failed=[])
+    opened = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
-        for cell in cells:
+        for cell in work.find_missing(cells, place):  # another process may have had the lock
             with work.failing(cell, progress, outcome):
-                if work.is_done(cell, place):
-                    outcome.elsewhere.append(cell.name)
-                    progress.end(cell)
-                else:
-                    cell.open(place.out, place.data)  # loads data that workers may not have
-                    missing.append(cell)
-        data = cluster.share(place.data)
-        tasks = [(cell, data) for cell in missing]
-        for (cell, _), get in cluster.run(do_cell, tasks):
+                cell.open(place.out, place.data)  # loads data that workers may not have
+                opened.append(cell)
+        data = cluster.share(place.data)  # with the loaded data
+        for (cell, _), get in cluster.run(do_cell, [(cell, data) for cell in opened]):
             with work.failing(cell, progress, outcome):
                 for name, content in sorted(get().items()):
                     files.write_whole(place.out / name, content)

@@ -36,12 +36,10 @@ class Outcome(NamedTuple):
 
     Attributes:
       here: Cells that this process completed.
-      elsewhere: Cells that were complete already, or that another process completed.
       failed: Cells that failed.
     """
 
     here: list[str]
-    elsewhere: list[str]
     failed: list[str]
 
 
@@ -69,28 +67,19 @@ class SweepProgress:
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
         # The latest rate has a weight of 0.1, so the displayed time left does not jump.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
+        self.close = self._bar.close
 
     def begin(self, cell: Cell) -> Progress:
         """Shows a cell as the current cell, and returns the function that reports its trained runs."""
         self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, 32)}:")
-
-        def progress(runs: float) -> None:
-            """Advances the bar, at most by the cell's estimate; `end` adds the rest."""
-            left_of_cell = self._seconds_done + cell.seconds - self._bar.n
-            self._bar.update(min(runs * cell.seconds / cell.runs, left_of_cell))
-
-        return progress
+        return lambda runs: self._bar.update(runs * cell.seconds / cell.runs)
 
     def end(self, cell: Cell) -> None:
         """Counts a cell as finished."""
         self._done += 1
         self._seconds_done += cell.seconds
         self._bar.update(self._seconds_done - self._bar.n)
-
-    def close(self) -> None:
-        """Shows the number of finished cells, and leaves the line on the screen."""
         self._bar.set_description_str(f"{self._done}/{self._cells} cells:")
-        self._bar.close()
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
@@ -115,28 +104,17 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     If another process is working on a cell, this process waits for it. Each failed cell is reported on
     stderr. Raises InputError if the store cannot be written.
     """
-    outcome = Outcome(here=[], elsewhere=[], failed=[])
+    outcome = Outcome(here=[], failed=[])
     with contextlib.closing(SweepProgress(cells)) as progress:
         for cell in cells:
             with failing(cell, progress, outcome):
-                if _complete(cell, place, progress):
-                    outcome.here.append(cell.name)
-                else:
-                    outcome.elsewhere.append(cell.name)
+                store = cell.open(place.out, place.data)
+                with hold(store.path):
+                    if not is_done(cell, place):  # another process may have had the lock
+                        cell.do(store, place.data, progress.begin(cell))
+                        outcome.here.append(cell.name)
                 progress.end(cell)
     return outcome
-
-
-def _complete(cell: Cell, place: Workplace, progress: SweepProgress) -> bool:
-    """Completes a cell, and returns whether this process did the work."""
-    if is_done(cell, place):
-        return False
-    store = cell.open(place.out, place.data)
-    with hold(store.path):
-        if is_done(cell, place):  # another process had the lock
-            return False
-        cell.do(store, place.data, progress.begin(cell))
-    return True
 
 
 @contextlib.contextmanager

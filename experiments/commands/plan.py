@@ -36,7 +36,9 @@ FLAGS = flags.FLAGS
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 _MANY = "over 1,000"  # shown if the search did not find a number of runs
 _CANARIES = 64  # per run, for --bug with at most one canary in --canaries
-_MAX_AUDITS = 20  # simulated audits with several canaries per run, which are slower
+_AUDITS = 100  # simulated
+_SLOW_AUDITS = 20  # simulated, with several canaries per run
+_SEED = 0  # of the simulated audits
 flags.DEFINE_float("epsilon", None, "The true epsilon. Default: the accountant's upper bound.")
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
 flags.DEFINE_float("tightness", 0.9, "Find the runs that prove this share of the true epsilon.")
@@ -47,9 +49,7 @@ flags.DEFINE_list(
     "claimed noise: 0.9,0.5.",
 )
 cli.define_setting(names=FIELDS)
-flags.DEFINE_integer("audits", 100, "Simulated audits.")
 cli.define_levels()
-cli.define_seed("Seed of the simulated audits.")
 cli.define_sources()
 
 
@@ -75,12 +75,15 @@ def main() -> None:
 
     # The bounds, from simulated audits of a Gaussian mechanism with the true epsilon.
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
-    levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-    mechanism = calibration.KnownMechanism(laws.GAUSSIAN, mu, FLAGS.runs, FLAGS.audits, *levels)
+    law = laws.GAUSSIAN
+    audits = _AUDITS
     if setting.canaries > 1:
-        audits = min(FLAGS.audits, _MAX_AUDITS)
-        mechanism = mechanism._replace(canaries=setting.canaries, audits=audits)
-        mechanism = mechanism._replace(law=laws.COINS["independent"])
+        law = laws.COINS["independent"]
+        audits = _SLOW_AUDITS
+    levels = (FLAGS.delta, FLAGS.confidence, _SEED)
+    mechanism = calibration.KnownMechanism(
+        law, mu, FLAGS.runs, audits, *levels, canaries=setting.canaries
+    )
     with tqdm(
         total=mechanism.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
     ) as bar:
@@ -113,7 +116,7 @@ def _print_bugs(setting: Setting) -> None:
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
     for ratio in cli.numbers("bug"):
-        rows.append(planning.runs_until_refuted(mu, ratio, canaries, FLAGS.confidence, FLAGS.seed))
+        rows.append(planning.runs_until_refuted(mu, ratio, canaries, FLAGS.confidence, _SEED))
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
@@ -132,7 +135,6 @@ def _checked_truth(setting: Setting) -> float:
     cli.require_levels()
     # 2 runs in each world: the bounds choose a threshold on one run and test it on the other.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
-    require(2 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 2 to 10,000,000")
     message = f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     require(0 < FLAGS.tightness < 1, message)
     truth = FLAGS.epsilon

@@ -73,7 +73,7 @@ def main() -> None:
     require(not outcome.failed, f"{failures}: fix the errors above and run the command again")
     duration = timedelta(seconds=round(time.perf_counter() - begin))
     here = f"{counted(len(outcome.here), 'cell')} in {duration}"
-    before = f"{len(cells) - len(missing) + len(outcome.elsewhere)} before"
+    before = f"{len(cells) - len(outcome.here)} before"
     print(f"{title}: {here}, {before}\n{closing}")
 
 

@@ -28,7 +28,6 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("models", list(throughput.MODELS), f"From {', '.join(throughput.MODELS)}.")
 flags.DEFINE_list("engines", list(throughput.ENGINES), f"From {', '.join(throughput.ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")
-flags.DEFINE_float("seconds", 3.0, "Minimum seconds per measurement.")
 cli.define_sources()
 cli.define_json()
 
@@ -38,7 +37,6 @@ def main() -> None:
     models = cli.choose_names("models", throughput.MODELS)
     engines = cli.choose_names("engines", throughput.ENGINES)
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
-    require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     single_model = FLAGS.data_file is None or len(models) == 1
     require(single_model, "--data_file requires a single model in --models")
     sources = cli.sources()
@@ -47,7 +45,7 @@ def main() -> None:
     require(installed, "--engines: no engine is installed: install one of the packages above")
     timings: list[Record] = []
     for model in models:
-        timings += throughput.measure(model, installed, FLAGS.rounds, FLAGS.seconds, sources)
+        timings += throughput.measure(model, installed, FLAGS.rounds, sources)
     table = throughput.make_table(timings)
     if FLAGS.json:
         print(write_json({"timings": table.json()}))

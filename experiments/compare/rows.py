@@ -13,17 +13,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.conclusions.concluded import conclude_each_run, conclude_setting
+from audit.conclusions.concluded import conclude_each_run
 from audit.laws import conversions
 from audit.methods import one_shot
 from audit.methods.estimate import Finding
 from audit.report.style import BLACK, FADED, FREE, IN, OUT
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.runtime import machine
-from audit.settings import make
-from audit.storage.store import Scores, count_runs
-from audit.training import build
-from audit.training import game as games
+from audit.training import build, driver
 from audit.written import Level, counted, show_level
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
@@ -38,7 +34,7 @@ from experiments.compare.compared import (
     list_methods,
     make_attacked,
 )
-from experiments.sweeps.panels import draw_panels, take
+from experiments.sweeps.panels import draw_dot, draw_panels, take
 from experiments.sweeps.records import Record, field, select
 
 _PUBLISHED = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)  # the paper's estimates
@@ -80,16 +76,21 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
 
 def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> list[Record]:
     """Trains a method's missing runs, and returns its records with refuted bounds last."""
-    scores, seconds = _train(method, place)
     level = Level(compared.delta, compared.confidence)
+    dataset = place.data.load(compared.model)
+    request = driver.make_request(method.setting, dataset, method.runs, level)
+    begin = time.perf_counter()
+    finished = driver.audit(request, place.out)
+    seconds = None
+    if finished.trained is not None:
+        seconds = time.perf_counter() - begin
+    conclusion = finished.conclusion
+    bounds = [conclusion.bound(name) for name in method.shown]
     found: list[tuple[Finding, str]] = []
-    if method.shown:
-        conclusion = conclude_setting(scores, method.setting, level)
-        bounds = [conclusion.bound(name) for name in method.shown]
-    else:
-        data = place.data.load(compared.model)
-        dimension = build.trainee(compared.model, data).model.n_parameters
-        (conclusion,) = conclude_each_run(scores, dimension, method.sees == FINAL, level)
+    if not bounds:
+        dimension = build.trainee(compared.model, dataset).model.n_parameters
+        sees_final_model = method.sees == FINAL
+        (conclusion,) = conclude_each_run(finished.scores, dimension, sees_final_model, level)
         bounds = list(conclusion.bounds)
         for estimate in conclusion.estimates:
             if estimate.method in _PUBLISHED:
@@ -104,29 +105,11 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         "runs": method.runs,
         "seconds": seconds,
     }
-    return [
-        {
-            **shared,
-            "value": finding.method,
-            "epsilon": finding.epsilon,
-            "assumes": assumes,
-        }
-        for finding, assumes in found
-    ]
-
-
-def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
-    """Returns a method's scores, and the seconds of training (None if all runs were stored)."""
-    dataset = place.data.load(method.setting.model)
-    store = make.open_store(place.out, method.setting, dataset)
-    missing = count_runs(store.missing(method.runs))
-    if not missing:
-        return store.load(method.runs), None
-    begin = time.perf_counter()
-    game = build.build(method.setting, dataset)
-    with machine.bar(missing) as bar:
-        games.train(game, store, method.runs, progress=bar)
-    return store.load(method.runs), time.perf_counter() - begin
+    rows = []
+    for finding, assumes in found:
+        value = {"value": finding.method, "epsilon": finding.epsilon, "assumes": assumes}
+        rows.append(shared | value)
+    return rows
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
@@ -228,27 +211,10 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
         for place, row in enumerate(rows):
             color, label = _find_look(row)
             is_bound = row["assumes"] not in (ESTIMATE, REJECTED)
-            marker = "o"
+            draw_dot(axis, place, row["epsilon"], edge, color, is_bound, label)
             if row["epsilon"] > edge:
-                marker = ">"
                 text = _show_epsilon(row)
-                axis.text(
-                    0.98 * edge,
-                    place,
-                    text,
-                    ha="right",
-                    va="center",
-                    fontsize=8,
-                )
-            axis.plot(
-                [min(row["epsilon"], edge)],
-                [place],
-                marker,
-                color=color,
-                mfc=color if is_bound else "white",
-                clip_on=False,
-                label=label,
-            )
+                axis.text(0.98 * edge, place, text, ha="right", va="center", fontsize=8)
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
         label = "upper bound (accounting)"

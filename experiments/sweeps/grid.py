@@ -3,23 +3,22 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any, NamedTuple
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.conclusions import lipschitz
-from audit.conclusions.concluded import conclude_setting
 from audit.errors import require
 from audit.report.table import Table, at_least, at_most
 from audit.settings.setting import Setting
 from audit.storage.store import hash_of
+from audit.training import driver
 from audit.written import Level, finite, show_level
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.cells.work import Workplace
-from experiments.sweeps.panels import draw_heat_map, draw_panels, take
+from experiments.sweeps.panels import draw_heat_map, draw_panels
 from experiments.sweeps.records import Record, Records, field
 
 MAX_AUDITS = 1000
@@ -67,9 +66,11 @@ def show_value(value: Any) -> str:
 
 def conclude(audit: GridAudit, place: Workplace, level: Level) -> Record:
     """Returns the conclusion from an audit's stored scores as a record."""
-    store = audit.cell().open(place.out, place.data)
-    steps = lipschitz.find_current(store)
-    conclusion = conclude_setting(store.load(audit.runs), audit.setting, level, steps=steps)
+    dataset = place.data.load(audit.setting.model)
+    request = driver.make_request(audit.setting, dataset, audit.runs, level)
+    finished = driver.audit(request, place.out)  # all runs are stored
+    conclusion = finished.conclusion
+    folder = finished.store.path
     tightest = conclusion.tightest
     return {
         **audit.values,
@@ -78,8 +79,8 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> Record:
         "upper_bound": None if tightest is None else finite(tightest.epsilon),
         "delta": conclusion.delta,
         "confidence": conclusion.confidence,
-        "setting": hash_of(store.path),
-        "folder": str(store.path),
+        "setting": hash_of(folder),
+        "folder": str(folder),
     }
 
 
@@ -106,22 +107,18 @@ def draw_grid(results: Records, down: str, across: str) -> Figure:
       down: The flag of the field of rows.
       across: The flag of the field of columns.
     """
-    rows = _list_values(results, down)
-    columns = _list_values(results, across)
-    proven = take(results, "epsilon").reshape(len(rows), len(columns))
+    # A row for each value of `down` and a column for each value of `across`, in order of first occurrence.
+    frame = pd.DataFrame(results).pivot_table("epsilon", down, across, sort=False)
+    rows = list(map(show_value, frame.index))
+    columns = list(map(show_value, frame.columns))
+    proven = frame.to_numpy()
 
     def draw(axis: Axes) -> None:
         """Draws the heat map, with a color scale above 0."""
-        most = max(float(proven.max()), 1e-3)
+        most = max(proven.max(), 1e-3)
         draw_heat_map(axis, proven, rows, columns, most, partial(at_least, decimals=2))
         axis.set_xlabel(across)
 
     title = f"lower bound on epsilon at delta {show_level(results[0]['delta'])}"
     size = (0.62 * len(columns) + 1.1, 0.42 * len(rows) + 1.0)  # inches
     return draw_panels(title, {"": draw}, size, ylabel=down)
-
-
-def _list_values(results: Records, name: str) -> list[str]:
-    """Returns the different values of a field, formatted, in order of first occurrence."""
-    values = map(itemgetter(name), results)
-    return list(dict.fromkeys(map(show_value, values)))

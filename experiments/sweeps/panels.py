@@ -107,6 +107,22 @@ def plot_lines(
         axis.minorticks_off()
 
 
+def draw_dot(
+    axis: Axes,
+    place: int,
+    value: float,
+    edge: float,
+    color: str,
+    is_filled: bool,
+    label: str,
+) -> None:
+    """Draws a value at a place of the vertical axis: a dot, or an arrow at the edge if it is larger."""
+    marker = "o" if value <= edge else ">"
+    face = color if is_filled else "white"
+    shown = min(value, edge)
+    axis.plot(shown, place, marker, color=color, mfc=face, clip_on=False, label=label)
+
+
 def take(records: Records, name: str) -> NDArray[np.float64]:
     """Returns a field of each record; NaN for records without it."""
     return np.array([record.get(name) for record in records], np.float64)

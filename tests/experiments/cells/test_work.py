@@ -1,15 +1,10 @@
 """Sweeps: what they hold, that workers share a store, and the commands on small made-up data."""
 
 import collections
-import functools
 import json
-import os
 import re
-import subprocess
-import sys
-import threading
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,57 +18,36 @@ from experiments.cells.cell import Cell, DataSets
 from experiments.cells.work import Workplace
 from experiments.hidden_state import sweep as sweeps
 from models.data.tables import HOUSING
+from tests.forks import python
 
-ROOT = Path(__file__).resolve().parents[3]
-FIGURES = ("1a", "1b", "1c", "2a", "2b", "4", "5", "6a", "7", "8", "11", "12", "13")
-OURS = ("proven", "bracket_k", "bracket_steps", "bracket", "bracket_rates")  # which no paper has
 FCNN = ("figure_1c", "figure_4", "figure_7")
 
-sweeps_of = functools.cache(sweeps.sweeps)
-
 
 @pytest.fixture
-def run(run_command, homes):
-    """run(*flags) -> a sweep's finished process, in a terminal's width: a fork, unless more is asked for."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(homes[1]), "COLUMNS": "80"}
-
-    def call(*flags, start=subprocess.run, options=()):
-        if start is subprocess.run and not options:
-            return run_command("sweep", *flags)
-        argv = [sys.executable, *options, "-m", "experiments.commands.sweep", *flags]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return start(argv, cwd=ROOT, env=environment, **pipes)
-
-    return call
-
-
-@pytest.fixture
-def counted(tmp_path):
+def counted():
     """counted(n, do) -> cells that leave a file behind, and a Counter of how often each was done."""
     done = collections.Counter()
 
-    def build(count, do=lambda number: None):
-        def cell(number):
-            setting = {"number": number}
+    def make_cell(number, do):
+        setting = {"number": number}
 
-            def act(store, data, progress):
-                do(number)
-                progress(1)
-                done[number] += 1
-                store.write_text("done", "")
+        def act(store, data, progress):
+            do(number)
+            progress(1)
+            done[number] += 1
+            store.write_text("done", "")
 
-            def is_done(held, _):
-                store = held.open(setting)
-                return store is not None and (store.path / "done").exists()
+        def is_done(held, data):
+            store = held.open(setting)
+            return store is not None and (store.path / "done").exists()
 
-            more = (
-                is_done,
-                lambda out, _: Store(out, setting),
-                act,
-            )
-            return Cell(f"cell {number}", str(number), 1, 1.0, *more)
+        def open_store(out, data):
+            return Store(out, setting)
 
-        return [cell(number) for number in range(count)], done
+        return Cell(f"cell {number}", str(number), 1, 1.0, is_done, open_store, act)
+
+    def build(count, do):
+        return [make_cell(number, do) for number in range(count)], done
 
     return build
 
@@ -85,20 +59,11 @@ def place(tmp_path):
 
 def test_workers_share_the_cells_and_do_none_twice(counted, place):
     cells, done = counted(12, lambda number: time.sleep(0.02))
-    outcomes = []
-    workers = [
-        threading.Thread(target=lambda: outcomes.append(work.do_all(cells, place)))
-        for _ in range(3)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(3) as workers:
+        outcomes = workers.map(lambda _: work.do_all(cells, place), range(3))
     assert done == collections.Counter(range(12))
-    assert sorted(name for one in outcomes for name in one.here) == sorted(
-        cell.name for cell in cells
-    )
-    assert all(len(one.here) + len(one.elsewhere) == 12 for one in outcomes)
+    names = [name for outcome in outcomes for name in outcome.here]
+    assert sorted(names) == sorted(cell.name for cell in cells)
 
 
 def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
@@ -108,11 +73,8 @@ def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
 
     cells, done = counted(3, fail)
     outcome = work.do_all(cells, place)
-    assert (
-        outcome.failed == ["cell 1"]
-        and outcome.here == ["cell 0", "cell 2"]
-        and done == {0: 1, 2: 1}
-    )
+    assert outcome == work.Outcome(here=["cell 0", "cell 2"], failed=["cell 1"])
+    assert done == {0: 1, 2: 1}
     assert "failed: cell 1: run 7 diverged" in capsys.readouterr().err
 
 
@@ -127,61 +89,62 @@ def test_a_store_that_refuses_ends_the_sweep(counted, place):
 
 
 @pytest.mark.slow
-def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housing_file, tmp_path):
+def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(
+    run_command, housing_file, tmp_path
+):
     flags = ("--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing_file}")
-    process = run("--name=" + ",".join(FCNN), *flags)
+    process = run_command("sweep", "--name=" + ",".join(FCNN), *flags)
     assert process.returncode == 0, process.stderr
     draws = f"./run.sh figures --name={','.join(FCNN)} --scale=smoke --out={tmp_path} draws them"
     closing = rf"{', '.join(FCNN)}: 14 cells in 00:\d\d:\d\d, 0 before\n"
     assert re.fullmatch(closing + re.escape(f"{draws}\n"), process.stdout)
     assert "Traceback" not in process.stderr
-    assert max(len(line) for line in re.split(r"[\r\n]", process.stderr)) <= 80
-    folders = [path.parent for path in tmp_path.glob("*/config.json")]
-    assert len(folders) == 14
-    for folder in folders:
-        result = json.loads((folder / "audit.json").read_text())
-        assert result["runs"] == 40 and len(result["bounds"]) == 3
-        assert Store(tmp_path, json.loads((folder / "config.json").read_text())).missing(40) == []
-    listed = run("--list", *flags).stdout
+    assert max(map(len, re.split(r"[\r\n]", process.stderr))) <= 80
+    results = list(tmp_path.glob("*/audit.json"))
+    assert len(results) == 14
+    for result in results:
+        assert json.loads(result.read_text())["runs"] == 40
+        assert not Store.at(result.parent).missing(40)
+    listed = run_command("sweep", "--list", *flags).stdout
     assert re.search(r"figure_1c +6 +6 ", listed) and re.search(r"figure_1a +6 +0 ", listed)
     assert max(map(len, listed.splitlines())) <= 80
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
-    again = run("--name=figure_4,figure_1c", *flags)
+    again = run_command("sweep", "--name=figure_4,figure_1c", *flags)
     assert again.returncode == 0 and "all 12 cells are done" in again.stdout and again.stderr == ""
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")} == stamps
 
 
-def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
-    for cell in sweeps_of("smoke")["figure_1c"].cells:
-        store = Store(tmp_path, {**identity(cell.audited.setting), "data_sha256": HOUSING.checksum})
-        store.save(_chunk(0, 40))
-        store.write_text("audit.json", '{"runs": 40}')
-    process = run(
-        "--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", options=("-X", "importtime")
-    )
+def test_that_all_is_done_is_known_without_jax_or_data(tmp_path):
+    for cell in sweeps.sweeps("smoke")["figure_1c"].cells:
+        fill(tmp_path, cell, 40)
+    module = ("-X", "importtime", "-m", "experiments.commands.sweep")
+    process = python(*module, "--name=figure_1c", "--scale=smoke", f"--out={tmp_path}")
     assert process.returncode == 0 and "all 6 cells are done" in process.stdout
     loaded = {line.rsplit("|")[-1].strip() for line in process.stderr.splitlines()}
     assert "audit.storage.store" in loaded and not loaded & {"jax", "matplotlib", "scipy"}
 
 
-def test_fewer_runs_other_data_or_no_conclusion_is_not_done(place):
-    (cell, *_) = sweeps_of("smoke")["figure_1c"].cells
-    config = identity(cell.audited.setting)
+@pytest.mark.parametrize(
+    ("runs", "concluded", "checksum", "is_done"),
+    [
+        (40, 40, HOUSING.checksum, True),
+        (20, 40, HOUSING.checksum, False),
+        (40, 20, HOUSING.checksum, False),
+        (40, 40, "0" * 64, False),
+    ],
+)
+def test_fewer_runs_other_data_or_no_conclusion_is_not_done(
+    place, runs, concluded, checksum, is_done
+):
+    cell = sweeps.sweeps("smoke")["figure_1c"].cells[0]
     assert not work.is_done(cell, place)
-    store = Store(place.out, {**config, "data_sha256": HOUSING.checksum})
-    store.save(_chunk(0, 20))
-    store.write_text("audit.json", '{"runs": 40}')
-    assert not work.is_done(cell, place)
-    store.save(_chunk(20, 20))
-    assert work.is_done(cell, place)
-    store.write_text("audit.json", '{"runs": 20}')
-    assert not work.is_done(cell, place)
-    other = place._replace(out=place.out / "other")
-    store = Store(other.out, {**config, "data_sha256": "0" * 64})
-    store.save(_chunk(0, 40))
-    store.write_text("audit.json", '{"runs": 40}')
-    assert not work.is_done(cell, other)
+    fill(place.out, cell, runs, concluded, checksum)
+    assert work.is_done(cell, place) == is_done
 
 
-def _chunk(first, runs):
-    return Scores(first, np.arange(float(runs))[:, None], np.arange(runs)[:, None] % 2 == 1)
+def fill(root, cell, runs, concluded=40, checksum=HOUSING.checksum):
+    """Stores the scores of some runs of a cell, and a conclusion."""
+    store = Store(root, {**identity(cell.audited.setting), "data_sha256": checksum})
+    scores = np.arange(float(runs))[:, None]
+    store.save(Scores(0, scores, scores % 2 == 1))
+    store.write_text("audit.json", json.dumps({"runs": concluded}))

@@ -3,6 +3,8 @@
 import collections
 import csv
 import dataclasses
+import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -41,17 +43,17 @@ def fill(root, cells, mu=2.0):
         store.save(Scores(0, scores[:, None], present[:, None]))
 
 
+@pytest.fixture(scope="module")
 def conclusion():
+    """One and the same conclusion for every cell."""
     rng = np.random.default_rng(0)
     scores = make_sets(rng.normal(2, 1, 20), rng.normal(0, 1, 20))
     return concluded.conclude(scores, DpSgd(4.0, 250), LEVELS)
 
 
-@pytest.fixture(scope="module")
-def found():
-    """found(cells): one and the same conclusion for every cell."""
-    one = conclusion()
-    return lambda cells: {(cell.setting, cell.runs): one for cell in cells}
+def points_of(cells, conclusion):
+    audits = {(cell.setting, cell.runs): conclusion for cell in cells}
+    return points.points(cells, audits)
 
 
 def bars(axis, method):
@@ -67,12 +69,12 @@ def bars(axis, method):
 
 
 @pytest.mark.parametrize("scale", mostly_slow(sorted(sweeps.SCALES, key=len)))
-def test_every_cell_is_on_one_figure_and_in_a_table_of_80_columns(scale, found):
+def test_every_cell_is_on_one_figure_and_in_a_table_of_80_columns(scale, conclusion):
     rows = []
     for sweep in sweeps.sweeps(scale).values():
         cells = sweep.audits()
-        every = points.points(cells, found(cells))
-        drawn = [cell for point in every for cell in point.cells]
+        every = points_of(cells, conclusion)
+        drawn = itertools.chain.from_iterable(point.cells for point in every)
         assert collections.Counter(drawn) == collections.Counter(cells)
         for point in every:
             assert len(point.conclusions) == len(point.cells)
@@ -87,7 +89,7 @@ def test_every_cell_is_on_one_figure_and_in_a_table_of_80_columns(scale, found):
     assert max(map(len, shown.text().splitlines())) <= 80
     entries = list(csv.DictReader(shown.csv().decode().splitlines()))
     assert len(entries) == len(rows) and shown.text().count("\n") > len(rows)
-    epsilon = conclusion().bound("if_gaussian").epsilon
+    epsilon = conclusion.bound("if_gaussian").epsilon
     assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
 
 
@@ -158,16 +160,14 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     assert len(point.cells) == 3 and len(point.conclusions) == 2
 
 
-def test_a_range_of_bounds_claims_no_more_than_they_do(found):
+def test_a_range_of_bounds_claims_no_more_than_they_do(conclusion):
     sweep = sweeps.sweeps("smoke")["figure_1c"]
     cells = sweep.audits()[:1]
-    every = points.points(cells, found(cells))
-    (row,) = points.make_rows(sweep, every, CLAIMS, LEVELS.delta)
+    (row,) = points.make_rows(sweep, points_of(cells, conclusion), CLAIMS, LEVELS.delta)
     names = ("if_gaussian", "if_gaussian_min", "if_gaussian_max", "epsilon_low", "epsilon_high")
     made = points.make_table([row | dict.fromkeys(names, 7.089)], LEVELS)
-    assert " 7.08" in made.text() and "7.09" not in made.text()
-    cells = [column.show(7.089) for column in made.columns if column.head is not None]
-    assert cells[1:6] == ["7.08", "7.0", "7.0", "7.0", "7.1"]
+    shown = "  ".join(["7.08", "7.0", "7.0", "7.0", "7.1"])
+    assert shown in re.sub(" +", "  ", made.text())
 
 
 @pytest.mark.slow
