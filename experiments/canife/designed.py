@@ -64,30 +64,26 @@ class Designer(NamedTuple):
 
 def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the public code's penalty of a gradient (p,) against updates (b, p), with k and C."""
-    norm = _norm(gradient)
-    clipped = clipping_norm * gradient / norm
-    products = updates @ clipped
+    products = updates @ (clipping_norm * gradient / _norm(gradient))
     mean_square = jnp.mean(products**2)
-    return gradient.size * (_shortfall(norm_constant, norm) + mean_square)
+    return gradient.size * (_shortfall(norm_constant, gradient) + mean_square)
 
 
-def as_printed(clipping_norm: float, gradient: Array, updates: Array) -> Array:
+def as_printed(_: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the penalty of the paper's Equation 2 of a gradient (p,) against updates (b, p)."""
-    shortfall = _shortfall(clipping_norm, _norm(gradient))
     products = updates @ gradient
-    return shortfall + jnp.sum(products**2)
+    return _shortfall(clipping_norm, gradient) + jnp.sum(products**2)
 
 
-def of_the_mean(clipping_norm: float, gradient: Array, updates: Array) -> Array:
+def of_the_mean(_: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the penalty "loss 1" of Appendix A of a gradient (p,) against updates (b, p)."""
-    shortfall = _shortfall(clipping_norm, _norm(gradient))
     products = updates @ gradient
-    return shortfall + jnp.mean(products) ** 2
+    return _shortfall(clipping_norm, gradient) + jnp.mean(products) ** 2
 
 
-def _shortfall(least: float, norm: Array) -> Array:
-    """Returns max(least - norm, 0)^2."""
-    return jnp.maximum(least - norm, 0.0) ** 2
+def _shortfall(least: float, gradient: Array) -> Array:
+    """Returns max(least - |gradient|, 0)^2."""
+    return jnp.maximum(least - _norm(gradient), 0.0) ** 2
 
 
 def _norm(gradient: Array) -> Array:

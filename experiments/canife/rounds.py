@@ -171,21 +171,19 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
     return np.asarray(np.maximum(log_moments / (orders - 1), 0.0))
 
 
-def forward(measured: Sequence[int], total: int) -> list[int]:
+def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents: those until the next, as in the paper.
 
     Args:
       measured: The increasing numbers of the measured rounds, from 1.
       total: The number of all rounds.
     """
-    counts: list[int] = np.diff([*measured, total + 1]).tolist()
-    return counts
+    return np.diff([*measured, total + 1])
 
 
-def backward(measured: Sequence[int]) -> list[int]:
+def backward(measured: Sequence[int]) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents: since the last, as in the code (Errata C8)."""
-    counts: list[int] = np.diff([0, *measured]).tolist()
-    return counts
+    return np.diff([0, *measured])
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:

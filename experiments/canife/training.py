@@ -108,15 +108,10 @@ def measure_missing(
 
 def _make_designer(setting: Attacked, population: Population) -> Designer:
     """Returns the designer of a setting's canaries."""
-    norm = setting.clipping_norm
-    penalties = {
-        "as_run": partial(designed.as_run, setting.norm_constant, norm),
-        "as_printed": partial(designed.as_printed, norm),
-        "of_the_mean": partial(designed.of_the_mean, norm),
-    }
+    penalty = getattr(designed, setting.penalty)
     return designed.designer(
         population.samples.loss,
-        penalties[setting.penalty],
+        partial(penalty, setting.norm_constant, setting.clipping_norm),
         optax.adam(setting.design_rate),
         setting.design_batch or setting.cohort,
     )

