@@ -4,6 +4,7 @@ The hyperparameters are the hidden-state paper's (Table 2). Importing this modul
 """
 
 import importlib
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,7 +46,9 @@ STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), c
 def task(model: str) -> Task:
     """Returns the task of a model that trains on examples; raises InputError with a reason for others."""
     why_not = "it only trains on clients' examples, see ./run.sh federated"
-    return _find_row(model, TASKS, why_not)
+    name, colon, size = model.partition(":")
+    row = _find_row(name, TASKS, why_not)
+    return _resize(row, size) if colon else row
 
 
 def federated_task(model: str) -> FederatedTask:
@@ -61,6 +64,25 @@ def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
         reason = f"cannot be trained so: {why_not}"
     require(model in rows, f"`model={model}` {reason}: choose one of {', '.join(rows)}")
     return rows[model]
+
+
+@cache  # a size's model and its compiled programs are made once
+def _resize(row: Task, size: str) -> Task:
+    """Returns the GPT's row for another size, WIDTHxBLOCKS; raises InputError for others."""
+    wrong = f"`model={row.name}:{size}`"
+    require(row.sizes, f"{wrong}: {row.name} has one size, give `model={row.name}`")
+    form = f"{wrong}: give {row.sizes} with a width that 4 divides, such as gpt:128x3"
+    require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
+    width, layers = map(int, size.split("x"))
+    require(width % 4 == 0, form)
+    work = layers * width**2 / (5 * 256**2)  # of a step, in units of the default size's
+    fixed, per_example = row.step_seconds
+    return row._replace(
+        name=f"{row.name}:{size}",
+        description=f"GPT, {layers} blocks of width {width}, on Shakespeare",
+        make=_make_lazily("gpt:gpt", width=width, layers=layers),
+        step_seconds=StepSeconds(work * fixed, work * per_example),
+    )
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
@@ -333,6 +355,7 @@ _ROWS = (
         step_seconds=StepSeconds(0.05, 0.03),
         not_convex=_SMOOTH,
         noise_multiplier=_GPT_NOISE,
+        sizes="gpt or gpt:WIDTHxBLOCKS",
         insertions=_GPT_STEPS,
     ),
     _on_housing(

@@ -101,11 +101,7 @@ class SphereFields(AdversaryFields):
         noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
         interferes = added > _MAX_INTERFERENCE * noise
-        # Genuine gradients move the model by at most the batch size in every step of SGD, in the same units.
-        # If that is little next to the noise, the expected model is not worth a training run: theta_0 is as
-        # good. The law of the scores does not depend on this choice.
-        drift = (knowledge.steps * knowledge.batch_size) ** 2
-        drifts = drift > _MAX_DRIFT * noise
+        drifts = is_rehearsed(knowledge.steps, knowledge.batch_size, noise)
         return fresh_directions(
             canaries,
             knowledge.rehearsal() if drifts else initial_model,
@@ -113,6 +109,20 @@ class SphereFields(AdversaryFields):
             all_in=not self.coins,
             within=within,
         )
+
+
+def is_rehearsed(steps: int, batch_size: int, noise: float) -> bool:
+    """Returns whether the expected model is that of a rehearsal, a training run without noise and canaries.
+
+    Otherwise it is theta_0. The law of the scores does not depend on this choice.
+
+    Args:
+      steps: the number of steps.
+      batch_size: the most by which a step's genuine gradients move SGD's model, in units of the learning rate
+        times C.
+      noise: the mean squared length of the last model's noise, in the same units.
+    """
+    return (steps * batch_size) ** 2 > _MAX_DRIFT * noise
 
 
 def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from audit.adversaries.sphere import SphereFields, is_rehearsed
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
@@ -32,7 +33,7 @@ from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY, Pair
 from audit.settings.setting import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, Setting
 from audit.storage.store import Scores
-from audit.tasks.task import tasks
+from audit.tasks.task import find_task
 from audit.written import USUAL_LEVEL, Level
 
 _GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
@@ -207,8 +208,28 @@ def conclude_setting(
         expected = claim.last_model_if_linear(level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     if isinstance(last_model, str):  # why there is no bound
-        return finish(concluded._replace(uncovered=last_model))
-    return finish(concluded._replace(hidden_state=last_model))
+        concluded = concluded._replace(uncovered=last_model)
+    else:
+        concluded = concluded._replace(hidden_state=last_model)
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
+        reference = _describe_reference(setting, scores.dimension)
+        concluded = concluded._replace(notes=(*concluded.notes, reference))
+    return finish(concluded)
+
+
+def _describe_reference(setting: Setting, dimension: int) -> str:
+    """Returns the model from which a run's movement is measured, for directions in `dimension` dimensions."""
+    mechanism = setting.mechanism
+    noise = dimension * setting.noise_steps * mechanism.noise_multiplier**2
+    if is_rehearsed(setting.schedule.steps, mechanism.batch_size, noise):
+        return (
+            "scores compare directions with the final model's distance from that of a rehearsal: one "
+            "more training run, without noise and canaries"
+        )
+    return (
+        "scores compare directions with the final model's distance from the initial model, without "
+        "a rehearsal: noise moves the model much further than gradients can"
+    )
 
 
 def make_claim(setting: Setting) -> Claim:
@@ -295,7 +316,7 @@ def predicted_mu(setting: Setting) -> float | None:
     H14 of that README).
     """
     mechanism = setting.mechanism
-    task = tasks().get(setting.model)  # None for a custom model
+    task = find_task(setting.model)  # None for a custom model
     is_predicted = (
         mechanism.optimizer == "sgd"
         and mechanism.noise == INDEPENDENT

@@ -86,7 +86,7 @@ def hidden_state(
         return reason
     row = None
     if not own_model:
-        row = task.tasks().get(setting.model)
+        row = task.find_task(setting.model)
     if row is not None and row.curved is not None:  # the loss's curvature is bounded on any data
         negative, positive, largest_gradient, reason = row.curved
         may_clip = setting.mechanism.clipping_norm < largest_gradient

@@ -6,8 +6,8 @@
 Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), or noise that is
 correlated across steps (`audit.mechanism.noise`). b_k is the presence of canary k, or if canaries are
 sampled, whether it joins step t. The weight decay lambda is outside the clipping, as with
-`optax.add_decayed_weights` before any optimizer. Learning rate, C, sigma, lambda, mask, presence and canaries
-are traced.
+`optax.add_decayed_weights` before any optimizer. Only `optax.adamw` gets m_t, and lambda as its own decay.
+Learning rate, C, sigma, lambda, mask, presence and canaries are traced.
 """
 
 from collections.abc import Callable
@@ -117,11 +117,16 @@ def step(
     total = clipped_gradients + extra + noise
 
     mean = total / len(batch[1])
+    learning_rate = jnp.asarray(hyper.learning_rate)
+    optimizer = choices.optimizer(learning_rate)
     # A weight decay of None leaves the term out of the compiled program.
     if hyper.weight_decay is not None:
-        mean += jnp.asarray(hyper.weight_decay) * state.theta
+        decay = jnp.asarray(hyper.weight_decay)
+        if choices.optimizer == optax.adamw:
+            optimizer = optax.adamw(learning_rate, weight_decay=decay)
+        else:
+            mean += decay * state.theta
 
-    optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
     return base.State(theta, optimizer_state, state.step + 1, state.seen, memory)

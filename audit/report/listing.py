@@ -48,7 +48,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     known = fields()
     adversary = setting.adversary.name
     defaults = {name: field.default for name, field in known.items()}
-    if setting.model in task.tasks():
+    if task.find_task(setting.model) is not None:
         defaults |= flat(setting_of(setting.model, adversary=adversary))
     defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)

@@ -211,8 +211,9 @@ def _describe_setting(
     """Returns facts on a setting's model, mechanism and runs, by their terms, such as "Model"."""
     mechanism = setting.mechanism
     model = setting.model
-    if not is_own_model and model in task.tasks():
-        model = task.tasks()[model].description
+    row = task.find_task(model)
+    if not is_own_model and row is not None:
+        model = row.description
     rate = f"learning rate {mechanism.learning_rate:g}"
     decay = ""
     if mechanism.weight_decay:

@@ -62,7 +62,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         return declared(kind)
     models: dict[str, list[str]] = {}
     for name, row in tasks().items():
-        models.setdefault(row.data.label, []).append(name)
+        models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
     texts = {"model": f"{'; '.join(by_data)}.", "adversary": f"{'; '.join(canaries)}."}

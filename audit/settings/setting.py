@@ -9,6 +9,8 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from audit.adversaries.base import AdversaryFields
 from audit.claims.strategies import INDEPENDENT, read_strategy
 from audit.errors import MAX_NOISE, MIN_NOISE, InputError, require
@@ -23,7 +25,7 @@ MAX_CANARIES = 100_000
 
 NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
 
-OPTIMIZERS = ("sgd", "momentum", "adam")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 PRECISIONS = ("float32", "tf32")
 
 # Names of the step of a period that inserts the canary.
@@ -160,7 +162,9 @@ class DpSgdFields:
         default=INDEPENDENT,
     )
     optimizer: str = described(
-        "sgd, momentum or adam, on the privatised mean gradient.", default="sgd", choices=OPTIMIZERS
+        "sgd, momentum, adam or adamw, on the privatised mean gradient.",
+        default="sgd",
+        choices=OPTIMIZERS,
     )
     precision: str = described(
         "Precision of the training's matrix products: float32, or tf32 on a GPU.",
@@ -168,7 +172,8 @@ class DpSgdFields:
         choices=PRECISIONS,
     )
     weight_decay: float = described(
-        "Weight decay lambda, outside the clipping: lambda theta joins the private mean gradient.",
+        "Weight decay lambda, outside the clipping: lambda theta joins the private mean gradient, or "
+        "with adamw the update.",
         default=0.0,
         least=0,
         most=1e6,
@@ -262,6 +267,15 @@ class Setting:
             return schedule.steps // sampling.batches
         # The steps place, place + k, place + 2 k, ...
         return (schedule.steps - schedule.place) // schedule.periodicity + 1
+
+    @functools.cached_property
+    def noise_steps(self) -> float:
+        """The variance of the sum of all steps' noise, in units of that of a step's raw noise."""
+        steps = self.schedule.steps
+        if self.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
+            return steps
+        weights = read_strategy(self.mechanism.noise, steps).solve_transposed(np.ones(steps))
+        return float(np.sum(weights**2))
 
     @property
     def composition(self) -> tuple[float, int, float]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.errors import require
+from audit.errors import InputError, require
 
 if TYPE_CHECKING:
     from audit.tasks.model import Model
@@ -197,6 +197,7 @@ class Task(NamedTuple):
       smooth: whether its loss has no kinks, so that constants may be measured along training runs.
       noise_multiplier: the default noise multiplier; None for that of all models.
       insertions: the default number of insertions; None for that of all models.
+      sizes: the forms of its name, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
     """
 
     name: str
@@ -218,6 +219,7 @@ class Task(NamedTuple):
     smooth: bool = False
     noise_multiplier: float | None = None
     insertions: int | None = None
+    sizes: str = ""
 
 
 # Features (n, ...), labels (n, ...).
@@ -273,6 +275,14 @@ def task(model: str) -> Task:
     """Returns the task of a repository model that trains on examples; raises InputError without one."""
     row: Task = _require_zoo(model).task(model)
     return row
+
+
+def find_task(model: str) -> Task | None:
+    """Returns the task of a repository model that trains on examples; None for other models."""
+    try:
+        return task(model)
+    except InputError:
+        return None
 
 
 def federated_task(model: str) -> FederatedTask:

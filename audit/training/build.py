@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
@@ -39,6 +38,7 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
     "momentum": partial(optax.sgd, momentum=0.9),
     "adam": optax.adam,
+    "adamw": optax.adamw,
 }
 
 
@@ -120,6 +120,8 @@ def build(
         own=_read_noise(setting),
         weight_decay=fields.weight_decay or None,  # None leaves the decay out of the program
     )
+    if fields.optimizer == "adamw":  # has a decay of its own, which this one replaces
+        hyper = hyper._replace(weight_decay=fields.weight_decay)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     schedule = _make_schedule(setting, examples)
     mechanism = _make_mechanism(choices(setting, trained))
@@ -151,7 +153,7 @@ def build(
             expect=expect,
             insertions=setting.insertions,
             steps=setting.schedule.steps,
-            noise_steps=_sum_noise(setting),
+            noise_steps=setting.noise_steps,
             batch_size=fields.batch_size,
         )
         adversary = setting.adversary.make(knowledge)
@@ -214,15 +216,6 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
     steps = setting.schedule.steps
     numerator, denominator = read_strategy(fields.noise, steps).stream(steps)
     return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
-
-
-def _sum_noise(setting: Setting) -> float:
-    """Returns the variance of the sum of all steps' noise, in units of that of a step's raw noise."""
-    steps = setting.schedule.steps
-    if setting.mechanism.noise == INDEPENDENT:  # without SciPy, which takes long to load
-        return steps
-    weights = read_strategy(setting.mechanism.noise, steps).solve_transposed(np.ones(steps))
-    return float(np.sum(weights**2))
 
 
 def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:

@@ -17,7 +17,7 @@ from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset, Federation, Sources
-from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
+from models.catalogue import FEDERATED_TASKS, TASKS, federated_task, task
 
 _ANSWER = "answer.json"
 
@@ -62,7 +62,7 @@ class DataSets:
 
         Computed data differ between machines in their last bits.
         """
-        data = TASKS[model].data
+        data = task(model).data
         if data.checksum is not None and self._files.get(data.file) is not None:
             return self.load(model).checksum
         return data.checksum
@@ -72,7 +72,7 @@ class DataSets:
 
         Raises InputError if they cannot be loaded. Later calls raise the same error.
         """
-        data = TASKS[model].data
+        data = task(model).data
         if data.name not in self._loaded:
             sources = Sources(self._files.get(data.file), self._tfds_dir)
             try:

@@ -5,8 +5,12 @@ import pytest
 from scipy import stats
 
 import audit
+from audit.adversaries.base import Knowledge
+from audit.adversaries.directions import initial_model
 from audit.adversaries.subspace import choose_tensors
+from audit.conclusions.concluded import conclude_setting
 from audit.laws import cosine_law
+from audit.report import bounds_table
 from audit.settings.make import setting_of
 from audit.training import build, game
 
@@ -23,14 +27,26 @@ def play(dataset, runs, model="wide_fcnn", batch_size=100, **given):
 
 @pytest.mark.parametrize(
     ("optimizer", "within", "size"),
-    [("sgd", KERNEL, 2048), ("adam", "auto", 2048), ("momentum", "*bias", 97)],
+    [
+        ("sgd", KERNEL, 2048),
+        ("adam", "auto", 2048),
+        ("adamw", "*kernel", 2592),
+        ("momentum", "*bias", 97),
+    ],
 )
 def test_directions_that_were_not_inserted_follow_the_law_of_their_tensor(
     dataset, optimizer, within, size
 ):
     canaries = 32
     scores = play(
-        dataset, 320, steps=5, canaries=canaries, coins=True, within=within, optimizer=optimizer
+        dataset,
+        320,
+        steps=5,
+        canaries=canaries,
+        coins=True,
+        within=within,
+        optimizer=optimizer,
+        weight_decay=0.1,
     )
     out = scores.scores[~scores.presence]
     assert scores.dimension == size and len(out) > 4900
@@ -104,3 +120,19 @@ def test_without_insertion_at_most_5_percent_of_audits_prove_anything(dataset):
         evidence = audit.cosines(np.array(rows), scores.dimension, in_order=True)
         proven += audit.bounds(evidence).epsilon > 0
     assert proven <= stats.binom.ppf(0.999, 200, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("noise", "reference"), [(4.0, "that of a rehearsal"), (90.0, "the initial model")]
+)
+def test_one_runs_table_says_from_which_model_its_score_is_measured(
+    dataset, monkeypatch, noise, reference
+):
+    fields = {"canaries": 40, "steps": 5, "batch_size": 100, "noise_multiplier": noise}
+    setting = setting_of("wide_fcnn", adversary="sphere", within=KERNEL, **fields)
+    rehearsals = []
+    monkeypatch.setattr(Knowledge, "rehearsal", lambda self: rehearsals.append(1) or initial_model)
+    (scores,) = game.play(build.build(setting, dataset), [(0, 1)], 1)
+    assert len(rehearsals) == (reference == "that of a rehearsal")
+    table = bounds_table.bounds_table(conclude_setting(scores, setting))
+    assert f"final model's distance from {reference}" in " ".join(table.split())

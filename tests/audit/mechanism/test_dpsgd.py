@@ -112,7 +112,7 @@ def test_whatever_is_inserted_is_clipped(silent_step, length):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, 0.2])
-@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw"])
 def test_any_optimizer_sees_the_privatised_mean_and_decay(
     data, choices, theta, schedule, name, decay, gradient, slow_clipped_sum
 ):
@@ -120,6 +120,7 @@ def test_any_optimizer_sees_the_privatised_mean_and_decay(
         "sgd": optax.sgd,
         "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
         "adam": optax.adam,
+        "adamw": optax.adamw,
     }[name]
     other, canary = (
         dpsgd.mechanism(choices._replace(optimizer=make)),
@@ -129,6 +130,8 @@ def test_any_optimizer_sees_the_privatised_mean_and_decay(
         HYPER._replace(weight_decay=decay),
         optax.chain(optax.add_decayed_weights(decay), make(0.3)),
     )
+    if name == "adamw":
+        decayed = optax.adamw(0.3, weight_decay=decay)
     run = jax.jit(lambda state, now: other.segment(hyper, state, data, now, canary, KEY))
     state = run(other.start(theta), jax.tree.map(lambda a: a[:4], schedule))
     expected, optimizer_state = theta, decayed.init(theta)
