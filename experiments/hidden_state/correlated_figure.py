@@ -36,10 +36,10 @@ def draw_correlated(
 
     Args:
       sweep: The sweep.
-      points: A point for each model, strategy and periodicity, with the conclusions of up to two audits.
+      points: A point for each model, strategy, periodicity and adversary, with its conclusion.
       evidence: The store, and the delta and confidence of bounds.
     """
-    rows = [_make_row(point, evidence.levels.delta) for point in points]
+    rows = make_rows(points, evidence.levels.delta)
     panels = {}
     for row in rows:
         panel = row["panel"]
@@ -61,27 +61,31 @@ def draw_correlated(
     return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap="  ")
 
 
-def _make_row(point: Point, delta: float) -> Record:
-    """Returns a place's epsilons: by the formula, measured, proven, and accounted for all models."""
-    setting = point.cells[0].setting
-    schedule = setting.schedule
-    sigma = setting.mechanism.noise_multiplier
-    claim = MatrixMechanism(point.series, sigma, schedule.steps, schedule.periodicity)
-    row = {
-        "panel": point.panel,
-        "strategy": point.series,
-        "k": point.x,
-        "noise_multiplier": sigma,
-        "linear": claim.last_model_if_linear(delta),
-        "every_model": claim.epsilon(delta),
-    }
-    for conclusion in point.conclusions:
+def make_rows(points: Sequence[Point], delta: float) -> list[Record]:
+    """Returns a row for each model, strategy and k: epsilons by the formula, measured, proven, accounted."""
+    rows: dict[tuple[str, str, float], Record] = {}
+    for point in points:
+        setting = point.cells[0].setting
+        noise = setting.mechanism.noise
+        place = (point.panel, noise, point.x)
+        if place not in rows:
+            schedule = setting.schedule
+            sigma = setting.mechanism.noise_multiplier
+            claim = MatrixMechanism(noise, sigma, schedule.steps, schedule.periodicity)
+            rows[place] = {
+                "panel": point.panel,
+                "strategy": noise,
+                "k": point.x,
+                "noise_multiplier": sigma,
+                "linear": claim.last_model_if_linear(delta),
+                "every_model": claim.epsilon(delta),
+            }
+        conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
-            row["proven"] = conclusion.epsilon
+            rows[place]["proven"] = conclusion.epsilon
         else:
-            alone = point._replace(conclusions=(conclusion,))
-            row["interval_low"], row["interval_high"] = alone.interval()
-    return row
+            rows[place]["interval_low"], rows[place]["interval_high"] = point.interval()
+    return list(rows.values())
 
 
 def _draw_panel(axis: Axes, rows: Records) -> None:

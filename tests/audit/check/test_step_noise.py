@@ -98,7 +98,9 @@ AFTERWARDS = {
     "its largest numbers": lambda total: total * (abs(total) >= np.sort(abs(total))[-10]),
     "shrunk": lambda total: total * max(0, 1 - 42 / (total @ total)),
     "projected": lambda total: total / max(1, np.linalg.norm(total) / 4),
-    "projected only if the batch is large": lambda total: total / max(1, np.linalg.norm(total) / 12),
+    "projected only if the batch is large": lambda total: (
+        total / max(1, np.linalg.norm(total) / 12)
+    ),
 }
 
 

@@ -9,6 +9,7 @@ from scipy import linalg, stats
 import audit
 from audit.claims.strategies import expand_power, make_strategy, read_strategy
 from audit.laws import conversions
+from experiments.hidden_state import correlated
 
 T = 1250
 STRATEGIES = ("independent", "lambda:0.9", "sqrt", "bsr:16", "bisr:16")
@@ -37,6 +38,13 @@ def test_the_last_models_leak_at_equal_epsilon(strategy, k, sigma, mu):
     assert claim.noise_multiplier == pytest.approx(sigma, rel=3e-4)
     assert claim.linear_mu() == pytest.approx(mu, abs=2e-3)
     assert claim.epsilon(1e-5) == pytest.approx(23.996, abs=1e-6)
+
+
+def test_the_sweep_trains_at_its_accounted_epsilon():
+    for strategy, sigmas in correlated.NOISE_MULTIPLIERS.items():
+        for k, sigma in zip(correlated.PERIODICITIES, sigmas, strict=True):
+            claim = audit.MatrixMechanism(strategy, sigma, correlated.STEPS, k)
+            assert claim.epsilon(correlated.ACCOUNTED_DELTA) == pytest.approx(24.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("size", ["--noise_multiplier=3", "--claim=24.53"])
