@@ -5,7 +5,7 @@ along coordinates measure the leak of the last model, and fresh directions prove
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from audit.settings.fields import AUTO
@@ -74,7 +74,7 @@ def make_sweep(is_smoke: bool) -> Sweep:
 
 def _list_cells(is_smoke: bool) -> Iterator[Cell]:
     """Yields the audits of each model, strategy and periodicity."""
-    audits = _AUDITS
+    audits: Sequence[_Audit] = _AUDITS
     steps = STEPS
     if is_smoke:
         audits = (
