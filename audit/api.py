@@ -5,9 +5,9 @@ called.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from audit.errors import require
 from audit.result import Result
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from audit.evidence.given import Evidence
     from audit.training.driver import Finished
     from audit.written import Level
+
+Door = TypeVar("Door", bound=Callable[..., Any])
 
 
 def bounds(
@@ -80,6 +82,22 @@ def bounds(
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
+def _takes_grids(function: Door) -> Door:
+    """Returns an audit's function that also takes `vary`, lists of values by setting, for a grid."""
+
+    @wraps(function)
+    def audit_some(*args: Any, vary: Any = None, **settings: Any) -> Any:
+        """Returns the audit, or the `Grid` of audits."""
+        if vary is None:
+            return function(*args, **settings)
+        from audit.grid import audit_grid
+
+        return audit_grid(partial(function, *args, **settings), vary)
+
+    return cast(Door, audit_some)
+
+
+@_takes_grids
 def audit(
     model: str = "fcnn",
     *,
@@ -104,11 +122,14 @@ def audit(
       confidence: the confidence of each bound.
       data_file, tfds_dir: a file or a TFDS folder with the data; by default the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
+        `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
+        of lists of settings, as in vary={"k": [1, 5], "seed": [0, 1, 2]}.
         lipschitz="measured" measures how much training steps stretch distances between models, along
         `rehearsals` extra runs. This is the default for smooth models at k > 1; lipschitz="none" disables it.
 
     Returns:
-      A `Result`, with the folder of scores, figure and conclusion in `folder`.
+      A `Result`, with the folder of scores, figure and conclusion in `folder`; with `vary` a `Grid`, which
+      has a table for pandas and a figure.
 
     Raises:
       InputError: the setting cannot be audited.
@@ -125,13 +146,19 @@ def audit(
     from audit.tasks.task import Sources
     from audit.training import driver
 
-    # The setting does not have these two fields.
-    lipschitz = settings.pop("lipschitz", None)
-    rehearsed = settings.pop("rehearsals", None)
     sources = Sources(
         None if data_file is None else str(path("data_file", data_file)),
         None if tfds_dir is None else str(path("tfds_dir", tfds_dir)),
     )
+    if not isinstance(settings.get("adversary", ""), str):  # a custom adversary
+        from audit import own
+
+        row = task.task(model)
+        wrapped = own.wrap_task(row, row.data.load(sources))
+        return _make_result(partial(own.audited, wrapped, settings, *request), request)
+    # The setting does not have these two fields.
+    lipschitz = settings.pop("lipschitz", None)
+    rehearsed = settings.pop("rehearsals", None)
     # Without any of these settings, the number of steps follows from the default of insertions.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.fields()["insertions"].default
@@ -151,6 +178,7 @@ def audit(
     return _make_result(train, request)
 
 
+@_takes_grids
 def audit_model(
     module: "nn.Module",
     criterion: "Callable[[Array, Array], Array]",
@@ -186,10 +214,10 @@ def audit_model(
         list with one for each step. If you can guarantee it, the upper bound for the last model is smaller
         (`audit.hidden_state_epsilon`). "measured" measures the constants along extra runs, whose number
         is `rehearsals`, and assumes that all runs have them. The measurement is stored in `out` for
-        later calls.
+        later calls. `vary` audits a grid, as in `audit`.
 
     Returns:
-      A `Result`, with the folder of scores, figure and report in `folder`.
+      A `Result`, with the folder of scores, figure and report in `folder`; with `vary` a `Grid`.
 
     Raises:
       InputError: the model, data or setting cannot be audited.
@@ -210,6 +238,7 @@ def audit_model(
     return _make_result(partial(own.audited, model, fields, *request), request)
 
 
+@_takes_grids
 def audit_loss(
     loss: "Callable[[Any, tuple[Array, Array]], Array]",
     params: Any,

@@ -33,7 +33,7 @@ from audit.settings.make import Usual, make_setting
 from audit.settings.setting import Setting, validate
 from audit.storage.store import FIGURE, Store
 from audit.tasks.model import Model, flat_model
-from audit.tasks.task import Dataset, checksum_of
+from audit.tasks.task import Dataset, Task, checksum_of
 from audit.training import build, driver
 from audit.training.build import Trainee
 from audit.written import Level
@@ -54,6 +54,7 @@ class OwnModel(NamedTuple):
       name: the default name in reports.
       computes: the SHA-256, in hex, of the compiled functions, which identifies the model in the store.
       draws: whether its initialisation is random; if not, every run begins at the given parameters.
+      usual: the defaults of settings.
     """
 
     model: Model
@@ -61,6 +62,7 @@ class OwnModel(NamedTuple):
     name: str
     computes: str
     draws: bool
+    usual: Usual = _USUAL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +155,13 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     return _wrap("loss(params, (feature, label))", make, dataset, name, draws=False)
 
 
+def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
+    """Returns a model of the repository with its data and defaults."""
+    make = lambda example: row.make(example.shape)  # noqa: E731
+    usual = Usual(row.learning_rate, row.batch_size, row.noise_multiplier, row.insertions)
+    return _wrap(row.name, make, dataset, row.name, draws=True)._replace(usual=usual)
+
+
 def _wrap(
     what: str, make: Callable[[Array], Model], dataset: Dataset, name: str, draws: bool
 ) -> OwnModel:
@@ -205,7 +214,7 @@ def audited(
         field, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
         # The adversary fixes the number of canaries.
         fields |= {"adversary": field, "canaries": adversary.canaries}
-    setting = make_setting(name, _USUAL, fields, len(own.dataset.labels))
+    setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
     begins_at_params = setting.unknown_initialisation and not own.draws
     unknown = (

@@ -8,6 +8,7 @@ from typing import Any
 
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings import make
+from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
 from audit.storage.store import hash_of, newest_scores
@@ -49,7 +50,8 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     adversary = setting.adversary.name
     defaults = {name: field.default for name, field in known.items()}
     if task.find_task(setting.model) is not None:
-        defaults |= flat(setting_of(setting.model, adversary=adversary))
+        chosen = {"adversary": adversary} if adversary in ADVERSARIES else {}  # or a custom one
+        defaults |= flat(setting_of(setting.model, **chosen))
     defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
     values = flat(setting)
     insertions, cut_short = divmod(values["steps"], setting.schedule.periodicity)
