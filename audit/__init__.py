@@ -18,9 +18,9 @@
     audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)   the epsilon of real samplers
     audit.table(results)                                                    rows for a DataFrame
 
-Audits and bounds return a `Result`, checks return a `CheckReport`. Invalid input raises `InputError` with a
-message of one line. `bounds`, `hidden_state_epsilon` and the checks do not load JAX. No function reads the
-command line or changes JAX's configuration.
+Audits and bounds return a `Result`, audits with `vary` a `Grid`, and checks return a `CheckReport`. Invalid
+input raises `InputError` with a message of one line. `bounds`, `hidden_state_epsilon` and the checks do not
+load JAX. No function reads the command line or changes JAX's configuration.
 """
 
 import importlib
@@ -45,12 +45,14 @@ if TYPE_CHECKING:
     from audit.claims.matrix import MatrixMechanism
     from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
+    from audit.grid import Grid
 
 # The modules of public names that are imported at their first use.
 _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
+    "Grid": "audit.grid",
     "Indices": "audit.check.loaders",
     "MatrixMechanism": "audit.claims.matrix",
     "TorchStep": "audit.check.torch_step",
@@ -70,6 +72,7 @@ __all__ = [
     "DpSgd",
     "EpsilonDelta",
     "Gdp",
+    "Grid",
     "Indices",
     "InputError",
     "MatrixMechanism",

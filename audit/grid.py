@@ -25,6 +25,15 @@ class Grid:
       varied: the names of the varied settings, in order.
       values: the values of the varied settings of each audit.
       results: the result of each audit.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> def loss(params, labelled):
+    ...     return (params["w"] @ labelled[0] - labelled[1]) ** 2
+    >>> data = np.eye(8, dtype=np.float32), np.ones(8)
+    >>> small = {"runs": 40, "steps": 2, "batch_size": 4, "out": folder}
+    >>> grid = audit.audit_loss(loss, {"w": jnp.zeros(8)}, *data, vary={"seed": [0, 1]}, **small)
+    >>> list(grid.table()["seed"])
+    [0, 1]
     """
 
     varied: tuple[str, ...]

@@ -28,7 +28,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
     x_name, *others = names
     x_values = list(dict.fromkeys(frame[x_name]))
     frame = frame.assign(place=frame[x_name].map(x_values.index))
-    lines = [("all audits", frame)]
+    lines = [("", frame)]
     if others:
         lines = []
         for values, rows in frame.groupby(others, sort=False):
@@ -59,9 +59,9 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, color: str, marker: str, label: s
         marker=marker,
         ms=4,
         capsize=2,
-        label=f"proven, {label}",
+        label=f"proven {label}".strip(),
     )
     upper = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
     upper = upper.groupby(rows["place"]).max()
     if upper.notna().any():
-        axis.plot(upper.index, upper, ":", color=color, label=f"at most, {label}")
+        axis.plot(upper.index, upper, ":", color=color, label=f"at most {label}".strip())
