@@ -283,7 +283,7 @@ def _read_scores(
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of Table 1, which compare one canary with several, and the number of missing audits.
+    """Returns Table 1's records, which compare one canary with several, and the number of missing audits.
 
     An entry needs both of its audits, with one canary and with several.
     """
