@@ -143,12 +143,10 @@ def test_a_text_that_describes_no_sampler_is_refused(text):
 def test_steps_with_a_sampler_are_whole_epochs():
     assert setting_of("fcnn", sampler="shuffled:40").schedule.steps == 240
     assert setting_of("fcnn", sampler="shuffled:400").schedule.steps == 400
-    setting = setting_of("fcnn", sampler="shuffled:40", steps=100)
-    with pytest.raises(InputError, match="100 steps are not whole epochs: give `steps` 80, or 120"):
-        validate(setting, 2)
-    setting = setting_of("fcnn", sampler="shuffled:40", steps=9)
-    with pytest.raises(InputError, match="9 steps are not whole epochs: give `steps` 40$"):
-        validate(setting, 2)
+    with pytest.raises(
+        InputError, match="`steps=100` are not whole epochs: give a multiple of 40$"
+    ):
+        validate(setting_of("fcnn", sampler="shuffled:40", steps=100), 2)
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES)
