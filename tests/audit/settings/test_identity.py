@@ -32,7 +32,7 @@ CHUNK = Scores(0, np.arange(4.0)[:, None], np.array([[0], [1], [0], [1]], bool))
 @pytest.mark.parametrize(("name", "expected"), NAMES.items())
 def test_names_are_the_golden_ones(name, expected, tmp_path):
     recorded = dict(RECORDED["settings"][name]["fields"])
-    usual = settings.Usual(recorded["learning_rate"], recorded["batch_size"])
+    usual = {name: recorded[name] for name in ("learning_rate", "batch_size")}
     setting = settings.make_setting(recorded.pop("model"), usual, recorded)
     assert (
         Store(tmp_path, {**identity(setting), "data_sha256": DATA.checksum}).path.name == expected
