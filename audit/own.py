@@ -129,8 +129,9 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     fix = "give only float arrays (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params have no arrays to train: {fix}")
     for leaf in leaves:
-        kind = np.asarray(leaf).dtype
-        is_float = jnp.issubdtype(kind, jnp.floating)
+        kind = getattr(leaf, "dtype", type(leaf))
+        is_number = isinstance(leaf, Array | np.ndarray | np.generic | float)
+        is_float = is_number and jnp.issubdtype(kind, jnp.floating)
         require(is_float, f"params have a leaf of type {kind}: {fix}")
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
     theta_0 = np.asarray(start)
