@@ -29,7 +29,7 @@ from audit.mechanism.clipping.base import Batch, per_example
 from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.fields import declared
-from audit.settings.make import Usual, make_setting
+from audit.settings.make import make_setting
 from audit.settings.setting import Setting, validate
 from audit.storage.store import FIGURE, Store
 from audit.tasks.model import Model, flat_model
@@ -42,7 +42,7 @@ Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _PROBE = 4  # examples to compare a strategy with per-example gradients
 _TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
-_USUAL = Usual(learning_rate=0.1, batch_size=400)
+_USUAL = {"learning_rate": 0.1, "batch_size": 400}
 
 
 class OwnModel(NamedTuple):
@@ -131,8 +131,9 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     fix = "give only float arrays (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params have no arrays to train: {fix}")
     for leaf in leaves:
-        kind = np.asarray(leaf).dtype
-        is_float = jnp.issubdtype(kind, jnp.floating)
+        kind = getattr(leaf, "dtype", type(leaf))
+        is_number = isinstance(leaf, Array | np.ndarray | np.generic | float)
+        is_float = is_number and jnp.issubdtype(kind, jnp.floating)
         require(is_float, f"params have a leaf of type {kind}: {fix}")
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
     theta_0 = np.asarray(start)

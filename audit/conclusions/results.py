@@ -10,10 +10,9 @@ from audit.written import write_json
 _ALWAYS = {"bounds", "upper_bound", "epsilon", "most_provable"}  # fields that may be null
 
 
-def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> str:
-    """Writes a conclusion and further fields to a store's audit.json; returns the JSON on a single line."""
-    store.write_text(RESULT, result_json(conclusion, 2, **more) + "\n")
-    return result_json(conclusion, **more)
+def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> None:
+    """Writes a conclusion and further fields to a store's audit.json."""
+    store.write_text(RESULT, result_json(conclusion, indent=2, **more) + "\n")
 
 
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:

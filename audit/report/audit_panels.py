@@ -22,7 +22,6 @@ from audit.methods.method import COINS, GIVEN, NO_BOUND, NOTHING, OTHERS_IN
 from audit.report import style
 from audit.report.bounds_table import BoundRow, list_rows
 from audit.report.style import (
-    BLACK,
     BOUND,
     FADED,
     FREE,
@@ -31,7 +30,6 @@ from audit.report.style import (
     PREDICTED,
     STYLE,
     UPPER,
-    VERMILION,
 )
 from audit.report.table import at_least, at_most
 from audit.written import show_level, show_percent
@@ -104,13 +102,6 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
     draw(axis, conclusion)
     if axis.get_legend_handles_labels()[1]:
         axis.figure.legend(loc="outside upper center", ncols=2, fontsize=8)
-
-
-def _set_title(axis: Axes, title: str, subtitle: str = "", color: str = BLACK) -> None:
-    """Sets a panel's title, and below it a subtitle in small print."""
-    axis.set_title(title, pad=16)
-    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": color}
-    axis.text(0.5, 1.01, subtitle, look, transform=axis.transAxes)
 
 
 def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
@@ -187,7 +178,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
             axis.axvline(bound.threshold, label=label, **look)
     axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
     axis.locator_params(axis="x", nbins=6)
-    _set_title(axis, "Scores")
+    axis.set_title("Scores")
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
@@ -225,10 +216,10 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     _draw_uppers(axis.axvline, conclusion)
     axis.set_xlim(0, max(axis.get_xlim()[1], 0.1))
     axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
-    subtitle = ""
+    title = "Lower bounds on epsilon"
     if assumed:
-        subtitle = f"light bars assume: {'; '.join(assumed)}"
-    _set_title(axis, "Lower bounds on epsilon", subtitle)
+        title += f"\nlight bars assume: {'; '.join(assumed)}"
+    axis.set_title(title, fontsize=9)
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
@@ -255,7 +246,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(bottom=0)
-    _set_title(axis, "Proven for any curve")
+    axis.set_title("Proven for any curve")
 
 
 def draw_trade_off(
@@ -334,10 +325,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     axis.set(xlim=(least, 1 - least), ylim=(least, 1 - least))
     axis.set_xticks(ticks, labels, fontsize=8)
     axis.set_yticks(ticks, labels, fontsize=8)
-    color = BLACK
-    if conclusion.refutes_gaussian:
-        color = VERMILION
-    _set_title(axis, "Trade-off curve", describe_curve(conclusion), color)
+    axis.set_title(f"Trade-off curve\n{describe_curve(conclusion)}".rstrip(), fontsize=9)
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:

@@ -18,7 +18,6 @@ from audit.settings.fields import (
     Field,
     FieldLimits,
     declared,
-    require_fields,
 )
 from audit.settings.setting import (
     FIRST,
@@ -38,15 +37,6 @@ from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset, task, tasks
 from audit.written import counted
-
-
-class Usual(NamedTuple):
-    """A model's own defaults; None for a default that all models share."""
-
-    learning_rate: float
-    batch_size: int
-    noise_multiplier: float | None = None
-    insertions: int | None = None
 
 
 @cache
@@ -98,16 +88,19 @@ def setting_of(model: str, **given: Any) -> Setting:
     if isinstance(canaries, str) and canaries == AUTO:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
-    usual = Usual(row.learning_rate, row.batch_size, row.noise_multiplier, row.insertions)
+    names = ("learning_rate", "batch_size", "noise_multiplier", "insertions")
+    usual = {name: getattr(row, name) for name in names}
     return make_setting(model, usual, given, row.data.examples.number)
 
 
-def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: int = 0) -> Setting:
+def make_setting(
+    model: str, usual: Mapping[str, Any], given: Mapping[str, Any], examples: int = 0
+) -> Setting:
     """Returns the setting of any model from values by field or flag.
 
     Args:
       model: the model's name.
-      usual: the model's defaults.
+      usual: the model's defaults by field; None for a default that all models share.
       given: values by name; None means the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: there are then insertions * periodicity steps. Without either, the
         number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
@@ -129,7 +122,7 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     for name, field in fields().items():
         if field.default is not None:
             values[name] = field.default
-    for name, default in usual._asdict().items():
+    for name, default in usual.items():
         if default is not None:
             values[name] = default
     values |= changes
@@ -159,7 +152,6 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     if not isinstance(adversary, AdversaryFields):
         adversary = fill(ADVERSARIES[adversary])
     setting: Setting = fill(Setting, model, adversary, fill(DpSgdFields), fill(ScheduleFields))
-    require_fields(setting)
     return setting
 
 

@@ -134,21 +134,18 @@ def read_cosines(
     presence = None
     if {"scores", "presence"} <= set(found):
         name = "scores"
-        presence = found.pop("presence")
+        presence = np.atleast_2d(found.pop("presence"))
     with naming(path):
         require(name, "it has no array observed: save observed=, or scores= and presence=")
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # of a single run
             cosines = cosines[None]
-            if presence is not None:
-                presence = np.atleast_2d(presence)
-        is_paired = name == "observed" and len(cosines) == 1 and not leave_one_out
         unobserved = None
-        if is_paired:
+        if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
         extra = ", ".join(sorted(found))
         require(not extra, f"drop {extra}, or save scores= and presence= if some canaries are out")
-        if is_paired:
+        if unobserved is not None:
             return given.paired_cosines(cosines[0], unobserved, dimension)
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
 

@@ -41,14 +41,14 @@ print(json.dumps({name: [float(score).hex() for score in scores] for name, score
 def scored_again(fields, runs):
     """Computes the scores (runs,) of a recorded setting's fields, on the data of the recording."""
     from audit.adversaries import biased
-    from audit.settings.make import Usual, make_setting
+    from audit.settings.make import make_setting
     from audit.training import build, game
 
     biased._NUM_NOISY_SIMULATIONS = 3  # as many as the recording had
 
     given = dict(fields)
     model = given.pop("model")
-    usual = Usual(given["learning_rate"], given["batch_size"])  # which the fields replace
+    usual = {"learning_rate": 0.1, "batch_size": 1}  # which the fields replace
     played = build.build(make_setting(model, usual, given), make_up_recorded(model))
     (chunk,) = game.play(played, [(0, runs)], chunk=runs)
     return chunk.scores[:, 0]

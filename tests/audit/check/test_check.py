@@ -396,7 +396,7 @@ def test_a_report_is_json_a_page_and_an_exception(tmp_path):
         and values["p_values"]
     )
     text = report.page(tmp_path / "page.html").read_text()
-    assert "<svg" in text and "Fix: " in text and "Check of a step of DP-SGD" in text
+    assert "<img" in text and "Fix: " in text and "Check of a step of DP-SGD" in text
     with pytest.raises(FindingsError, match="C is left out"):
         report.raise_for_findings()
     audit.check_step(**plant_bug("numpy")).raise_for_findings()

@@ -32,7 +32,7 @@ CHUNK = Scores(0, np.arange(4.0)[:, None], np.array([[0], [1], [0], [1]], bool))
 @pytest.mark.parametrize(("name", "expected"), NAMES.items())
 def test_names_are_the_golden_ones(name, expected, tmp_path):
     recorded = dict(RECORDED["settings"][name]["fields"])
-    usual = settings.Usual(recorded["learning_rate"], recorded["batch_size"])
+    usual = {name: recorded[name] for name in ("learning_rate", "batch_size")}
     setting = settings.make_setting(recorded.pop("model"), usual, recorded)
     assert (
         Store(tmp_path, {**identity(setting), "data_sha256": DATA.checksum}).path.name == expected
@@ -143,12 +143,10 @@ def test_a_text_that_describes_no_sampler_is_refused(text):
 def test_steps_with_a_sampler_are_whole_epochs():
     assert setting_of("fcnn", sampler="shuffled:40").schedule.steps == 240
     assert setting_of("fcnn", sampler="shuffled:400").schedule.steps == 400
-    setting = setting_of("fcnn", sampler="shuffled:40", steps=100)
-    with pytest.raises(InputError, match="100 steps are not whole epochs: give `steps` 80, or 120"):
-        validate(setting, 2)
-    setting = setting_of("fcnn", sampler="shuffled:40", steps=9)
-    with pytest.raises(InputError, match="9 steps are not whole epochs: give `steps` 40$"):
-        validate(setting, 2)
+    with pytest.raises(
+        InputError, match="`steps=100` are not whole epochs: give a multiple of 40$"
+    ):
+        validate(setting_of("fcnn", sampler="shuffled:40", steps=100), 2)
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES)

@@ -1,6 +1,5 @@
 """What lies under a root is found by its setting; audit.json is read as written, and nothing else."""
 
-import json
 import math
 import os
 
@@ -70,8 +69,7 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     scores = make_sets(rng.normal(size=60) + 3, rng.normal(size=60))
     conclusion = conclude(scores, DpSgd(sigma, 250), Level(1e-6, 0.9))
     assert store.result() == Kept()
-    line = results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})
-    assert json.loads((store.path / "audit.json").read_bytes()) == json.loads(line)
+    results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})
     expected = Kept(
         120, 1e-6, 0.9, conclusion.epsilon, conclusion.upper_bound, {"device": "abacus"}
     )
