@@ -132,17 +132,6 @@ def test_the_level_holds_on_the_corner_of_what_is_claimed(kind, epsilon, delta):
     assert stats.binomtest(refuted, audits, ERROR, alternative="greater").pvalue > 1e-3
 
 
-def test_ranks_prove_most_of_what_cosines_of_their_scores_would():
-    """Scores N(3, 1) of a mechanism of mu = 3, that is of epsilon 16.0, ranked among many."""
-    rng = np.random.default_rng(5)
-    deviates = rng.normal(3, 1, (20, 64))
-    drawn = 1 + rng.binomial(10**9, special.ndtr(-deviates))
-    cosines = exact_null.cosine_of(deviates, 10**6)
-    of_ranks = audit.bounds(audit.ranks(drawn, 10**9)).epsilon
-    of_cosines = audit.bounds(audit.cosines(cosines, 10**6, leave_one_out=True)).epsilon
-    assert of_cosines - 0.6 < of_ranks < of_cosines + 0.6 and of_ranks > 9
-
-
 def test_scores_and_their_ranks_are_one_design():
     of_scores = audit.ranks(SCORES, FRESH)
     of_ranks = audit.ranks(RANKS, DRAWS)

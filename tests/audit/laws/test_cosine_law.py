@@ -7,7 +7,7 @@ from scipy import special, stats
 
 from audit.errors import InputError
 from audit.laws import cosine_law
-from audit.laws.cosine_law import anderson_darling, draw_canaries, simulate
+from audit.laws.cosine_law import anderson_darling, simulate
 from tests.cases import draw_null_cosines, mostly_slow
 
 
@@ -74,7 +74,6 @@ def test_draws_have_it_the_density_is_the_slope_and_the_ends_fit():
         vectors = rng.standard_normal((20_000, dimension))
         for cosines in (drawn, vectors[:, 0] / np.linalg.norm(vectors, axis=1)):
             assert stats.kstest(cosines, cdf_of(dimension)).pvalue > 1e-3
-        assert stats.kstest(drawn, cdf_of(dimension + 3)).pvalue < 1e-3
     t = np.linspace(-0.9, 0.9, 2001)
     slope = np.gradient(cdf_of(7)(t), t)
     assert slope[1:-1] == pytest.approx(np.exp(cosine_law.log_density(t, 7))[1:-1], abs=1e-4)
@@ -137,15 +136,9 @@ def test_both_ways_have_one_law(canaries, dimension, sigma):
     assert stats.ks_2samp(wrong.mean(1), both[1].mean(1)).pvalue < 1e-4
 
 
-def test_large_dimensions_and_rotated_canaries():
+def test_large_dimensions():
     rng = np.random.default_rng(0)
     found = simulate(rng, 100, 100_000, 1.0) * np.sqrt(100_000)
     assert found.mean() == pytest.approx(1.0, abs=0.5) and found.std() == pytest.approx(
         1.0, abs=0.3
     )
-    rows = np.array([draw_canaries(rng, 4, 9) for _ in range(4000)])
-    assert np.linalg.norm(rows, axis=2) == pytest.approx(np.ones((4000, 4)))
-    products = np.einsum("sd,sd->s", rows[:, 1], rows[:, 3])
-    assert stats.kstest(products, cdf_of(9)).pvalue > 1e-4
-    found = np.concatenate([simulate(rng, 1, 20, 1e9) for _ in range(4000)])
-    assert stats.kstest(found, cdf_of(20)).pvalue > 1e-4

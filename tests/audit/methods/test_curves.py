@@ -76,15 +76,7 @@ def test_small_curves():
     assert inside(alike, 0.0) and not inside(alike, 0.5)
 
 
-def test_the_eye_sees_what_is_not_gaussian_and_the_band_is_narrow():
-    """No straight line of slope -1 fits 2,500 scores a world with Laplace noise of epsilon 3."""
-
-    def fits(worlds):
-        curve = curves.trade_off_curve(*worlds, 0.95)
-        return any(inside(curve, mu) for mu in np.linspace(-1, 5, 301))
-
-    assert not fits((RNG.laplace(3, 1, 2500), RNG.laplace(0, 1, 2500)))
-    assert fits((RNG.normal(3, 1, 2500), RNG.normal(0, 1, 2500)))
+def test_the_band_is_narrow():
     curve = curves.trade_off_curve(RNG.normal(1, 1, 10**5), RNG.normal(0, 1, 30_000), 0.95)
     assert len(curve.false_positive_rate) <= 201
     assert inside(curve) and not inside(curve, 1.1) and not inside(curve, 0.9)

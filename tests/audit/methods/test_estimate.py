@@ -198,19 +198,6 @@ def test_heavy_ties(method):
     assert bound.false_positives <= np.sum(scores_out >= bound.threshold)
 
 
-def test_more_confidence_costs_and_ten_times_the_scores_come_closer():
-    scores = gaussian_scores(2.0, 1000)
-    for method in (in_sample, if_gaussian):
-        mus = [method(*scores, DELTA, confidence).mu for confidence in (0.7, 0.95, 0.9999)]
-        assert mus == sorted(mus, reverse=True) and mus[0] > mus[-1] > 1
-    few, many = (estimate.findings(*gaussian_scores(1.5, n), *LEVELS) for n in (500, 20_000))
-    assert all(one.epsilon < other.epsilon for one, other in zip(few, many, strict=True))
-    assert [one.method for one in few] == list(METHODS)
-    first, *bounds = few
-    assert isinstance(first, estimate.Estimate) and "not a confidence bound" in first.caveat
-    assert all(one.assumes == METHODS[one.method].assumes for one in bounds)
-
-
 @pytest.mark.parametrize("runs", [2, 20, 99, 5000])
 def test_no_scores_prove_more_than_the_most(runs):
     most = estimate.find_most_provable(runs, runs, exact.approximate_dp(DELTA), CONFIDENCE)

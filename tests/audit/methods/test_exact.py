@@ -119,21 +119,6 @@ def test_the_enumeration_catches_a_broken_test(monkeypatch, name, breakage):
     assert worst_excess(FAMILIES[name], every_bound(FAMILIES[name], *sizes), *sizes) > 1.1 * ERROR
 
 
-@FAMILY
-@pytest.mark.parametrize("counts", [(4, 30, 9, 30), (12, 12, 3, 30)])
-@pytest.mark.parametrize("parameter", [0.0, 0.7, 3.0])
-def test_the_p_value_is_the_simulated_share(name, counts, parameter, audits=40_000):
-    """Scores out are uniform, scores in by the curve: the share of audits with so few errors."""
-    rng, found = np.random.default_rng(1), Counts(*counts)
-    threshold = rng.beta(found.rank, found.scores - found.rank + 1, audits)
-    errors = rng.binomial(found.trials, FAMILIES[name].trade_off(parameter, threshold))
-    said = exact._compute_p_value(FAMILIES[name], parameter, found)
-    share = np.mean(errors <= found.errors)
-    assert said == pytest.approx(
-        share, abs=4 * np.sqrt(said * (1 - said) / audits) + 0.02 * said + 1e-9
-    )
-
-
 def test_known_counts():
     """No score out among or above n scores in has probability exp(-2 n e^-epsilon) or so."""
     for n in (200, 2375):

@@ -71,23 +71,6 @@ def test_sets_of_runs_assume_that_runs_out_hold_the_other_canaries():
     assert find_words(single)["lifted"] == "nothing"
 
 
-@pytest.mark.parametrize(
-    ("draw", "mu", "canaries"),
-    mostly_slow([(normal_sets, 0.83, 32), (normal_coins, 1.768, 8), (normal_coins, 3.953, 32)], 2),
-)
-def test_bets_beat_the_papers_intervals(draw, mu, canaries):
-    """They need no limit theorem, and on coins they do not hang on the pilot's weight."""
-    epsilons = {name: [] for name in ("lidp_wilson_2", "lidp_bernstein_2", LIFTED)}
-    for seed in range(4):
-        design = draw(mu, 250, canaries, seed)
-        for name, values in epsilons.items():
-            values.append(found(name, design).epsilon)
-    wilson, bernstein, bets = (np.mean(values) for values in epsilons.values())
-    assert bets > bernstein and wilson > bernstein
-    assert bets > wilson or draw is normal_coins
-    assert min(epsilons[LIFTED]) > 0.7 or draw is normal_sets
-
-
 def randomised_response(epsilon, delta, shape, rng):
     """Scores whose rates at any threshold lie on the curve of (epsilon, delta)-DP, inserted and not."""
     truthful = np.exp(epsilon) / (1 + np.exp(epsilon))
