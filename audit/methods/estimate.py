@@ -214,10 +214,10 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     rest_out = n_out - _find_pilot_size(n_out, family)
     parameters = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
-        # All splits are alike.
+        # All splits are alike, so a single one at their level is enough.
         perfect = exact.Counts(1, scores=scores, errors=0, trials=trials)
-        tests = [perfect] * _SPLITS
-        bound, _ = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
+        level = (1 - confidence) * _REJECTING / _SPLITS
+        bound, _ = exact.lower_bound(family, [perfect], 1, level)
         parameters.append(bound)
     return max(parameters)
 

@@ -25,7 +25,7 @@ RANKS = ranks.rank_among(SCORES, FRESH)
 def test_a_rank_lies_where_no_threshold_is_exceeded_too_often(draws):
     all_ranks = np.unique(np.geomspace(1, draws + 1, 5000).astype(int))
     all_ranks = np.union1d(all_ranks, np.arange(1, min(draws + 1, 50)))
-    placed = ranks.place(all_ranks, draws)
+    placed = ranks.convert_to_cosines(all_ranks, draws)
     assert (np.diff(placed) < 0).all()
     levels = np.concatenate([exact_null.cosine_of(STUDENT, RANK_DIMENSION), placed])
     largest = np.array([all_ranks[placed > level].max(initial=0) for level in levels])
@@ -117,7 +117,7 @@ def test_the_level_holds_on_the_corner_of_what_is_claimed(kind, epsilon, delta):
     rng = np.random.default_rng([KINDS.index(kind), int(10 * epsilon)])
     drawn = draw_ranks(rng, audits, kind, epsilon, delta)
     draws = DRAWS if kind == "canaries equal" else 50
-    placed = ranks.place(drawn, draws)
+    placed = ranks.convert_to_cosines(drawn, draws)
     present = np.ones((RUNS, CANARIES), bool)
     levels = exact_null.cosine_of(THRESHOLDS, RANK_DIMENSION)
     power = EpsilonDelta(epsilon, delta).power
