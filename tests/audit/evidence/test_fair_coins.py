@@ -18,10 +18,6 @@ UNFAIR = {
         RNG.random((200, 8)) < 0.7,
         r"1,1\d\d of 1,600 canaries are in: fair coins would give 800 ",
     ),
-    "too few in": (
-        RNG.random((200, 8)) < 0.3,
-        "fair coins would give 800 [+]- 20; presence has to be drawn",
-    ),
     "one canary": (
         FAIR | (np.arange(8) == 3),
         r"canary 3 has 200 of 200 coins in: .* 100 [+]- 7.1",
@@ -31,10 +27,6 @@ UNFAIR = {
         "run 3 has 64 of 64 coins in",
     ),
     "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), ". has (0|100) of 100 coins in"),
-    "one draw for all canaries": (
-        np.tile(FAIR[:, :1], (1, 100)),
-        "has .* of 100 coins in",
-    ),
     "runs pasted four times": (
         np.repeat(FAIR[:25], 4, 0),
         "coins that lie . runs? apart differ",
@@ -43,15 +35,10 @@ UNFAIR = {
         RNG.random((200, 64)).argsort(1) < 32,
         "of a run are in varies by 0, fair coins' by 4",
     ),
-    "half of each canary's": (
-        RNG.random((200, 64)).argsort(0) < 100,
-        "of a canary are in varies by 0, fair",
-    ),
     "runs of their own rate": (
         RNG.random((200, 64)) < 0.3 + 0.4 * RNG.random((200, 1)),
         "of a run are in varies by",
     ),
-    "first half in": (np.arange(200)[None] < 100, "1 canary apart differ 1 times of 199"),
     "in turns": (np.arange(200)[None] % 2, "1 canary apart differ 199 times of 199"),
     "a pattern again and again": (
         np.tile([1, 1, 0, 1, 0, 0, 1, 0], 100)[None],

@@ -174,13 +174,11 @@ def test_what_shows_nothing_proves_about_nothing(method):
 def test_perfect_separation_gives_what_n_scores_can_prove(n, spread):
     rng = np.random.default_rng(5)
     scores = rng.normal(100, spread, n), rng.normal(0, spread, n)
-    bounds = {name: one.compute(*scores, *LEVELS) for name, one in METHODS.items()}
-    assert all(bound.false_positives == 0 for bound in bounds.values())
-    rate = 1 - 0.025 ** (1 / n)  # of errors that leave none with probability 0.025
-    assert bounds["in_sample"].mu == pytest.approx(-2 * stats.norm.ppf(rate), rel=0.02)
-    most = np.log(2 * bounds["assumption_free"].n_in / -np.log(0.05 * 11 / 21))
-    assert most - 0.06 < bounds["assumption_free"].epsilon < most or n == 20
-    assert 0.6 < bounds["if_gaussian"].mu / bounds["in_sample"].mu < 1.05
+    estimated, gaussian, free = estimate.findings(*scores, *LEVELS)
+    assert estimated.false_positives == gaussian.false_positives == free.false_positives == 0
+    most = np.log(2 * free.n_in / -np.log(0.05 * 11 / 21))
+    assert most - 0.06 < free.epsilon < most or n == 20
+    assert 0.6 < gaussian.mu / estimated.mu < 1.05
 
 
 @EVERY

@@ -60,7 +60,6 @@ def test_order_4_follows_from_the_identity(sums, interval, corrected):
 
 LAWS = [  # of K exchangeable bits: the probability of each sum
     [Fraction(1, 2), 0, 0, 0, Fraction(1, 2)],
-    [Fraction(1, 10), Fraction(2, 10), Fraction(3, 10), Fraction(3, 10), Fraction(1, 10)],
     [Fraction(1, 7), Fraction(0), Fraction(2, 7), Fraction(1, 7), Fraction(0), Fraction(3, 7)],
     [Fraction(math.comb(6, s), 64) for s in range(7)],
 ]
