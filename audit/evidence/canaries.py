@@ -420,16 +420,14 @@ class Fresh(NamedTuple):
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
+        # The rank of a canary that is out is uniform. Deviates ascend as ranks fall; each is that of the
+        # rank's middle tail probability.
+        places = self.draws + 1
         ranks_in = self.ranks()[self.presence]
-        # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
-        ranks_out = np.ceil(levels[::-1] * (self.draws + 1))
-
-        def compute_deviates(ranks: ArrayLike) -> Array:
-            """Returns the normal deviate of each rank's middle tail probability."""
-            tails = (np.asarray(ranks) - 0.5) / (self.draws + 1)
-            return np.asarray(-special.ndtri(tails))
-
-        return compute_deviates(ranks_in), compute_deviates(ranks_out)
+        ranks_out = np.ceil(levels[::-1] * places)
+        deviates_in: Array = -special.ndtri((ranks_in - 0.5) / places)
+        deviates_out: Array = -special.ndtri((ranks_out - 0.5) / places)
+        return deviates_in, deviates_out
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
