@@ -5,11 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from audit.conclusions import concluded
-from audit.conclusions.concluded import conclude_each_run
 from audit.errors import InputError
-from audit.evidence import fair_coins, given
-from audit.storage.store import Scores
+from audit.evidence import fair_coins
 
 RNG = np.random.default_rng(0)
 FAIR = RNG.random((200, 8)) < 0.5
@@ -74,15 +71,3 @@ def test_each_test_holds_its_level_over_all_coins(shape):
     for values in found.T:
         for level in np.unique(values):
             assert np.mean(values <= level * (1 + 1e-12)) <= level * (1 + 1e-9)
-
-
-@pytest.mark.slow
-def test_coins_that_our_own_game_drew_are_not_tested():
-    """One in a million of them would be refused, and coins of one run are what is being audited there."""
-    bits = np.arange(80) < 40
-    scores = RNG.normal(size=80) / 100
-    ten_runs = Scores(0, np.tile(scores, (10, 1)), np.tile(bits, (10, 1)))
-    assert concluded.read_coins(ten_runs).given is False
-    assert len(conclude_each_run(Scores(0, scores[None], bits[None]), 10_000, True)) == 1
-    with pytest.raises(InputError, match="fair independent coins"):
-        given.coins(scores[None], bits[None])

@@ -111,7 +111,6 @@ PASTED = {
     "twice": lambda rng, n: np.tile(np.arange(n // 2), 2),
     "fives": lambda rng, n: np.repeat(np.arange(n // 5), 5),
     "a block": lambda rng, n: np.r_[: 2 * n // 3, n // 6 : n // 2],
-    "half, shuffled": lambda rng, n: rng.permutation(np.r_[: 2 * n // 3, : n // 3]),
     "some five times": lambda rng, n: rng.permutation(np.r_[: n // 3, np.tile(np.r_[: n // 6], 4)]),
 }
 FEW, MANY = 10, pytest.param(100, marks=pytest.mark.slow)

@@ -129,9 +129,6 @@ def test_both_ways_have_one_law(canaries, dimension, sigma):
         *([x[:, 0], x[:, -1], x.mean(1), x.std(1), x.max(1)] for x in both), strict=True
     ):
         assert stats.ks_2samp(one, other).pvalue > 1e-4
-    products = [(x[:, 0] - x.mean()) * (x[:, 1] - x.mean()) for x in both]
-    tolerance = 5 * products[0].std() / np.sqrt(audits)
-    assert products[0].mean() == pytest.approx(products[1].mean(), abs=tolerance)
     wrong = np.array([simulate(rng, canaries, dimension, sigma + 0.5) for _ in range(audits)])
     assert stats.ks_2samp(wrong.mean(1), both[1].mean(1)).pvalue < 1e-4
 

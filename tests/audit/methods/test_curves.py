@@ -36,12 +36,6 @@ def test_limits_hold_at_every_point_and_not_always(trials, error):
     assert 0.25 * error < miss(error) <= most < miss(min(8 * error, 1.5))
 
 
-def test_tails_are_as_precise_as_the_centre():
-    """A band of one width is 0.03 wide everywhere at 5,000 draws; rates of 1e-3 need far less."""
-    lower, upper = curves.limit_rates([5, 2500], 5000, 0.05)
-    assert upper[0] - lower[0] < 0.006 and 0.03 < upper[1] - lower[1] < 0.08
-
-
 def test_the_band_covers_the_curve():
     scores = [(RNG.normal(MU, 1, 200), RNG.normal(0, 1, 300)) for _ in range(SIMULATIONS)]
     ties = [(RNG.integers(1, 6, 150), RNG.integers(0, 5, 90)) for _ in range(SIMULATIONS)]

@@ -135,13 +135,3 @@ def test_of_many_audits_so_many_have_to_reject_each_at_its_share(name):
     bound, decides = lower_bound(FAMILIES[name], audits, 3, ERROR)
     assert bound == pytest.approx(sorted(alone)[2], abs=1e-5) and decides == 2
     assert lower_bound(FAMILIES[name], audits, 5, ERROR)[1] == 1
-
-
-@FAMILY
-@pytest.mark.parametrize("of, trials", [(1, 1), (200, 1), (3, 5000)])
-def test_corner_counts_give_a_finite_bound(name, of, trials):
-    for rank in {1, (of + 1) // 2, of}:
-        for errors in {0, trials // 2, trials}:
-            for error in (1e-6, 0.05, 0.6):
-                found, _ = lower_bound(FAMILIES[name], [Counts(rank, of, errors, trials)], 1, error)
-                assert 0 <= found < 30
