@@ -23,7 +23,7 @@ UNFAIR = {
         (RNG.random((80, 64)) < 0.5) | (np.arange(80) == 3)[:, None],
         "run 3 has 64 of 64 coins in",
     ),
-    "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), ". has (0|100) of 100 coins in"),
+    "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), "1 run apart differ 0 times of 792"),
     "runs pasted four times": (
         np.repeat(FAIR[:25], 4, 0),
         "coins that lie . runs? apart differ",
