@@ -1,7 +1,7 @@
 """Tests that reject unfair or dependent coins of a user before a bound uses them.
 
 Bounds of a single run need an independent fair coin for each canary; those of several runs need coins of the
-same probability, with limits computed from the coins (`canaries.Coins.limits`). Coins of several
+same probability, with limits computed from the coins (`canaries.Coins.widen`). Coins of several
 probabilities, a single draw for all runs, and canaries sorted by world look alike in a file, and make bounds
 wrong. So a user's coins must look fair. Each test is exact or conservative for fair coins (R, K), and all
 tests together reject such coins with probability at most ERROR:
