@@ -42,7 +42,6 @@ _MIN_PILOT = 4  # runs on which the threshold is chosen, at least
 _LIMITS_SHARE = 0.1  # share of a bound's error for the limits of a user's coins
 _MIN_QUANTILES = 1_000  # of a known law, instead of scores out
 _MAX_QUANTILES = 20_000
-_TINY = 1e-12  # avoids a division by 0
 FAILED = -1.0  # the cosine of a failed run, which ranks below all others
 RANK_DIMENSION = 10**12  # sqrt(d) times a cosine there is normal to 1e-11, up to 9 deviations
 
@@ -220,9 +219,8 @@ class Coins(NamedTuple):
         spent = _LIMITS_SHARE * error
         total_in = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
-        scale_in = 1 / max(float(low), _TINY)
-        scale_out = 1 / max(float(1 - high), _TINY)
-        widened = errors._replace(scale_in=scale_in, scale_out=scale_out)
+        # Some canaries are in and some are out, so neither limit is 0 or 1.
+        widened = errors._replace(scale_in=1 / float(low), scale_out=1 / float(1 - high))
         return widened, error - spent
 
 
@@ -422,16 +420,14 @@ class Fresh(NamedTuple):
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
+        # The rank of a canary that is out is uniform. Deviates ascend as ranks fall; each is that of the
+        # rank's middle tail probability.
+        places = self.draws + 1
         ranks_in = self.ranks()[self.presence]
-        # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
-        ranks_out = np.ceil(levels[::-1] * (self.draws + 1))
-
-        def compute_deviates(ranks: ArrayLike) -> Array:
-            """Returns the normal deviate of each rank's middle tail probability."""
-            tails = (np.asarray(ranks) - 0.5) / (self.draws + 1)
-            return np.asarray(-special.ndtri(tails))
-
-        return compute_deviates(ranks_in), compute_deviates(ranks_out)
+        ranks_out = np.ceil(levels[::-1] * places)
+        deviates_in: Array = -special.ndtri((ranks_in - 0.5) / places)
+        deviates_out: Array = -special.ndtri((ranks_out - 0.5) / places)
+        return deviates_in, deviates_out
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:

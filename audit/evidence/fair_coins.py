@@ -1,7 +1,7 @@
 """Tests that reject unfair or dependent coins of a user before a bound uses them.
 
 Bounds of a single run need an independent fair coin for each canary; those of several runs need coins of the
-same probability, with limits computed from the coins (`canaries.Coins.limits`). Coins of several
+same probability, with limits computed from the coins (`canaries.Coins.widen`). Coins of several
 probabilities, a single draw for all runs, and canaries sorted by world look alike in a file, and make bounds
 wrong. So a user's coins must look fair. Each test is exact or conservative for fair coins (R, K), and all
 tests together reject such coins with probability at most ERROR:
@@ -43,12 +43,10 @@ class _Test(NamedTuple):
     Attributes:
       log_p: natural logarithm of the p-value.
       message: what is wrong if the p-value is small.
-      of_order: whether the test depends on the order of the coins, not only on their counts.
     """
 
     log_p: float
     message: str
-    of_order: bool = False
 
 
 _PLURAL = {"run": "runs", "canary": "canaries"}
@@ -57,17 +55,13 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    The probability of rejecting fair coins is at most ERROR, 1e-6, by Bonferroni over all tests.
-
-    If several tests fail, the message is that of the plainest. Tests that count coins are plainer than tests
-    of the coins' order. Among tests of the same kind, the smallest p-value decides.
+    The probability of rejecting fair coins is at most ERROR, 1e-6, by Bonferroni over all tests. The message
+    is that of the smallest p-value.
     """
     tests = list(_tests(presence))
-    threshold = np.log(ERROR / len(tests))
-    failed = [test for test in tests if test.log_p < threshold]
-    if failed:
-        plainest = min(failed, key=lambda test: (test.of_order, test.log_p))
-        raise InputError(f"{plainest.message}; {_REMEDY}")
+    worst = min(tests)
+    if worst.log_p < np.log(ERROR / len(tests)):
+        raise InputError(f"{worst.message}; {_REMEDY}")
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
@@ -157,7 +151,7 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     distance = counted(lag, column, _PLURAL[column])
     expected = _describe_expected(pairs)
     message = f"coins that lie {distance} apart differ {changes:,} times of {pairs:,}: {expected}"
-    return _Test(log_p + np.log(most_lags), message, of_order=True)
+    return _Test(log_p + np.log(most_lags), message)
 
 
 def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:

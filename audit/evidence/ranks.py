@@ -6,9 +6,9 @@ the M fresh draws are exchangeable given the model, so with ties broken at rando
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
-for any scores and any dependence between a run's canaries. `place` maps a rank to the scale of the cosines of
-fresh directions, so their methods apply to ranks: at every threshold, the rank of a left-out canary is placed
-above it with at most the probability of a left-out cosine.
+for any scores and any dependence between a run's canaries. `convert_to_cosines` maps a rank to the scale of
+the cosines of fresh directions, so their methods apply to ranks: at every threshold, the rank of a left-out
+canary is above it with at most the probability of a left-out cosine.
 
 The ranks of a run share its fresh draws, and are not independent. So a canary's rank must not choose the
 threshold of another (`Fresh.plain` is false), and K left-out canaries test the law like K M / (K + M)
@@ -104,7 +104,7 @@ def ranks(
 
         present = check_bits(presence, own_ranks.shape)
     # A failed run may have any rank because its cosines are replaced.
-    placed = place(np.where(failed, 1, own_ranks), draws)
+    placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     return Fresh(cosines, present, RANK_DIMENSION, False, True, in_order, draws, ranked)
 
@@ -119,7 +119,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     """
     counts = np.rint(below).astype(np.int64)  # stored as floats
     ranks = draws + 1 - counts  # 1 is the highest score, M + 1 the lowest
-    return Fresh(place(ranks, draws), presence, RANK_DIMENSION, draws=draws)
+    return Fresh(convert_to_cosines(ranks, draws), presence, RANK_DIMENSION, draws=draws)
 
 
 def _check_ranks(values: ArrayLike, draws: int) -> Array:
@@ -156,14 +156,17 @@ def _require_one_law(initial: Any, seed: int) -> None:
     require(p_value >= LEVEL, f"{differs}: {_FIX}")
 
 
-def place(ranks: ArrayLike, draws: int) -> Array:
-    """Returns the cosine in RANK_DIMENSION dimensions for each rank, in the shape of `ranks`.
+def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
+    """Returns a cosine in RANK_DIMENSION dimensions for each rank, which the methods for cosines can use.
 
-    A random direction exceeds it with probability rank / (M + 1), where M = draws. This is also the
-    probability that a left-out canary has this rank or a better one.
+    A left-out canary has the rank r or a better one, among itself and M fresh draws, with probability r / (M
+    + 1). Its cosine is the one that a random direction exceeds with the same probability. Each cosine is
+    then lowered by a billionth to compensate for rounding. So a left-out canary's cosine exceeds a threshold
+    with at most the probability of a random direction's cosine.
 
-    Each cosine is then lowered by a billionth to compensate for rounding. So a left-out canary is placed
-    above a threshold with at most the probability of a random direction's cosine.
+    Args:
+      ranks: Ranks of any shape, from 1, the highest score, to M + 1. The result has the same shape.
+      draws: M, the number of fresh draws.
     """
     from audit.laws import cosine_law  # loads SciPy
 

@@ -208,6 +208,4 @@ _FAMILIES = (
     ScoreFamily("subsampled", (0.3, 0.5, 1.0), NORMAL, _subsampled_parts),  # spread; rate 0.1
     ScoreFamily("unequal_spread", (0.7, 1.5), NORMAL, _unequal_parts),
 )
-LAWS: dict[str, ScoreFamily] = {}
-for _family in _FAMILIES:
-    LAWS[_family.name] = _family
+LAWS = {family.name: family for family in _FAMILIES}

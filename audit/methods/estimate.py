@@ -214,10 +214,10 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     rest_out = n_out - _find_pilot_size(n_out, family)
     parameters = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
-        # All splits are alike.
+        # All splits are alike, so a single one at their level is enough.
         perfect = exact.Counts(1, scores=scores, errors=0, trials=trials)
-        tests = [perfect] * _SPLITS
-        bound, _ = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
+        level = (1 - confidence) * _REJECTING / _SPLITS
+        bound, _ = exact.lower_bound(family, [perfect], 1, level)
         parameters.append(bound)
     return max(parameters)
 
@@ -303,26 +303,23 @@ def _test_splits(
             # Under a Gaussian curve scores are normal, up to an increasing map.
             any_shape=family is not exact.GAUSSIAN,
         )
-        # The threshold is itself a score of the rest, with the chosen rank r from the end of its world's
-        # errors. The r - 1 scores before it are these errors. The test is of the errors of the other world.
-        # For the highest scores out, all are negated, and the worlds change places.
-        near = rest_in
-        other = rest_out
-        if not chosen.is_in:
-            near = -rest_out[::-1]
-            other = -rest_in[::-1]
-        place = near[chosen.rank - 1]
-        not_above = int(np.searchsorted(other, place))
-        errors = len(other) - not_above
-        tests.append(exact.Counts(chosen.rank, len(near), errors, len(other)))
-        errors_of_worlds = [chosen.rank - 1, errors]  # of scores in, then of scores out
-        if not chosen.is_in:
-            errors_of_worlds.reverse()
+        # The threshold is itself a score of the rest: the r-th lowest score in, or the r-th highest score
+        # out. Its own world then has r - 1 errors, and the test is of the errors of the other world.
+        rank = chosen.rank
+        place = rest_out[-rank]
+        if chosen.is_in:
+            place = rest_in[rank - 1]
+        false_negatives = int(np.searchsorted(rest_in, place))
+        false_positives = len(rest_out) - int(np.searchsorted(rest_out, place, side="right"))
+        test = exact.Counts(rank, len(rest_out), false_negatives, len(rest_in))
+        if chosen.is_in:
+            test = exact.Counts(rank, len(rest_in), false_positives, len(rest_out))
+        tests.append(test)
         counts_of_splits.append(
             {
-                "threshold": float(values[int(abs(place))]),  # without the random part
-                "false_negatives": errors_of_worlds[0],
-                "false_positives": errors_of_worlds[1],
+                "threshold": float(values[int(place)]),  # without the random part
+                "false_negatives": false_negatives,
+                "false_positives": false_positives,
                 "n_in": len(rest_in),
                 "n_out": len(rest_out),
             }

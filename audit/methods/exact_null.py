@@ -145,19 +145,19 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    runs = _select_present(design)
     capital = Capital(design, delta)
+    runs = capital.num_runs
     target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
     if design.in_order:
         path = expand_to_runs(design, capital.find_path(target))
         epsilon = float(path[-1])
     else:
         path = np.zeros(0)
-        steps = capital.find_first_unrefuted(len(runs), 0, target)
+        steps = capital.find_first_unrefuted(runs, 0, target)
         epsilon = max(steps - 1, 0) * _STEP
     threshold = capital.start.level
-    if len(runs) > 1 or threshold is None:
-        on_thresholds = capital.compute_log(len(runs), epsilon)[:_NUM_BETS]
+    if runs > 1 or threshold is None:
+        on_thresholds = capital.compute_log(runs, epsilon)[:_NUM_BETS]
         by_level = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
         threshold = float(cosine_of(STUDENT[by_level.argmax()], design.dimension))
     holds = has_law(design)
@@ -379,6 +379,7 @@ class Capital:
 
     def __init__(self, design: Fresh, delta: float) -> None:
         runs = _select_present(design)
+        self.num_runs = len(runs)  # with an inserted canary
         levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
         self.start = _make_start(runs, design, delta)
         self._delta = delta
@@ -486,7 +487,7 @@ class Capital:
         bounds = []
         first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
         components = self.compute_log(1, 0.0)  # against that epsilon
-        for run in range(len(self._shares)):
+        for run in range(self.num_runs):
             if run:  # update `compute_log` by the new run only
                 factors = self.log_factors(self._shares[run : run + 1], first_unrefuted * _STEP)
                 components = components + factors[0]

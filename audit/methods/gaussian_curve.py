@@ -50,12 +50,7 @@ _TABLES = 199  # drawn from the fit, and from each reference
 # Shares of the level for cells, spread and tails. Tails matter most: there an epsilon from mu is too high.
 _LEVEL_SHARES = np.array([0.2, 0.2, 0.6])
 # The reference that is hardest to tell from a Gaussian curve comes first.
-_REFERENCES = (
-    known_laws.LAWS["logistic"],
-    known_laws.LAWS["laplace"],
-    known_laws.LAWS["t3"],
-    known_laws.LAWS["randomized_response"],
-)
+_REFERENCE_NAMES = ("logistic", "laplace", "t3", "randomized_response")
 _MAX_PARAMETER = 30.0  # of a reference
 _ROOT_2_PI = np.sqrt(2 * np.pi)
 
@@ -110,7 +105,7 @@ def power(scores_in: Array, scores_out: Array) -> float:
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
         return 0.0
-    return min(_simulate_firing_rate(law, null) for law in _REFERENCES)
+    return min(_simulate_firing_rate(known_laws.LAWS[name], null) for name in _REFERENCE_NAMES)
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:

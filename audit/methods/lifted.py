@@ -373,35 +373,33 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
+    # Columns (2, 1): of false positives, and of false negatives.
+    guesses = np.array([[guesses_out], [guesses_in]])
+    scales = np.array([[sizes.scale_out], [sizes.scale_in]])
+    runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
 
-    def raise_rates(rates: Array, scale: float, guesses: int, runs: int) -> Array:
-        """Returns approximate upper confidence limits (T,) of rates.
+    def predict(rates: Array) -> Array:
+        """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
 
         About guesses / scale of the guesses are on canaries of the world with these errors. A mean over these
         has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2 variance)) bounds the probability that
         it is off by x. Rare runs may fail in every guess: a share log(1 / error) / runs of them stays unseen
         with about the probability `error`.
         """
-        variances = scale * rates * (1 - rates) / guesses
+        variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)
-        error_of_runs = scale * log_inverse_error / runs
-        raised = rates + error_of_guesses + error_of_runs
-        return np.asarray(np.minimum(raised, 1.0))
-
-    def predict(rates_out: Array, rates_in: Array) -> Array:
-        """Returns the parameter (T,) of the curve through both rates' limits."""
-        fpr = raise_rates(rates_out, sizes.scale_out, guesses_out, len(sizes.alarms))
-        fnr = raise_rates(rates_in, sizes.scale_in, guesses_in, len(sizes.misses))
-        return family.parameter(fpr, fnr)
+        error_of_runs = scales * log_inverse_error / runs
+        limits = np.minimum(rates + error_of_guesses + error_of_runs, 1.0)
+        return family.parameter(*limits)
 
     candidates = thresholds.candidates(*pilot.pooled())
-    normal = predict(*candidates.normal)
-    raised = predict(*candidates.raised)
+    normal = predict(candidates.normal)
+    raised = predict(candidates.raised)
     usual = int(np.argmax(normal))
     if normal.max() <= 0:
         usual = int(np.argmin(np.add(*candidates.counted)))
     best = int(np.argmax(raised))
-    counted = predict(*candidates.counted)
+    counted = predict(candidates.counted)
     if raised[best] > max(counted[usual], 0.0):
         return float(candidates.thresholds[best])
     return float(candidates.thresholds[usual])

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from audit.evidence.canaries import Coins, Sets
+from audit.evidence import given
+from audit.evidence.canaries import Coins, Sets, make_sets
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.normal(size=(40, 5))
@@ -48,9 +49,6 @@ def test_errors_are_counted_as_the_design_says():
     assert misses.tolist() == (SCORES[:10] <= 0.2).mean(1).tolist()
     assert alarms == pytest.approx((SCORES[10:, :3] > 0.2).mean(1))
     assert not errors.paired and design.canaries == (5, 3)
-    assert str(Coins(SCORES, BITS)) == "40 runs x 5 canaries, each inserted by its own coin"
-    said = str(Sets(SCORES[:, :1], SCORES[:30]))
-    assert said == "40 runs x 1 canary inserted, 30 runs x 5 canaries not inserted"
 
 
 @pytest.mark.parametrize(
@@ -70,5 +68,14 @@ def test_the_pilot_follows_the_ranks_of_a_set_of_runs_alone():
     for part, same in zip(turned, Coins(SCORES, BITS).split(), strict=True):
         assert np.array_equal(np.sort(part.scores), np.sort(same.scores))
         assert np.array_equal(part.presence.sum(1), same.presence.sum(1))
-    other = Coins(SCORES, ~BITS).split()[0]
-    assert not np.array_equal(np.sort(other.scores, None), np.sort(one.scores, None))
+
+
+def test_failed_runs_rank_below_all_others_and_infinite_scores_at_the_ends():
+    inserted, fresh = make_sets([1.0, np.inf, np.nan], [-np.inf, 0.0]).pooled()
+    assert np.argsort([*inserted, *fresh]).tolist() == [2, 3, 4, 0, 1]
+
+
+def test_cosines_of_one_run_with_coins_are_two_kinds_of_evidence():
+    bits = RNG.random((1, 200)) < 0.5
+    found = given.cosines(RNG.normal(size=(1, 200)) / 100 + 0.03 * bits, 10_000, bits)
+    assert np.array_equal(found.coins.presence, bits) and len(found.cosines.observed) == bits.sum()

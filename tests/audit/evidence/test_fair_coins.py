@@ -5,11 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from audit.conclusions import concluded
-from audit.conclusions.concluded import conclude_each_run
 from audit.errors import InputError
-from audit.evidence import fair_coins, given
-from audit.storage.store import Scores
+from audit.evidence import fair_coins
 
 RNG = np.random.default_rng(0)
 FAIR = RNG.random((200, 8)) < 0.5
@@ -17,10 +14,6 @@ UNFAIR = {
     "too many in": (
         RNG.random((200, 8)) < 0.7,
         r"1,1\d\d of 1,600 canaries are in: fair coins would give 800 ",
-    ),
-    "too few in": (
-        RNG.random((200, 8)) < 0.3,
-        "fair coins would give 800 [+]- 20; presence has to be drawn",
     ),
     "one canary": (
         FAIR | (np.arange(8) == 3),
@@ -30,11 +23,7 @@ UNFAIR = {
         (RNG.random((80, 64)) < 0.5) | (np.arange(80) == 3)[:, None],
         "run 3 has 64 of 64 coins in",
     ),
-    "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), ". has (0|100) of 100 coins in"),
-    "one draw for all canaries": (
-        np.tile(FAIR[:, :1], (1, 100)),
-        "has .* of 100 coins in",
-    ),
+    "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), "1 run apart differ 0 times of 792"),
     "runs pasted four times": (
         np.repeat(FAIR[:25], 4, 0),
         "coins that lie . runs? apart differ",
@@ -43,15 +32,10 @@ UNFAIR = {
         RNG.random((200, 64)).argsort(1) < 32,
         "of a run are in varies by 0, fair coins' by 4",
     ),
-    "half of each canary's": (
-        RNG.random((200, 64)).argsort(0) < 100,
-        "of a canary are in varies by 0, fair",
-    ),
     "runs of their own rate": (
         RNG.random((200, 64)) < 0.3 + 0.4 * RNG.random((200, 1)),
         "of a run are in varies by",
     ),
-    "first half in": (np.arange(200)[None] < 100, "1 canary apart differ 1 times of 199"),
     "in turns": (np.arange(200)[None] % 2, "1 canary apart differ 199 times of 199"),
     "a pattern again and again": (
         np.tile([1, 1, 0, 1, 0, 0, 1, 0], 100)[None],
@@ -87,15 +71,3 @@ def test_each_test_holds_its_level_over_all_coins(shape):
     for values in found.T:
         for level in np.unique(values):
             assert np.mean(values <= level * (1 + 1e-12)) <= level * (1 + 1e-9)
-
-
-@pytest.mark.slow
-def test_coins_that_our_own_game_drew_are_not_tested():
-    """One in a million of them would be refused, and coins of one run are what is being audited there."""
-    bits = np.arange(80) < 40
-    scores = RNG.normal(size=80) / 100
-    ten_runs = Scores(0, np.tile(scores, (10, 1)), np.tile(bits, (10, 1)))
-    assert concluded.read_coins(ten_runs).given is False
-    assert len(conclude_each_run(Scores(0, scores[None], bits[None]), 10_000, True)) == 1
-    with pytest.raises(InputError, match="fair independent coins"):
-        given.coins(scores[None], bits[None])

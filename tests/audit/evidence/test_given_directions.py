@@ -125,15 +125,10 @@ def test_impossible_cosines_are_refused_at_every_door(tmp_path):
     wrong = 0.9 + 1e-6 * rng.normal(size=(6, 50))
     message = r"squared cosines of run \d sum to 40.5; K = 50 directions in dimension 8,000 allow at most 1.3"
     np.savez(tmp_path / "cosines.npz", observed=wrong)
-    np.savez(tmp_path / "run.npz", observed=wrong[0])
-    coins = rng.random(wrong.shape) < 0.9
     doors = [
         lambda: audit.cosines(wrong, 8000),
-        lambda: audit.cosines(wrong, 8000, presence=coins),
         lambda: audit.cosines(wrong[:1], 8000),
-        lambda: evidence_given.paired_cosines(wrong[0], None, 8000),
         lambda: score_files.read_cosines(tmp_path / "cosines.npz", 8000),
-        lambda: score_files.read_cosines(tmp_path / "run.npz", 8000),
     ]
     for door in doors:
         with pytest.raises(InputError, match=message):

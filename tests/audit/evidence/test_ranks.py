@@ -25,7 +25,7 @@ RANKS = ranks.rank_among(SCORES, FRESH)
 def test_a_rank_lies_where_no_threshold_is_exceeded_too_often(draws):
     all_ranks = np.unique(np.geomspace(1, draws + 1, 5000).astype(int))
     all_ranks = np.union1d(all_ranks, np.arange(1, min(draws + 1, 50)))
-    placed = ranks.place(all_ranks, draws)
+    placed = ranks.convert_to_cosines(all_ranks, draws)
     assert (np.diff(placed) < 0).all()
     levels = np.concatenate([exact_null.cosine_of(STUDENT, RANK_DIMENSION), placed])
     largest = np.array([all_ranks[placed > level].max(initial=0) for level in levels])
@@ -117,7 +117,7 @@ def test_the_level_holds_on_the_corner_of_what_is_claimed(kind, epsilon, delta):
     rng = np.random.default_rng([KINDS.index(kind), int(10 * epsilon)])
     drawn = draw_ranks(rng, audits, kind, epsilon, delta)
     draws = DRAWS if kind == "canaries equal" else 50
-    placed = ranks.place(drawn, draws)
+    placed = ranks.convert_to_cosines(drawn, draws)
     present = np.ones((RUNS, CANARIES), bool)
     levels = exact_null.cosine_of(THRESHOLDS, RANK_DIMENSION)
     power = EpsilonDelta(epsilon, delta).power
@@ -130,17 +130,6 @@ def test_the_level_holds_on_the_corner_of_what_is_claimed(kind, epsilon, delta):
         refuted += examine_claim(counted, power, 1 - ERROR).refuted
     assert stats.binomtest(exceeded, audits, ERROR, alternative="greater").pvalue > 1e-3
     assert stats.binomtest(refuted, audits, ERROR, alternative="greater").pvalue > 1e-3
-
-
-def test_ranks_prove_most_of_what_cosines_of_their_scores_would():
-    """Scores N(3, 1) of a mechanism of mu = 3, that is of epsilon 16.0, ranked among many."""
-    rng = np.random.default_rng(5)
-    deviates = rng.normal(3, 1, (20, 64))
-    drawn = 1 + rng.binomial(10**9, special.ndtr(-deviates))
-    cosines = exact_null.cosine_of(deviates, 10**6)
-    of_ranks = audit.bounds(audit.ranks(drawn, 10**9)).epsilon
-    of_cosines = audit.bounds(audit.cosines(cosines, 10**6, leave_one_out=True)).epsilon
-    assert of_cosines - 0.6 < of_ranks < of_cosines + 0.6 and of_ranks > 9
 
 
 def test_scores_and_their_ranks_are_one_design():

@@ -49,13 +49,11 @@ def test_log_delta_and_epsilon_agree_with_60_digits(mu, delta):
         assert exact == pytest.approx(np.log(delta), abs=2 * tolerance)
 
 
-@pytest.mark.parametrize("mu", [0.03, 1.0, 5.0])
-def test_profile_of_negative_epsilon_agrees_with_60_digits(mu):
-    epsilons = np.array([-20.0, -3.0, -0.5, -1e-6])
-    ours = conversions.log_delta_from_mu(mu, epsilons)
-    assert ours == pytest.approx(
-        [exact_log_delta(mu, float(e)) for e in epsilons], rel=1e-9, abs=1e-12
-    )
+@pytest.mark.parametrize("mu", [0.03, 5.0])
+@pytest.mark.parametrize("epsilon", [-20.0, -0.5, -1e-6])
+def test_profile_of_negative_epsilon_agrees_with_60_digits(mu, epsilon):
+    found = float(conversions.log_delta_from_mu(mu, epsilon))
+    assert found == pytest.approx(exact_log_delta(mu, epsilon), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("mu", [0.1, 0.791, 1.768, 3.953, 10.0])
@@ -66,12 +64,9 @@ def test_dp_accounting_agrees(mu, delta):
 
 
 def test_the_papers_numbers_no_privacy_loss_and_no_privacy():
-    for mu, epsilon in {
-        np.sqrt(250) / 4: 24.00,
-        np.sqrt(50) / 4: 8.60,
-        np.sqrt(10) / 4: 3.34,
-    }.items():
-        assert conversions.epsilon_from_mu(mu, 1e-5) == pytest.approx(epsilon, abs=0.01)
+    for insertions, epsilon in ((250, 24.00), (50, 8.60), (10, 3.34)):
+        found = conversions.epsilon_from_mu(np.sqrt(insertions) / 4, 1e-5)
+        assert found == pytest.approx(epsilon, abs=0.01)
     assert conversions.epsilon_from_mu(0.0, 1e-5) == 0.0
     assert conversions.epsilon_from_mu(np.inf, 1e-5) == np.inf
     assert conversions.mu_from_epsilon(np.inf, 1e-5) == np.inf
@@ -172,8 +167,7 @@ def test_rates_are_symmetric_signed_and_right_at_the_edges():
         conversions.mu_from_rates(0.0, 0.3) == np.inf
         and conversions.mu_from_rates(1.0, 0.3) == -np.inf
     )
-    assert conversions.epsilon_from_rates(0.0, 0.3, 1e-5) == np.inf
-    assert conversions.epsilon_from_rates(0.0, 0.0, 1e-5) == np.inf
-    assert conversions.epsilon_from_rates(0.3, 0.0, 0.1) == np.inf
-    assert conversions.epsilon_from_rates(1.0, 1.0, 1e-5) == -np.inf
-    assert conversions.epsilon_from_rates(0.0, 1.0, 1e-5) == pytest.approx(0, abs=1e-4)
+    found = conversions.epsilon_from_rates(
+        [0.0, 0.0, 0.3, 1.0, 0.0], [0.3, 0.0, 0.0, 1.0, 1.0], 1e-5
+    )
+    np.testing.assert_allclose(found, [np.inf, np.inf, np.inf, -np.inf, 0], atol=1e-4)

@@ -36,12 +36,6 @@ def test_limits_hold_at_every_point_and_not_always(trials, error):
     assert 0.25 * error < miss(error) <= most < miss(min(8 * error, 1.5))
 
 
-def test_tails_are_as_precise_as_the_centre():
-    """A band of one width is 0.03 wide everywhere at 5,000 draws; rates of 1e-3 need far less."""
-    lower, upper = curves.limit_rates([5, 2500], 5000, 0.05)
-    assert upper[0] - lower[0] < 0.006 and 0.03 < upper[1] - lower[1] < 0.08
-
-
 def test_the_band_covers_the_curve():
     scores = [(RNG.normal(MU, 1, 200), RNG.normal(0, 1, 300)) for _ in range(SIMULATIONS)]
     ties = [(RNG.integers(1, 6, 150), RNG.integers(0, 5, 90)) for _ in range(SIMULATIONS)]
@@ -69,22 +63,11 @@ def test_small_curves():
     lower, upper = curve.band([0.0, 0.19, 0.2, 0.49, 0.5, 1.0])
     np.testing.assert_array_equal(lower, [0.1, 0.1, 0, 0, 0, 0])
     np.testing.assert_array_equal(upper, [1, 1, 1, 1, 0.3, 0.3])
-    apart = curves.trade_off_curve(np.arange(500) + 1e3, np.arange(500), 0.95).band([1e-3, 0.1])
-    np.testing.assert_array_equal(apart.lower, [0, 0])
-    assert apart.upper[0] == 1 and apart.upper[1] < 0.025
     alike = curves.trade_off_curve(np.arange(500), np.arange(500), 0.95)
     assert inside(alike, 0.0) and not inside(alike, 0.5)
 
 
-def test_the_eye_sees_what_is_not_gaussian_and_the_band_is_narrow():
-    """No straight line of slope -1 fits 2,500 scores a world with Laplace noise of epsilon 3."""
-
-    def fits(worlds):
-        curve = curves.trade_off_curve(*worlds, 0.95)
-        return any(inside(curve, mu) for mu in np.linspace(-1, 5, 301))
-
-    assert not fits((RNG.laplace(3, 1, 2500), RNG.laplace(0, 1, 2500)))
-    assert fits((RNG.normal(3, 1, 2500), RNG.normal(0, 1, 2500)))
+def test_the_band_is_narrow():
     curve = curves.trade_off_curve(RNG.normal(1, 1, 10**5), RNG.normal(0, 1, 30_000), 0.95)
     assert len(curve.false_positive_rate) <= 201
     assert inside(curve) and not inside(curve, 1.1) and not inside(curve, 0.9)

@@ -119,21 +119,6 @@ def test_the_enumeration_catches_a_broken_test(monkeypatch, name, breakage):
     assert worst_excess(FAMILIES[name], every_bound(FAMILIES[name], *sizes), *sizes) > 1.1 * ERROR
 
 
-@FAMILY
-@pytest.mark.parametrize("counts", [(4, 30, 9, 30), (12, 12, 3, 30)])
-@pytest.mark.parametrize("parameter", [0.0, 0.7, 3.0])
-def test_the_p_value_is_the_simulated_share(name, counts, parameter, audits=40_000):
-    """Scores out are uniform, scores in by the curve: the share of audits with so few errors."""
-    rng, found = np.random.default_rng(1), Counts(*counts)
-    threshold = rng.beta(found.rank, found.scores - found.rank + 1, audits)
-    errors = rng.binomial(found.trials, FAMILIES[name].trade_off(parameter, threshold))
-    said = exact._compute_p_value(FAMILIES[name], parameter, found)
-    share = np.mean(errors <= found.errors)
-    assert said == pytest.approx(
-        share, abs=4 * np.sqrt(said * (1 - said) / audits) + 0.02 * said + 1e-9
-    )
-
-
 def test_known_counts():
     """No score out among or above n scores in has probability exp(-2 n e^-epsilon) or so."""
     for n in (200, 2375):
@@ -150,13 +135,3 @@ def test_of_many_audits_so_many_have_to_reject_each_at_its_share(name):
     bound, decides = lower_bound(FAMILIES[name], audits, 3, ERROR)
     assert bound == pytest.approx(sorted(alone)[2], abs=1e-5) and decides == 2
     assert lower_bound(FAMILIES[name], audits, 5, ERROR)[1] == 1
-
-
-@FAMILY
-@pytest.mark.parametrize("of, trials", [(1, 1), (200, 1), (3, 5000)])
-def test_corner_counts_give_a_finite_bound(name, of, trials):
-    for rank in {1, (of + 1) // 2, of}:
-        for errors in {0, trials // 2, trials}:
-            for error in (1e-6, 0.05, 0.6):
-                found, _ = lower_bound(FAMILIES[name], [Counts(rank, of, errors, trials)], 1, error)
-                assert 0 <= found < 30

@@ -93,18 +93,6 @@ def test_the_level_is_kept(mu, n, assert_covers):
     assert_covers(draw, 300, LEVEL)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "sample, at_500, at_2500",
-    [
-        *((laplace(0.5), 0.7, 0.97), (laplace(6.0), 0.45, 0.97), (bit(6.0), 0.75, 0.97)),
-        *((student(2.0), 0.97, 0.97), (logistic(2.0), 0.6, 0.97)),
-    ],
-)
-def test_the_power(sample, at_500, at_2500):
-    assert fired(sample, 500, 500, 100) >= at_500 and fired(sample, 2500, 2500, 60) >= at_2500
-
-
 @pytest.mark.parametrize("sample", [gaussian(-2.0), gaussian(4.0), laplace(3.0), wide(1.5)])
 def test_the_fit_is_the_most_likely(sample):
     rng = np.random.default_rng(3)

@@ -71,23 +71,6 @@ def test_sets_of_runs_assume_that_runs_out_hold_the_other_canaries():
     assert find_words(single)["lifted"] == "nothing"
 
 
-@pytest.mark.parametrize(
-    ("draw", "mu", "canaries"),
-    mostly_slow([(normal_sets, 0.83, 32), (normal_coins, 1.768, 8), (normal_coins, 3.953, 32)], 2),
-)
-def test_bets_beat_the_papers_intervals(draw, mu, canaries):
-    """They need no limit theorem, and on coins they do not hang on the pilot's weight."""
-    epsilons = {name: [] for name in ("lidp_wilson_2", "lidp_bernstein_2", LIFTED)}
-    for seed in range(4):
-        design = draw(mu, 250, canaries, seed)
-        for name, values in epsilons.items():
-            values.append(found(name, design).epsilon)
-    wilson, bernstein, bets = (np.mean(values) for values in epsilons.values())
-    assert bets > bernstein and wilson > bernstein
-    assert bets > wilson or draw is normal_coins
-    assert min(epsilons[LIFTED]) > 0.7 or draw is normal_sets
-
-
 def randomised_response(epsilon, delta, shape, rng):
     """Scores whose rates at any threshold lie on the curve of (epsilon, delta)-DP, inserted and not."""
     truthful = np.exp(epsilon) / (1 + np.exp(epsilon))
@@ -158,48 +141,29 @@ FAMILIES = {"Gaussian": exact.GAUSSIAN, "any": exact.approximate_dp(DELTA)}
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-@design_of
-def test_the_least_capital_at_corners_is_not_above_that_on_the_curve(draw, family):
-    counted = lifted.count(draw(1.0, 60, 8), family, 0.05)
-    least = betting._bet_on_coins if counted.rest.paired else betting._bet_on_sets
-    on_corners = least(family, counted, float(np.log(20)))
+def test_corners_of_cells_are_just_below_the_curve(family):
+    levels = betting._LEVELS
+    for parameter in (0.0, 0.3, 0.8, 1.5):
+        corners = betting._find_corners(family, parameter, levels)
+        on_curve = family.trade_off(parameter, levels[1:])
+        assert (levels[corners] <= np.maximum(on_curve, 0)).all()
+        assert (levels[np.minimum(corners + 1, len(levels) - 1)] >= on_curve).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_the_least_capital_of_coins_at_corners_is_not_above_that_on_the_curve(family):
+    counted = lifted.count(normal_coins(1.0, 60, 8), family, 0.05)
+    on_corners = betting._bet_on_coins(family, counted, np.log(20))
+    parts, stakes, shares = betting._choose_coin_bets(family, counted, np.log(20))
     rates = special.ndtr(np.linspace(-6, 6, 4001))
     for parameter in (0.0, 0.3, 0.8, 1.5):
-        assert on_corners(parameter) <= on_curve(family, counted, parameter, rates) + 1e-9
-
-
-def on_curve(family, counted, parameter, rates):
-    """The least log capital over points of the curve, bet by bet."""
-    false_negative = family.trade_off(parameter, rates)
-    if not counted.rest.paired:
-        rates_out, rates_in = counted.rest.rates()
-        promised = []
-        for counted_rates, pilot_rates in zip(
-            (rates_out, rates_in), counted.pilot.rates(), strict=True
-        ):
-            growth = betting.compute_log_growth(pilot_rates, betting._COARSE_LEVELS, betting.STAKES)
-            promised.append(growth * len(counted_rates) / len(pilot_rates))
-        stakes_out, stakes_in, shares = betting._choose_pairs(family, *promised, np.log(20))
-        growth_out = betting.compute_log_growth(rates_out, rates, betting.STAKES)
-        growth_in = betting.compute_log_growth(rates_in, false_negative, betting.STAKES)
-        growth = growth_out[stakes_out] + growth_in[stakes_in]
-        return betting.mix_bets(growth, shares).min()
-    parts, stakes, shares = betting._choose_coin_bets(family, counted, np.log(20))
-
-    def growth(part, stake):
-        means = part * false_negative + (1 - part) * rates
-        return betting._compute_coin_growth(counted.rest, part, means, np.array([stake]))
-
-    return betting.mix_bets(np.concatenate([*map(growth, parts, stakes)]), shares).min()
-
-
-@pytest.mark.parametrize("mu", [0.0, 1.768])
-@design_of
-def test_one_canary_a_run_is_enough(draw, mu):
-    design = draw(mu, 300, 1)
-    names = [bound.method for bound in lifted.bounds(design, DELTA, CONFIDENCE)]
-    assert names == ["lidp_wilson_1", "lidp_bernstein_1", LIFTED, LIFTED_GAUSSIAN]
-    assert found(LIFTED_GAUSSIAN, design).mu <= mu
+        growth = []
+        for part, stake in zip(parts, stakes, strict=True):
+            means = part * family.trade_off(parameter, rates) + (1 - part) * rates
+            stakes_of_bet = np.array([stake])
+            growth.append(betting._compute_coin_growth(counted.rest, part, means, stakes_of_bet))
+        on_curve = betting.mix_bets(np.concatenate(growth), shares)
+        assert on_corners(parameter) <= on_curve.min() + 1e-9
 
 
 SEPARATED = Coins(np.tile([[0.0, 1.0]], (20, 1)), np.tile([[False, True]], (20, 1)))

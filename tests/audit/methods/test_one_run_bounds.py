@@ -84,7 +84,6 @@ def test_what_guesses_say_in_any_unit_and_turned():
     moved = Coins(1000.0 * design.scores - 7.0, design.presence)
     found = [bound_by_guesses(weigh_coins(one), DELTA, 0.95) for one in (design, moved)]
     assert [b.epsilon for b in found[0]] == pytest.approx([b.epsilon for b in found[1]])
-    design = coined(3.0, 400)
     found = bound_by_guesses(weigh_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
     assert [one.epsilon for one in found] == [0, 0]
 
@@ -165,12 +164,6 @@ def test_a_mechanism_that_lays_coins_open_stays_within_delta(delta):
         if delta:
             naive = float(np.exp(log_p_approximate(coins, coins, right, eps, 0.0)))
             assert truth > naive  # the term with delta is needed
-
-
-def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
-    of_run = one_run_bounds.bound_uniform_canaries
-    found = [of_run(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)]
-    assert found[0] >= found[1] > 10 and found[2] == 0
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 1.5])
