@@ -144,7 +144,7 @@ def runs_until_refuted(
     power = gaussian_power(mu)
     needed = []
     for _ in range(_BUG_AUDITS):
-        shares = draw_shares(means, canaries, rng)
+        shares = draw_shares(means, 1.0, THRESHOLDS, canaries, rng)
         test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
         needed.append(float(test.runs))
         if not test.refuted:

@@ -314,8 +314,9 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
     Bets win capital if more of these scores exceed thresholds than the curve allows. A large capital is
-    evidence against the claim. The result is None without a claimed curve, or if scores without insertion
-    refute their assumed law.
+    evidence against the claim. Simulations find how much less noise than claimed such runs would have shown
+    (`seen`). The result is None without a claimed curve, or if scores without insertion refute their assumed
+    law.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # With several runs, canaries without insertion test the law: `holds` is False if they refute it.
@@ -330,7 +331,14 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     capital = claimed_curve.compute_log_capital(exceedances, power)
     log_capital = exact_null.expand_to_runs(design, capital)
-    return claimed_curve.judge_capital(log_capital, exceedances.in_order, conclusion.confidence)
+    confidence = conclusion.confidence
+    test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
+    summary = exact_null.summarise_design(design)
+    if upper.mu is not None:
+        # Under the claimed noise the mean of scores, in standard deviations of a score out, is at most mu.
+        summary = summary._replace(mean=min(summary.mean, upper.mu))
+    seen = claimed_curve.find_least_departure(summary, exceedances, power, confidence)
+    return test._replace(seen=seen)
 
 
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:

@@ -119,12 +119,13 @@ def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
 def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the field `claim_test` of a conclusion's JSON; empty if the claim is not tested.
 
-    It has the e-value, whether the claim is refuted, and the number of runs.
+    It has the e-value, whether the claim is refuted, and the number of runs. `seen` is the smallest departure
+    from the claim that so many runs would have refuted, or None.
     """
     test = conclusion.claim_test
     if test is None:
         return {}
-    return {"claim_test": test._asdict()}
+    return {"claim_test": {**test._asdict(), "seen": test.seen and test.seen._asdict()}}
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:

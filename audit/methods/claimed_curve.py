@@ -17,11 +17,16 @@ shares. Its largest value so far is an e-value at any time: it reaches 1 / error
 thresholds of h(t) / m(a(t)), by Markov's inequality. Unlike in `exact_null`, a part of the canaries must not
 choose a threshold: the curve allows more than m(a(t)) at thresholds that the run itself chooses.
 
-The tests answer two questions. Is the claim refuted (`examine_claim`)? What is the largest refuted mu, below
-which *every* Gaussian guarantee is refuted, without an assumption about the law of scores (`find_least_mu`)?
-The second also shows how informative a claim's test is that does not refute it.
+The tests answer three questions. Is the claim refuted (`examine_claim`)? What is the largest refuted mu,
+below which *every* Gaussian guarantee is refuted, without an assumption about the law of scores
+(`find_least_mu`)? Which smaller noise would have been refuted (`find_least_departure`)?
+
+A test that does not refute a claim is informative only with its power. With r times the noise, scores have 1
+/ r times the mean. `find_least_departure` simulates such scores, with the observed deviations between and
+within runs, and tests them like the real scores. The result is not a confidence bound.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -50,13 +55,25 @@ _HALVINGS = 24  # of an interval of mu, to 1e-7 of it
 _PATH_STEPS = 128  # values of mu that a path distinguishes
 _MIN_ALLOWED = 1e-300  # avoids a division by 0
 _MAX_LOG = 700.0  # exp of more overflows
+SEEN_PROBABILITY = 0.9  # with which a departure that "would have been seen" is refuted
+# Runs and audits to simulate for each departure. The standard error of the probability 0.9 is 0.02 with 200
+# audits and 0.07 with 20.
+_SIMULATED_RUNS = 10_000
+_MIN_AUDITS = 20
+_MAX_AUDITS = 200
+_FAR_DEVIATIONS = 3.0  # of a score, beyond which thresholds are out of reach
+_MIN_DEVIATION = 1e-9  # avoids a division by 0
+# Noise as multiples of the stated noise.
+_NEAR_RATIOS = np.arange(0.995, 0.9, -0.005)
+_FAR_RATIOS = np.arange(0.9, 0.09, -0.01)
+_RATIOS = np.concatenate([_NEAR_RATIOS, _FAR_RATIOS])
 
 
 class Exceedances(NamedTuple):
     """The shares of canaries that exceed thresholds, run by run.
 
     Attributes:
-      shares: (R, T) the share of each run's inserted canaries that exceed each of THRESHOLDS.
+      shares: (R, T) the share of each run's inserted canaries that exceed each of the first T THRESHOLDS.
       log_rates: (T,) log of the exact probability that a left-out canary exceeds it.
       in_order: whether rows are in start order.
       is_only_run: whether no other run follows the only one; all of the capital is then staked on it.
@@ -68,6 +85,18 @@ class Exceedances(NamedTuple):
     is_only_run: bool = False
 
 
+class Departure(NamedTuple):
+    """The smallest departure from a claim that the test would have refuted.
+
+    Attributes:
+      noise: The departing mechanism's noise as a multiple of the stated noise, below 1.
+      probability: The probability that runs like these refute it.
+    """
+
+    noise: float
+    probability: float
+
+
 class ClaimTest(NamedTuple):
     """The result of the test of a claim.
 
@@ -76,11 +105,14 @@ class ClaimTest(NamedTuple):
       refuted: Whether the e-value has reached 1 / (1 - confidence).
       runs: The number of runs until the refutation; all runs if the claim was not refuted or the order of
         runs is unknown.
+      seen: The smallest departure that would have been refuted; None if there is none or if it was not
+        computed.
     """
 
     e_value: float
     refuted: bool
     runs: int
+    seen: Departure | None = None
 
 
 def gaussian_power(mu: float) -> Power:
@@ -96,7 +128,7 @@ def gaussian_power(mu: float) -> Power:
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests a claimed curve by betting against it in each run.
+    """Tests a claimed curve by betting against it in each run, without simulated departures.
 
     If rows are in start order, the test stays valid when more runs follow.
 
@@ -124,8 +156,8 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     runs, bets, thresholds = log_factors.shape
     # The capital of each component is a product over runs.
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
-    # Each threshold's share is split evenly over bets.
-    start_shares = np.tile(_SHARES / bets, bets)
+    # Each threshold's share is split evenly over bets. The shares of left-out thresholds stay unused.
+    start_shares = np.tile(_SHARES[:thresholds] / bets, bets)
     with np.errstate(divide="ignore"):
         return np.asarray(special.logsumexp(log_components, axis=1, b=start_shares))
 
@@ -227,23 +259,127 @@ def share_capital(near: int, far: int) -> Array:
 _SHARES = share_capital(len(NEAR), len(FAR))  # on each of THRESHOLDS
 
 
-def draw_shares(means: Array, canaries: int, rng: np.random.Generator) -> Array:
-    """Draws the share of a run's canaries above each of THRESHOLDS, if their scores are normal.
+class ScoreSummary(NamedTuple):
+    """The summary of inserted canaries' scores for simulations with other noise.
+
+    Attributes:
+      mean: The mean score, on the scale of the thresholds: in standard deviations of a left-out score.
+      between: The standard deviation of runs' means in excess of the canaries' own deviation.
+      within: The standard deviation of scores among the canaries of a run.
+      runs: The number of runs.
+      canaries: The number of inserted canaries in a run.
+    """
+
+    mean: float
+    between: float
+    within: float
+    runs: int
+    canaries: int
+
+
+def summarise_scores(runs: list[Array]) -> ScoreSummary:
+    """Returns the means and standard deviations of runs' scores, to simulate runs like them.
+
+    With a single canary per run, `within` is 1, the standard deviation of left-out scores, and `between` is
+    0. `between` is 0 for a single run, too.
+
+    Args:
+      runs: An array (K,) for each run, the scores of its inserted canaries, at least one, in standard
+        deviations of a left-out score. K may differ between runs.
+    """
+    means = np.array([run.mean() for run in runs])
+    mean_size = np.mean([len(run) for run in runs])
+    canaries = max(1, round(float(mean_size)))
+    deviations = np.concatenate([run - run.mean() for run in runs])
+    degrees = len(deviations) - len(runs)  # a mean is fitted to each run
+    within = 1.0
+    between = 0.0
+    if degrees > 0:
+        within = float(np.sqrt(deviations @ deviations / degrees))
+        if len(runs) > 1:
+            variance = float(means.var(ddof=1))
+            excess = variance - within**2 / canaries
+            between = float(np.sqrt(max(excess, 0.0)))
+    mean = float(means.mean())
+    return ScoreSummary(mean, between, within, len(runs), canaries)
+
+
+def find_least_departure(
+    scores: ScoreSummary, counted: Exceedances, power: Power, confidence: float
+) -> Departure | None:
+    """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
+
+    A departure is noise of r < 1 times the stated noise, which multiplies the mean score by 1 / r. Audits
+    with such noise are simulated, and tested like the real scores.
+
+    Args:
+      scores: The summary of inserted canaries' scores, under the stated noise.
+      counted: The exceedances of the real scores, with the exact rates of THRESHOLDS.
+      power: Maps false-positive rates to the largest true-positive rates that the claim allows.
+      confidence: The confidence of the test.
+
+    Returns:
+      The departure's noise as a multiple of the stated noise, and the probability of its refutation. None if
+      not even a tenth of the stated noise would be refuted.
+    """
+    # Far thresholds are dropped to save time if scores hardly reach them. This never increases the capital.
+    thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
+    counted = counted._replace(log_rates=counted.log_rates[: len(thresholds)])
+    # The claim's power is computed once because a privacy loss distribution takes a while.
+    allowed = power(np.exp(counted.log_rates))
+    # 10,000 runs in total, in 20 to 200 audits.
+    num_audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _MIN_AUDITS, _MAX_AUDITS))
+    within = max(scores.within, _MIN_DEVIATION)  # `draw_shares` divides by it
+
+    def estimate_refutation_probability(noise_ratio: float) -> float:
+        """Returns the share of simulated audits, with this multiple of the noise, that refute the claim."""
+        rng = np.random.default_rng(0)  # the same draws at every ratio
+        deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
+        # Scores are in standard deviations of a left-out score, so the noise only divides their mean.
+        means = scores.mean / noise_ratio + deviations
+        refuted = []
+        # The share of each run's canaries above each threshold, for each audit.
+        for shares in draw_shares(means, within, thresholds, scores.canaries, rng):
+            simulated = counted._replace(shares=shares)
+            test = examine_claim(simulated, lambda rates: allowed, confidence)
+            refuted.append(test.refuted)
+        return float(np.mean(refuted))
+
+    def is_refuted(index: int) -> bool:
+        """Returns whether noise of one of _RATIOS, which fall, is refuted often enough."""
+        return estimate_refutation_probability(_RATIOS[index]) >= SEEN_PROBABILITY
+
+    # The less noise there is, the more often it is refuted.
+    last = len(_RATIOS) - 1
+    if not is_refuted(last):
+        return None
+    ratio = float(_RATIOS[bisect_left(range(last), True, key=is_refuted)])
+    return Departure(round(ratio, 3), estimate_refutation_probability(ratio))
+
+
+def draw_shares(
+    means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
+) -> Array:
+    """Draws the share of a run's canaries above each threshold, if their scores are normal.
 
     To save time, it draws only the numbers of scores between neighbouring thresholds.
 
     Args:
-      means: (R, 1) the mean score of each run, in standard deviations of a score.
+      means: (..., 1) the mean score of each run.
+      deviation: The standard deviation of scores within a run.
+      thresholds: (T,) thresholds in ascending order.
       canaries: The number of canaries of each run.
       rng: The randomness of the counts.
 
     Returns:
-      (R, T) shares.
+      (..., T) shares.
     """
-    above = special.ndtr(means - THRESHOLDS)  # falls along T
-    # The probabilities of the intervals between -inf, the thresholds, and inf, (R, T + 1). `multinomial`
+    above = special.ndtr((means - thresholds) / deviation)  # falls along T
+    # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`
     # rejects rounding errors, so they are clipped and normalized.
-    cells = np.maximum(-np.diff(above, prepend=1.0, append=0.0), 0.0)
+    ends = [(0, 0)] * (above.ndim - 1) + [(1, 1)]
+    edges = np.pad(above, ends, constant_values=(1, 0))
+    cells = np.maximum(-np.diff(edges), 0.0)
     totals = cells.sum(axis=-1, keepdims=True)
     counts = rng.multinomial(canaries, cells / totals)
     below = np.cumsum(counts, axis=-1)[..., :-1]  # the last cell ends at inf

@@ -53,7 +53,7 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import Exceedances
+from audit.methods.claimed_curve import Exceedances, ScoreSummary, summarise_scores
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
@@ -67,6 +67,7 @@ LAW_LEVEL = 1e-6  # a smaller p-value of left-out canaries refutes the law
 _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.concatenate([_NEAR_STUDENT, _FAR_STUDENT])
+_FAR = 10.0  # beyond near thresholds
 # c, the share of a component's capital that is staked on each run. The best c depends on the number of runs
 # and on the share of cosines above the threshold, so stakes are geometric. Half of the capital is on the
 # largest three because a few runs decide most audits.
@@ -273,6 +274,21 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])
     in_order = design.in_order or len(design.cosines) == 1
     return Exceedances(shares, compute_log_rates(design, levels), in_order)
+
+
+def summarise_design(design: Fresh) -> ScoreSummary:
+    """Returns the summary of a design's scores for simulations, on the scale of Student's T.
+
+    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. Only inserted canaries count. A failed
+    run has the cosine -1. Its T is raised to -10, below all thresholds, because it would dominate the mean of
+    all scores.
+    """
+    runs = []
+    for run in _select_present(design):
+        remainder = np.maximum(1 - run * run, _TINY)
+        student = run * np.sqrt((design.dimension - 1) / remainder)
+        runs.append(np.maximum(student, -_FAR))
+    return summarise_scores(runs)
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:

@@ -216,7 +216,7 @@ def make_note(word: str, text: str) -> str:
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the test of the claim, for below a table."""
+    """Returns lines on the test of the claim and its sharpness, for below a table."""
     return [*_make_notes("claim:", make_statements_on_claim(conclusion))]
 
 
@@ -228,9 +228,10 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns a clause on the test of the claim: its result, or why it was not tested.
+    """Returns clauses on the test of the claim: its result or why it was not tested, and its sharpness.
 
-    The list is empty without a claim, and for several runs without a test.
+    The sharpness, if known and if the claim is not refuted, is the probability of refuting the claim for less
+    noise. The list is empty without a claim, and for several runs without a test.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -248,7 +249,14 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     result += written.counted(test.runs, "training run")
     if conclusion.bets_on_curve:  # else the e-value has only two values
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
-    return [result]
+    if test.seen is None or test.refuted:
+        return [result]
+    probability = math.floor(100 * test.seen.probability) / 100  # rounded down
+    sharpness = (
+        f"with {100 * (1 - test.seen.noise):.3g}% less noise than claimed, this audit would have "
+        f"rejected the claim with probability {probability:g}"
+    )
+    return [result, sharpness]
 
 
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:

@@ -46,9 +46,13 @@ def test_one_runs_cosines_refute_a_false_claim_and_no_true_one(claim, true_mu, f
     assert broken.refuted and broken.e_value > 20
 
 
-def test_one_runs_cosines_show_the_claims_e_value():
-    shown = bounds_table.bounds_table(conclude(draw_cosines(3.953), CLAIM))
+def test_one_runs_cosines_say_which_noise_would_have_been_seen():
+    concluded = conclude(draw_cosines(3.953), CLAIM)
+    seen = concluded.claim_test.seen
+    assert 0.5 < seen.noise < 0.9 and seen.probability >= 0.9
+    shown = bounds_table.bounds_table(concluded)
     assert "claim:      not rejected by 1 training run (e-value" in shown
+    assert f"with {100 * (1 - seen.noise):.3g}% less noise than claimed" in shown
 
 
 def test_guesses_of_one_runs_coins_refute_a_false_claim_and_no_true_one():

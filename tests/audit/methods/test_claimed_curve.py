@@ -6,11 +6,12 @@ from scipy import special
 
 from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import THRESHOLDS, Exceedances
+from audit.methods.claimed_curve import THRESHOLDS, Exceedances, ScoreSummary, find_least_departure
 from tests.cases import mostly_slow
 
 LOG_RATES = special.log_ndtr(-THRESHOLDS)
 LEVEL = 0.05
+COUNTED = Exceedances(np.zeros((1, len(THRESHOLDS))), LOG_RATES, in_order=True)
 
 
 def shares_of(scores, in_order=True):
@@ -112,3 +113,17 @@ def test_without_an_order_only_the_capital_after_all_runs_counts():
     second = claimed_curve.examine_claim(backwards, power, 1 - LEVEL)
     assert first.e_value == pytest.approx(second.e_value, rel=1e-9)
     assert claimed_curve.trace_least_mu(forwards, 1.0, 1 - LEVEL).size == 0
+
+
+def test_the_departure_that_would_be_seen_is_seen_so_often():
+    claim = Gdp(3.953)
+    scores = ScoreSummary(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64)
+    departure = find_least_departure(scores, COUNTED, claim.power, 1 - LEVEL)
+    refuted = 0
+    for seed in range(100):
+        drawn = np.random.default_rng(seed).normal(claim.mu / departure.noise, 1.0, (20, 64))
+        test = claimed_curve.examine_claim(shares_of(drawn), claim.power, 1 - LEVEL)
+        refuted += test.refuted
+    assert departure.probability >= 0.9
+    assert refuted / 100 >= 0.8
+    assert 0.85 < departure.noise < 1
