@@ -99,7 +99,7 @@ class OneShotCanaries(AdversaryFields):
         if self.observe == "all":
             # The law of a largest cosine is not known, so coins decide which canaries are in.
             return largest_cosines(canaries)
-        adversary = final_cosines(canaries, _ORIGINS[self.observe])
+        adversary = final_cosines(canaries, ORIGINS[self.observe])
         # In an audit of a single run the law is known for shared directions too. An audit of several runs
         # does not use it.
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
@@ -116,7 +116,7 @@ def zero_model(theta_0: Array) -> Array:
 
 
 # The origin of the displacement, by the name of what cosines are with.
-_ORIGINS = {"final": initial_model, "weights": zero_model}
+ORIGINS = {"final": initial_model, "weights": zero_model}
 
 
 def random_direction() -> Adversary:
