@@ -19,7 +19,6 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit.errors import require
 from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
 from audit.mechanism.clipping.base import ClippedSum
@@ -108,12 +107,8 @@ def rehearse(
         (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size. It
         determines the length of secants.
       progress: Called with 1.0 after each measured step.
-
-    Raises:
-      InputError: `effort` has fewer than 2 runs.
     """
     runs = effort.runs
-    require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
     steps = len(game.schedule.mask)
     step_map = expansion.make_step_map(clipped_sum, game.hyper)
     insert = _make_inserter(game, clipped_sum)
