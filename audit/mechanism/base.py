@@ -408,8 +408,9 @@ def make_inserter(
         # The product is K p if each direction has a single key; else it is larger.
         if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MAX_STORED:
             draw = jax.vmap(draw_unit_direction, (0, None))
-            units = draw(crafted.keys, state.theta)
-            stored = jnp.minimum(crafted.norm, clipping_norm) * units
+            units = draw(crafted.keys, crafted.select(state.theta))
+            spread = jax.vmap(crafted.spread, (0, None))
+            stored = spread(jnp.minimum(crafted.norm, clipping_norm) * units, state.theta)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
