@@ -60,12 +60,10 @@ class Rehearsal(NamedTuple):
         measured steps has the larger of their values.
       secants: The stretch of the worst secant for each run and step with lines: the one that exceeds the
         derivatives most.
-      runs: The number of measured runs.
     """
 
     constants: NDArray[np.float64]
     secants: list[Stretch]
-    runs: int
 
 
 def usual_effort(parameters: int) -> Effort:
@@ -178,7 +176,7 @@ def rehearse(
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=watch):
         pass
-    return Rehearsal(_spread(values, steps), secants, runs)
+    return Rehearsal(_spread(values, steps), secants)
 
 
 def _make_inserter(
