@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from audit.adversaries.base import (
     Adversary,
@@ -160,7 +160,7 @@ class GcR(AdversaryFields):
 
         return Adversary(
             init,
-            _craft,
+            OwnCoordinates.craft,
             OwnCoordinates.score,
             canaries,
             crafts_constant=True,
@@ -183,21 +183,20 @@ class BiasedDimensions(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      values: (K,) the canaries' entries there: the clipping norm C.
+      crafted: the canaries, C e_d for each coordinate d; a single canary as an array (1, p).
       expected: (K,) the expected final values of these coordinates.
     """
 
     dimensions: Array
-    values: Array
+    crafted: Array | Coordinates
     expected: Array
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return self.expected - theta_t[self.dimensions]
 
 
-def _craft(state: Any, step: Array, theta: Array) -> Coordinates:
-    """Returns the canaries of a state with `dimensions` and `values`."""
-    return mechanism.Coordinates(state.dimensions, state.values)
+def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | Coordinates:
+    return state.crafted
 
 
 def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
@@ -217,11 +216,13 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)
-        values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        state = BiasedDimensions(dimensions, values, theta_0[dimensions])
         if canaries == 1:
-            return state
+            gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
+            return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
+        values = jnp.full(canaries, clipping_norm, theta_0.dtype)
+        crafted = mechanism.Coordinates(dimensions, values)
         # `_craft` does not read the expected values, so we can train with this state.
+        state = BiasedDimensions(dimensions, crafted, theta_0[dimensions])
         return state._replace(expected=expect(_craft, state, theta_0)[dimensions])
 
     return Adversary(init, _craft, BiasedDimensions.score, canaries=canaries)
@@ -241,6 +242,9 @@ class OwnCoordinates(NamedTuple):
     values: Array
     ties: Array
     expected: Array
+
+    def craft(self, step: Array, theta: Array) -> Coordinates:
+        return mechanism.Coordinates(self.dimensions, self.values)
 
     def draw(self, key: Array) -> OwnCoordinates:
         """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
