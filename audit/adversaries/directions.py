@@ -39,9 +39,9 @@ _MAX_KEPT = 1 << 28
 class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
-    The vector is the displacement theta_0 - theta_T for a single canary, and expected - theta_T for several.
-    The expected model is trained without noise and with half of every canary, since a fair coin decides
-    whether a canary is in.
+    If `cots_score` is "weights", the vector is -theta_T, minus the final weights. Else it is the displacement
+    theta_0 - theta_T for a single canary, and expected - theta_T for several. The expected model is trained
+    without noise and with half of every canary, since a fair coin decides whether a canary is in.
     """
 
     name: ClassVar[str] = "cots"
@@ -50,10 +50,19 @@ class CotS(AdversaryFields):
         "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
         "cosine of that direction and the model's displacement."
     )
+    cots_score: str = described(
+        "Cosine with the model's displacement, or with its final weights as in the LiDP paper.",
+        default="displacement",
+        choices=("displacement", "weights"),
+        has_flag=False,
+    )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        origin = ORIGINS[self.cots_score]
         if knowledge.canaries == 1:
-            return random_direction()
+            return random_direction(origin)
+        if origin is zero_model:
+            return final_cosines(knowledge.canaries, origin)
         return random_directions(knowledge.canaries, knowledge.expect)
 
 
@@ -105,6 +114,24 @@ class OneShotCanaries(AdversaryFields):
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
 
 
+class RandomDirection(NamedTuple):
+    """The canary C * u (1, p), and the origin (p,) of the final model's displacement."""
+
+    gradient: Array
+    origin: Array
+
+    def craft(self, step: Array, theta: Array) -> Array:
+        return self.gradient
+
+    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the cosine (1,) of the canary's direction and origin - theta_T; 0 if these are equal."""
+        direction = self.gradient[0]  # the only canary, C * u
+        displacement = self.origin - theta_t
+        lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
+        cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
+        return cosine[None]
+
+
 def initial_model(theta_0: Array) -> Array:
     """Returns theta_0 (p,) as the origin: the displacement is the change by training."""
     return theta_0
@@ -115,36 +142,23 @@ def zero_model(theta_0: Array) -> Array:
     return jnp.zeros_like(theta_0)
 
 
-# The origin of the displacement, by the name of what cosines are with.
-ORIGINS = {"final": initial_model, "weights": zero_model}
+# The origin of the displacement, by the name of the vector.
+ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
-def random_direction() -> Adversary:
+def random_direction(origin: Rehearse = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a single uniformly random unit vector u.
 
-    The score is the cosine of u and theta_0 - theta_T.
+    The score is the cosine of u and origin(theta_0) - theta_T.
     """
 
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
-        """Draws the canary (1, p)."""
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))
-        return gradient[None]
+        # [None] gives the gradient the axis of canaries: (1, p).
+        return RandomDirection(gradient[None], origin(theta_0))
 
-    return Adversary(init, _craft_gradient, _score_gradient)
-
-
-def _craft_gradient(state: Array, step: Array, theta: Array) -> Array:
-    return state
-
-
-def _score_gradient(state: Array, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-    """Returns the cosine (1,) of the canary's direction and theta_0 - theta_T; 0 if these are equal."""
-    direction = state[0]  # the only canary, C * u
-    displacement = theta_0 - theta_t
-    lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
-    cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
-    return cosine[None]
+    return Adversary(init, RandomDirection.craft, RandomDirection.score)
 
 
 class RandomDirections(NamedTuple):

@@ -69,7 +69,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     """
     if not local_hardware().is_cpu:
         step = jax.jit(function).lower(theta, *shared).compile()
-        return int(step.memory_analysis().temp_size_in_bytes)
+        analysis: Any = step.memory_analysis()
+        return int(analysis.temp_size_in_bytes)
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
     # The step of several runs at once, which differ only in theta.

@@ -85,6 +85,7 @@ CHANGES = {  # a field's owner, and a value that is not its default
     "model": ("", "convnet"),
     "adversary": ("", "gc_r"),
     "gc_s": ("gc_s", "noisy_per_step"),
+    "cots_score": ("cots", "weights"),
     "first_direction": ("poisoned", 500),
     "end_direction": ("poisoned", 700),
     "poison_scale": ("poisoned", 2.0),
