@@ -212,7 +212,9 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
     def _split(self, values: NDArray[np.float64]) -> tuple[Tensor, ...]:
         """Splits a vector (dimension,) by the chosen parameters."""
-        return torch.from_numpy(values).split([parameter.numel() for parameter in self._chosen])
+        sizes = [parameter.numel() for parameter in self._chosen]
+        parts: tuple[Tensor, ...] = torch.from_numpy(values).split(sizes)
+        return parts
 
     def _read_parameters(self) -> NDArray[np.float64]:
         """Returns all chosen parameters, (dimension,)."""

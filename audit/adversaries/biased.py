@@ -217,6 +217,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)
         if canaries == 1:
+            # An array, since a program with `Coordinates` rounds differently: stored scores would change.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
             return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)

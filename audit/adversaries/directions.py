@@ -58,7 +58,7 @@ class CotS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        origin = _ORIGINS[self.cots_score]
+        origin = ORIGINS[self.cots_score]
         if knowledge.canaries == 1:
             return random_direction(origin)
         if origin is zero_model:
@@ -108,7 +108,7 @@ class OneShotCanaries(AdversaryFields):
         if self.observe == "all":
             # The law of a largest cosine is not known, so coins decide which canaries are in.
             return largest_cosines(canaries)
-        adversary = final_cosines(canaries, _ORIGINS[self.observe])
+        adversary = final_cosines(canaries, ORIGINS[self.observe])
         # In an audit of a single run the law is known for shared directions too. An audit of several runs
         # does not use it.
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
@@ -143,7 +143,7 @@ def zero_model(theta_0: Array) -> Array:
 
 
 # The origin of the displacement, by the name of the vector.
-_ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
+ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
 def random_direction(origin: Rehearse = initial_model) -> Adversary:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Examples, Tree
 
-Example = tuple["Array", "Array"]
-ExampleLoss = Callable[["Array", Example], "Array"]
+# (theta, (features, label)) -> the loss of a single example.
+ExampleLoss = Callable[["Array", "tuple[Array, Array]"], "Array"]
 _BLOCK = 4096  # the number of examples converted to float64 at once
 _POISON_LABEL = 5  # the label of poisoned examples, as in the LiDP paper's code (Errata L10)
 
@@ -60,27 +60,21 @@ class Loss(AdversaryFields):
         allowed = f"at most {len(labels)}, the number of examples"
         require(canaries <= len(labels), f"`canaries` must be {allowed}, got {canaries}")
 
-        def mislabel(key: Array, indices: Array) -> Example:
-            """Returns examples, each with a uniformly drawn wrong label."""
-            # Adding 1 to classes - 1, modulo classes, never gives the true label.
+        def draw(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+            """Draws examples, each with a uniformly drawn wrong label; a single one has no leading axis."""
+            index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
+            if canaries == 1:
+                indices = jax.random.randint(index_key, (), 0, len(labels))
+            else:
+                indices = jax.random.choice(index_key, len(labels), (canaries,), replace=False)
+            # Adding 1 to classes - 1, modulo classes, never gives the true label.
             shifts = jax.random.randint(shift_key, indices.shape, 1, classes)
-            return features[indices], (labels[indices] + shifts) % classes
-
-        def draw_one(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
-            index_key = jax.random.fold_in(key, 0)
-            index = jax.random.randint(index_key, (), 0, len(labels))
-            return mislabel(key, index)
-
-        def draw_several(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-            index_key = jax.random.fold_in(key, 0)
-            indices = jax.random.choice(index_key, len(labels), (canaries,), replace=False)
-            return mechanism.Examples(*mislabel(key, indices))
+            return mechanism.Examples(features[indices], (labels[indices] + shifts) % classes)
 
         if canaries == 1:
-            craft = _CraftGradient(loss)
-            return Adversary(draw_one, craft, _ScoreByLoss(loss), reads_theta=True)
-        return inserted_examples(loss, draw_several, canaries)
+            return Adversary(draw, _CraftGradient(loss), _ScoreByLoss(loss), reads_theta=True)
+        return inserted_examples(loss, draw, canaries)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +242,7 @@ class _CraftGradient:
 
     loss: ExampleLoss
 
-    def __call__(self, state: Example, step: Array, theta: Array) -> Array:
+    def __call__(self, state: Examples, step: Array, theta: Array) -> Array:
         gradient: Array = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
@@ -259,7 +253,7 @@ class _ScoreByLoss:
 
     loss: ExampleLoss
 
-    def __call__(self, state: Example, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    def __call__(self, state: Examples, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return -self.loss(theta_t, state)[None]
 
 

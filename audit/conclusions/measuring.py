@@ -109,7 +109,7 @@ def measure_steps(
     seconds = math.ceil(time.monotonic() - begun)
     grid = f"{count:,} of {setting.schedule.steps:,} steps"
     reason = f"measured at {grid}, mean {np.mean(constants):.6g}, in {seconds} s"
-    return Steps(constants, reason, measured.runs, kink, lipschitz.MEASUREMENT)
+    return Steps(constants, reason, effort.runs, kink, lipschitz.MEASUREMENT)
 
 
 def _describe_kink(worst: Stretch, kinks: bool) -> str:

@@ -69,7 +69,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     """
     if not local_hardware().is_cpu:
         step = jax.jit(function).lower(theta, *shared).compile()
-        return int(step.memory_analysis().temp_size_in_bytes)
+        analysis: Any = step.memory_analysis()
+        return int(analysis.temp_size_in_bytes)
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
     # The step of several runs at once, which differ only in theta.
@@ -408,8 +409,9 @@ def make_inserter(
         # The product is K p if each direction has a single key; else it is larger.
         if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MAX_STORED:
             draw = jax.vmap(draw_unit_direction, (0, None))
-            units = draw(crafted.keys, state.theta)
-            stored = jnp.minimum(crafted.norm, clipping_norm) * units
+            units = draw(crafted.keys, crafted.select(state.theta))
+            spread = jax.vmap(crafted.spread, (0, None))
+            stored = spread(jnp.minimum(crafted.norm, clipping_norm) * units, state.theta)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""

@@ -139,7 +139,8 @@ def build(
         """
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
         traced = jax.tree.map(jnp.float32, hyper)
-        return _rehearse(mechanism, craft, traced, state, theta_0, data, schedule, presence)
+        arguments = (traced, state, theta_0, data, schedule, presence)
+        return jnp.asarray(_rehearse(mechanism, craft, *arguments))
 
     adversary = own
     if adversary is None:

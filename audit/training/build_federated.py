@@ -127,13 +127,9 @@ def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array
     if setting.observe == "means":
         return directions.largest_cosines(setting.canaries, setting.momentum)
     # The others see only the final model, and take the cosine with its displacement from an origin.
-    origins = {
-        "final": directions.initial_model,
-        "weights": directions.zero_model,
-        "fresh": rehearse,
-    }
-    fresh = setting.observe == "fresh"
-    return directions.final_cosines(setting.canaries, origins[setting.observe], fresh=fresh)
+    if setting.observe == "fresh":
+        return directions.final_cosines(setting.canaries, rehearse, fresh=True)
+    return directions.final_cosines(setting.canaries, directions.ORIGINS[setting.observe])
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.stages import Compiled, Wrapped
+from jax.stages import Wrapped
 from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
@@ -251,9 +251,8 @@ class Player:
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
         rows = placement.mesh.shape["runs"]
-        self._width = (
-            -(-chunk // rows) * rows
-        )  # rounded up: each device gets the same number of runs
+        # Rounded up: each device gets the same number of runs.
+        self._width = -(-chunk // rows) * rows
 
         # Hyperparameters become traced scalars: programs do not depend on their values.
         hyper = jax.tree.map(jnp.float32, game.hyper)
@@ -266,15 +265,13 @@ class Player:
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
-        self._begin, segment, self._score = programs
-        # A program depends only on its arguments' shapes, dtypes and devices: any runs will do.
+        self._begin, self._train, self._score = programs
+        # A program depends only on its arguments' shapes, dtypes and devices: any runs will do. JAX caches
+        # what it compiles. All segments have the length of the first, except the last.
         states, drawn = self._draw(np.arange(self._width))
-        self._compiled: dict[int, Compiled] = {}
-        for part in self._segments:
-            if len(part.mask) not in self._compiled:
-                arguments = (self._hyper, states, self._data, part, self._state, drawn)
-                # JAX caches its result: arguments of the same kind do not compile again.
-                self._compiled[len(part.mask)] = segment.lower(*arguments).compile()
+        for part in (self._segments[0], self._segments[-1]):
+            arguments = (self._hyper, states, self._data, part, self._state, drawn)
+            self._train.lower(*arguments).compile()
 
     def play(
         self,
@@ -312,11 +309,9 @@ class Player:
             # Checkpoints are NumPy arrays: put the runs back on their devices.
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
-            steps = len(segment.mask)
-            arguments = (self._hyper, states, self._data, segment, self._state, drawn)
-            states = self._compiled[steps](*arguments)
+            states = self._train(self._hyper, states, self._data, segment, self._state, drawn)
             jax.block_until_ready(states)  # JAX returns before the steps are done
-            progress(size, steps)
+            progress(size, len(segment.mask))
             if watch is not None:
                 watch(
                     Midway(

@@ -19,7 +19,6 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit.errors import require
 from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
 from audit.mechanism.clipping.base import ClippedSum
@@ -61,12 +60,10 @@ class Rehearsal(NamedTuple):
         measured steps has the larger of their values.
       secants: The stretch of the worst secant for each run and step with lines: the one that exceeds the
         derivatives most.
-      runs: The number of measured runs.
     """
 
     constants: NDArray[np.float64]
     secants: list[Stretch]
-    runs: int
 
 
 def usual_effort(parameters: int) -> Effort:
@@ -108,12 +105,8 @@ def rehearse(
         (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size. It
         determines the length of secants.
       progress: Called with 1.0 after each measured step.
-
-    Raises:
-      InputError: `effort` has fewer than 2 runs.
     """
     runs = effort.runs
-    require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
     steps = len(game.schedule.mask)
     step_map = expansion.make_step_map(clipped_sum, game.hyper)
     insert = _make_inserter(game, clipped_sum)
@@ -183,7 +176,7 @@ def rehearse(
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=watch):
         pass
-    return Rehearsal(_spread(values, steps), secants, runs)
+    return Rehearsal(_spread(values, steps), secants)
 
 
 def _make_inserter(

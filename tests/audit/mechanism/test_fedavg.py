@@ -194,10 +194,6 @@ def test_each_canary_takes_part_so_often_in_different_rounds(canaries, rounds, r
         assert (mask.reshape(repetitions, -1, canaries).sum(axis=1) == 1).all()
 
 
-def test_what_no_population_has_is_refused():
-    for call, words in (
-        (lambda: cohorts.shuffled(KEY, 5, 2, 6), "`cohort` must be at most 5"),
-        (lambda: cohorts.repeated(KEY, 5, 2, 3), "`repetitions` must be between 1 and 2"),
-    ):
-        with pytest.raises(InputError, match=words):
-            call()
+def test_a_cohort_larger_than_the_population_is_refused():
+    with pytest.raises(InputError, match="`cohort` must be at most 5"):
+        cohorts.shuffled(KEY, 5, 2, 6)
