@@ -150,6 +150,9 @@ def audit(
         None if data_file is None else str(path("data_file", data_file)),
         None if tfds_dir is None else str(path("tfds_dir", tfds_dir)),
     )
+    # Without any of these settings, the number of steps follows from the default of insertions.
+    if not {"steps", "insertions", "sampler"} & set(settings):
+        settings["insertions"] = make.usual_insertions(model)
     if not isinstance(settings.get("adversary", ""), str):  # a custom adversary
         from audit import own
 
@@ -159,9 +162,6 @@ def audit(
     # The setting does not have these two fields.
     lipschitz = settings.pop("lipschitz", None)
     rehearsed = settings.pop("rehearsals", None)
-    # Without any of these settings, the number of steps follows from the default of insertions.
-    if not {"steps", "insertions", "sampler"} & set(settings):
-        settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
     validate(setting, request.runs, request.level.delta)
     rehearsed = count_rehearsals(setting, lipschitz, rehearsed)

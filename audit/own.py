@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ class OwnModel(NamedTuple):
     name: str
     computes: str
     draws: bool
-    usual: Usual = _USUAL
+    usual: Mapping[str, Any] = _USUAL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,8 +159,7 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
 def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
     """Returns a model of the repository with its data and defaults."""
     make = lambda example: row.make(example.shape)  # noqa: E731
-    usual = Usual(row.learning_rate, row.batch_size, row.noise_multiplier, row.insertions)
-    return _wrap(row.name, make, dataset, row.name, draws=True)._replace(usual=usual)
+    return _wrap(row.name, make, dataset, row.name, draws=True)._replace(usual=row.usual())
 
 
 def _wrap(

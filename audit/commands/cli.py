@@ -214,12 +214,16 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
       names: the names of the fields to read from flags; by default all.
       **fixed: values of fields, which replace those of flags.
     """
-    from audit.settings.make import setting_of
+    from audit.settings.make import setting_of, usual_insertions
+    from audit.settings.setting import BY_EPOCHS
 
     given = {**values(None, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]  # a model may have its own default
+    has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
+    if given.get("steps") is None and not has_epochs:
+        given.setdefault("insertions", usual_insertions(given["model"]))
     return setting_of(**given)
 
 

@@ -88,9 +88,13 @@ def setting_of(model: str, **given: Any) -> Setting:
     if isinstance(canaries, str) and canaries == AUTO:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
-    names = ("learning_rate", "batch_size", "noise_multiplier", "insertions")
-    usual = {name: getattr(row, name) for name in names}
-    return make_setting(model, usual, given, row.data.examples.number)
+    return make_setting(model, row.usual(), given, row.data.examples.number)
+
+
+def usual_insertions(model: str) -> int:
+    """Returns the default number of insertions of a model of the catalogue."""
+    default: int = fields()["insertions"].default
+    return task(model).insertions or default
 
 
 def make_setting(

@@ -221,6 +221,15 @@ class Task(NamedTuple):
     insertions: int | None = None
     sizes: str = ""
 
+    def usual(self) -> dict[str, float | None]:
+        """Returns the model's defaults by field; None for a default that all models share."""
+        return {
+            "learning_rate": self.learning_rate,
+            "batch_size": self.batch_size,
+            "noise_multiplier": self.noise_multiplier,
+            "insertions": self.insertions,
+        }
+
 
 # Features (n, ...), labels (n, ...).
 Test = tuple[NDArray[np.generic], NDArray[np.integer]]
