@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,15 +19,11 @@ EXPERIMENTS = (sys.executable, "-P", "-m", "experiments")
 
 def find_descendants(ancestor):
     """Returns the process numbers of a process's descendants."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            parents[int(path.parent.name)] = int(fields[1])
-    found, generation = set(), {ancestor}
-    while generation:
-        generation = {child for child, parent in parents.items() if parent in generation}
-        found |= generation
+    found = set()
+    for path in Path(f"/proc/{ancestor}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it ended
+            for child in map(int, path.read_text().split()):
+                found |= {child, *find_descendants(child)}
     return found
 
 
@@ -38,23 +35,18 @@ class Host:
         self.folder, self.address = folder, address
         self.home = folder / "home"
         self.home.mkdir(parents=True)
-        own = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("RAY_", "JAX_", "XDG_"))
+        self.environment = {
+            "HOME": str(self.home),
+            "RAY_TMPDIR": str(folder),
+            "PYTHONPATH": str(ROOT),
+            "JAX_PLATFORMS": "cpu",
+            **settings,
         }
-        own |= {"HOME": str(self.home), "RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
-        self.environment = own | {"JAX_PLATFORMS": "cpu"} | settings
-        argv = [
-            "unshare",
-            *OWN,
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "bash",
-            "-c",
-            "echo; read -r",
-        ]
+        for name, value in os.environ.items():
+            if not name.startswith(("RAY_", "JAX_", "XDG_")):
+                self.environment.setdefault(name, value)
+        argv = shlex.split("unshare --fork --kill-child --mount-proc bash -c 'echo; read -r'")
+        argv[1:1] = OWN
         self._holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holder.stdout.readline()
         self.init = min(find_descendants(self._holder.pid))
@@ -81,13 +73,12 @@ class Host:
         """All that run there, and their names, but for the one that holds the host."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if (
-                    os.readlink(path / "ns/pid") == self._own
-                    and ") Z " not in (path / "stat").read_text()
-                ):
+            with contextlib.suppress(OSError):  # it ended
+                is_here = os.readlink(path / "ns/pid") == self._own
+                if is_here and ") Z " not in (path / "stat").read_text():
                     found[int(path.name)] = (path / "comm").read_text().strip()
-        return {pid: name for pid, name in found.items() if pid != self.init}
+        found.pop(self.init, None)
+        return found
 
     def kill(self):
         """Kills all that runs there."""
@@ -135,21 +126,10 @@ def two(**settings):
 
 
 def _connect(host, switch, port):
-    outside = ["nsenter", f"--target={switch.init}", "--net"]  # where the other's number is known
-    link = [
-        "ip",
-        "link",
-        "add",
-        port,
-        "type",
-        "veth",
-        "peer",
-        "name",
-        "eth0",
-        "netns",
-        str(host.init),
-    ]
-    subprocess.run([*outside, *link], check=True)
+    # Outside both, where the other's number is known.
+    outside = f"nsenter --target={switch.init} --net ip link add {port} type veth"
+    peer = f"peer name eth0 netns {host.init}"
+    subprocess.run(f"{outside} {peer}".split(), check=True)
     switch.run("ip", "link", "set", port, "up", "master", "bridge")
     host.run("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
     host.run("ip", "link", "set", "eth0", "up")
@@ -161,9 +141,8 @@ def can_be_had():
     if not all(map(shutil.which, ("unshare", "nsenter", "ip", "mount", "bash"))):
         return False
     links = "ip link add eth0 type veth peer name eth1 && ip link add bridge type bridge"
-    return not subprocess.run(
-        ["unshare", *OWN, "--fork", "sh", "-c", links], capture_output=True
-    ).returncode
+    argv = ["unshare", *OWN, "--fork", "sh", "-c", links]
+    return not subprocess.run(argv, capture_output=True).returncode
 
 
 def wait_until(done, seconds=120):
