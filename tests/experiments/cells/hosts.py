@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -19,11 +18,15 @@ EXPERIMENTS = (sys.executable, "-P", "-m", "experiments")
 
 def find_descendants(ancestor):
     """Returns the process numbers of a process's descendants."""
-    found = set()
-    for path in Path(f"/proc/{ancestor}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it ended
-            for child in map(int, path.read_text().split()):
-                found |= {child, *find_descendants(child)}
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(fields[1])
+    found, generation = set(), {ancestor}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation}
+        found |= generation
     return found
 
 
@@ -35,18 +38,23 @@ class Host:
         self.folder, self.address = folder, address
         self.home = folder / "home"
         self.home.mkdir(parents=True)
-        self.environment = {
-            "HOME": str(self.home),
-            "RAY_TMPDIR": str(folder),
-            "PYTHONPATH": str(ROOT),
-            "JAX_PLATFORMS": "cpu",
-            **settings,
+        own = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("RAY_", "JAX_", "XDG_"))
         }
-        for name, value in os.environ.items():
-            if not name.startswith(("RAY_", "JAX_", "XDG_")):
-                self.environment.setdefault(name, value)
-        argv = shlex.split("unshare --fork --kill-child --mount-proc bash -c 'echo; read -r'")
-        argv[1:1] = OWN
+        own |= {"HOME": str(self.home), "RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+        self.environment = own | {"JAX_PLATFORMS": "cpu"} | settings
+        argv = [
+            "unshare",
+            *OWN,
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "bash",
+            "-c",
+            "echo; read -r",
+        ]
         self._holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holder.stdout.readline()
         self.init = min(find_descendants(self._holder.pid))
@@ -73,12 +81,13 @@ class Host:
         """All that run there, and their names, but for the one that holds the host."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it ended
-                is_here = os.readlink(path / "ns/pid") == self._own
-                if is_here and ") Z " not in (path / "stat").read_text():
+            with contextlib.suppress(OSError):
+                if (
+                    os.readlink(path / "ns/pid") == self._own
+                    and ") Z " not in (path / "stat").read_text()
+                ):
                     found[int(path.name)] = (path / "comm").read_text().strip()
-        found.pop(self.init, None)
-        return found
+        return {pid: name for pid, name in found.items() if pid != self.init}
 
     def kill(self):
         """Kills all that runs there."""
@@ -126,10 +135,21 @@ def two(**settings):
 
 
 def _connect(host, switch, port):
-    # Outside both, where the other's number is known.
-    outside = f"nsenter --target={switch.init} --net ip link add {port} type veth"
-    peer = f"peer name eth0 netns {host.init}"
-    subprocess.run(f"{outside} {peer}".split(), check=True)
+    outside = ["nsenter", f"--target={switch.init}", "--net"]  # where the other's number is known
+    link = [
+        "ip",
+        "link",
+        "add",
+        port,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "eth0",
+        "netns",
+        str(host.init),
+    ]
+    subprocess.run([*outside, *link], check=True)
     switch.run("ip", "link", "set", port, "up", "master", "bridge")
     host.run("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
     host.run("ip", "link", "set", "eth0", "up")
@@ -141,8 +161,9 @@ def can_be_had():
     if not all(map(shutil.which, ("unshare", "nsenter", "ip", "mount", "bash"))):
         return False
     links = "ip link add eth0 type veth peer name eth1 && ip link add bridge type bridge"
-    argv = ["unshare", *OWN, "--fork", "sh", "-c", links]
-    return not subprocess.run(argv, capture_output=True).returncode
+    return not subprocess.run(
+        ["unshare", *OWN, "--fork", "sh", "-c", links], capture_output=True
+    ).returncode
 
 
 def wait_until(done, seconds=120):

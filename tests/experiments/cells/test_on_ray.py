@@ -59,18 +59,38 @@ def nodes(environment):
             started.shutdown()
 
 
-@slow_on_ray
-def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(
-    nodes, environment, housing_file, tmp_path
-):
-    def run(environment, *flags):
-        small = ("--runs=40", "--insertions=4", "--batch_size=8", "--json")
-        argv = [sys.executable, "-P", "-m", "experiments", "audit", f"--data_file={housing_file}"]
-        pipes = {"capture_output": True, "text": True}
-        return subprocess.run([*argv, *small, *flags], cwd=ROOT, env=environment, **pipes)
+@pytest.fixture(scope="module")
+def run(environment, housing_file):
+    """run(command, *flags) -> a command's finished process, on made-up data; one device where it trains."""
+    alone = alone_in(environment)
 
-    alone = run(alone_in(environment), f"--out={tmp_path / 'alone'}")
-    found = run(environment, f"--ray_address={nodes.address}", f"--out={tmp_path / 'ray'}")
+    def call(command, *flags):
+        data = "--california_housing" if command == "sweep" else "--data_file"
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "experiments",
+            command,
+            f"{data}={housing_file}",
+            *flags,
+        ]
+        given = {
+            "cwd": ROOT,
+            "env": environment if "--ray" in "".join(flags) else alone,
+            "timeout": 550,
+        }
+        return subprocess.run(argv, capture_output=True, text=True, **given)
+
+    return call
+
+
+@slow_on_ray
+def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
+    flags = ("--runs=40", "--insertions=4", "--batch_size=8", "--json")
+    alone = run("audit", *flags, f"--out={tmp_path / 'alone'}")
+    on_ray = (f"--ray_address={nodes.address}", f"--out={tmp_path / 'ray'}")
+    found = run("audit", *flags, *on_ray)
     assert found.returncode == alone.returncode == 0, found.stderr
     same = [{**json.loads(one.stdout), "provenance": 0, "out": 0} for one in (alone, found)]
     assert same[0] == same[1]
@@ -116,21 +136,14 @@ with ray_engine.join(address) as engine:
 """
 
 
-def start(address, environment, out):
-    """Starts an audit on a cluster; without an address, in a process alone."""
-    files = (str(out), f"{out}.log")
-    argv = [sys.executable, "-P", "-c", DRIVER, address, *files, str(RUNS), str(CHUNK)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(argv, env=environment, text=True, **pipes)
-
-
 class Struck:
-    """An audit on a cluster's nodes."""
+    """An audit on a cluster's nodes; without one, of this process alone."""
 
     def __init__(self, nodes, environment, out):
         self._nodes, self._environment, self.out = nodes, environment, out
-        self.log = Path(f"{out}.log")
-        self.driver = start(nodes.address, environment, out)
+        self.log = out.with_name(f"{out.name}.log")
+        self._node = nodes.worker_nodes.copy().pop() if nodes else None
+        self.driver = self._start()
 
     def kill_a_worker(self):
         for pid in self._training()[:1]:
@@ -142,15 +155,14 @@ class Struck:
     def kill_a_node(self):
         if len(self._training()) < WORKERS:
             return False
-        node = next(iter(self._nodes.worker_nodes))
-        self._nodes.remove_node(node, allow_graceful=False)
-        self._nodes.add_node(num_cpus=1)
+        self._nodes.remove_node(self._node, allow_graceful=False)
+        self._node = self._nodes.add_node(num_cpus=1)
         return True
 
     def kill_the_driver(self):
         self.driver.kill()
         self.driver.wait()
-        self.driver = start(self._nodes.address, self._environment, self.out)
+        self.driver = self._start()
         return True
 
     def _training(self):
@@ -163,14 +175,19 @@ class Struck:
         found = [line.split() for line in lines if line.startswith(word)]
         return [(int(run), int(pid)) for _, run, pid in found]
 
-    def wait_for(self, ends):
-        while self.driver.poll() is None and len(self.heard("end")) < ends:
-            time.sleep(0.1)
-
-
-def lives(pid):
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and ") Z " not in stat.read_text()
+    def _start(self):
+        argv = [
+            sys.executable,
+            "-P",
+            "-c",
+            DRIVER,
+            self._nodes.address if self._nodes else "",
+            str(self.out),
+            str(self.log),
+        ]
+        argv += [str(RUNS), str(CHUNK)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(argv, env=self._environment, text=True, **pipes)
 
 
 @slow_on_ray
@@ -178,32 +195,38 @@ def test_what_is_killed_loses_no_more_than_what_was_in_flight(
     nodes, environment, tmp_path, pytestconfig
 ):
     """Workers, nodes and drivers in turn."""
-    kinds = ("kill_a_worker", "kill_a_node", "kill_the_driver")
-    victims = kinds * pytestconfig.getoption("ray_kills")
-    alone = start("", alone_in(environment), tmp_path / "alone")
-    assert alone.wait(300) == 0, alone.stderr.read()
-    expected = scores(tmp_path / "alone", RUNS)
-    rng = np.random.default_rng(1)
-    struck = audits = again = 0
+    victims = ("kill_a_worker", "kill_a_node", "kill_the_driver") * pytestconfig.getoption(
+        "ray_kills"
+    )
+    alone = Struck(None, alone_in(environment), tmp_path / "alone")
+    assert alone.driver.wait(300) == 0, alone.driver.stderr.read()
+    rng, struck, audits, more = np.random.default_rng(1), 0, 0, 0
     while struck < len(victims):
         one = Struck(nodes, environment, tmp_path / f"struck{audits}")
-        audits += 1
         kills = 0
         while one.driver.poll() is None and struck < len(victims):
             stored = len(one.heard("end"))
             time.sleep(rng.uniform(0, 0.5))
             few = len(one.heard("end")) < RUNS // CHUNK - WORKERS
             if stored and few and getattr(one, victims[struck])():
-                kills += 1
-                struck += 1
-                one.wait_for(len(one.heard("end")) + 1)
+                kills, struck = kills + 1, struck + 1
+                wait_for(one, len(one.heard("end")) + 1)
         assert one.driver.wait(300) == 0, one.driver.stderr.read()
         assert one.driver.stdout.read() == ""
-        np.testing.assert_array_equal(scores(one.out, RUNS), expected)
-        repeated = len(one.heard("begin")) - RUNS // CHUNK
-        assert repeated <= kills * 2 * WORKERS, one.log.read_text()
-        again += repeated
-    print(f"{struck} kills in {audits} audits of {RUNS // CHUNK} chunks; {again} were begun again")
+        np.testing.assert_array_equal(scores(one.out, RUNS), scores(alone.out, RUNS))
+        again = len(one.heard("begin")) - RUNS // CHUNK
+        assert again <= kills * 2 * WORKERS, one.log.read_text()
+        audits, more = audits + 1, more + again
+    print(f"{struck} kills in {audits} audits of {RUNS // CHUNK} chunks; {more} were begun again")
+
+
+def lives(pid):
+    return Path(f"/proc/{pid}").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+
+
+def wait_for(one, ends):
+    while one.driver.poll() is None and len(one.heard("end")) < ends:
+        time.sleep(0.1)
 
 
 @needs_ray
