@@ -6,7 +6,6 @@ devices and do not communicate. Shared arrays are copied to each device.
 """
 
 import math
-import resource
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -134,10 +133,3 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
     per_device = int(min(max(affordable, 1), _MAX_CHUNK))
     chunks = math.ceil(runs / (per_device * devices.number))
     return math.ceil(runs / chunks)
-
-
-def peak_memory() -> int:
-    """Returns the peak memory in bytes of the first device, or on a CPU of this process."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return stats.get("peak_bytes_in_use") or in_kib * 1024

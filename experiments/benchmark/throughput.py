@@ -228,7 +228,6 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     from jax_privacy import clipping, noise_addition
 
     from audit.mechanism import ensemble
-    from audit.mechanism.base import Data
     from audit.mechanism.clipping.base import separate
     from models.catalogue import task
 
@@ -243,13 +242,13 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         normalize_by=float(batch_size),
     )
 
-    def train(theta: jax.Array, key: jax.Array, batches: jax.Array, data: Data) -> jax.Array:
+    def train(theta: Any, key: Any, batches: Any, data: Any) -> Any:
         """Returns the parameters (p,) of one model after a step on each mini-batch."""
         features, labels = data
         deviation = problem.noise_multiplier * norm / batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
-        def take_step(carry: Any, indices: jax.Array) -> tuple[Any, None]:
+        def take_step(carry: Any, indices: Any) -> Any:
             theta, noise_state = carry
             # `separate` does not change values. Without it JAX cannot take per-example gradients of
             # convolutions if models on several devices share their features.
@@ -259,8 +258,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
         start = (theta, noise.init(theta))
         end, _ = jax.lax.scan(take_step, start, batches)
-        trained: jax.Array = end[0]
-        return trained
+        return end[0]
 
     placement = ensemble.Placement.local()
     devices = jax.local_devices()
@@ -391,7 +389,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
         expected_batch_size=problem.setting.mechanism.batch_size,
     )
 
-    def take_step(features: torch.Tensor, labels: torch.Tensor) -> None:
+    def take_step(features: Any, labels: Any) -> None:
         optimizer.zero_grad()
         cross_entropy(module(features), labels).backward()
         optimizer.step()
@@ -430,7 +428,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     for name, parameter in network.named_parameters():
         thetas[name] = parameter.detach().expand(models, *parameter.shape).clone()
 
-    def take_step(features: torch.Tensor, labels: torch.Tensor) -> None:
+    def take_step(features: Any, labels: Any) -> None:
         sums = clipped_sums(thetas, features, labels)
         for name, theta in thetas.items():
             noisy = sums[name].add_(torch.randn_like(theta), alpha=noise)

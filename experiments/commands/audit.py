@@ -156,10 +156,7 @@ def _show_each_run(finished: "Finished") -> str:
 
 
 def _summarise(finished: "Finished") -> str:
-    """Returns a one-line summary of models, steps, data, training time and peak memory.
-
-    If all runs were stored already, the line reports this instead of time and memory.
-    """
+    """Returns a one-line summary: models, steps, data, and the training time or that all runs were stored."""
     request = finished.request
     setting = request.setting
     data = f"{task(setting.model).data.label} ({request.dataset.source})"
@@ -168,13 +165,10 @@ def _summarise(finished: "Finished") -> str:
     trained = finished.trained
     if trained is None or not trained.trained_runs:
         return f"{line}; all in the store already"
-    from audit.mechanism import ensemble
-
     microseconds = 1e6 * trained.seconds / trained.model_steps
     return (
         f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "
-        f"({microseconds:.1f} us a model-step, chunks of {trained.chunk}, "
-        f"peak memory {ensemble.peak_memory() / 1e6:,.0f} MB)"
+        f"({microseconds:.1f} us a model-step, chunks of {trained.chunk})"
     )
 
 

@@ -30,8 +30,7 @@ from experiments.sweeps.sweep import Axis
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
 # On the horizontal axis, neighbouring points have the distance 1.
-_MAX_MARK_DISTANCE = 0.18  # between two marks of a point
-_MAX_MARKS_WIDTH = 0.9  # of all marks of a point
+_MARK_DISTANCE = 0.18  # between two marks of a point
 _GROUP_GAP = 0.5  # between points of different x
 _MAX_ACROSS = 8  # points next to each other; with more, panels are stacked
 _MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
@@ -55,8 +54,6 @@ def looks() -> dict[str, MarkLook]:
     """Returns the mark of each method's epsilons by the method's name, from left to right."""
     marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
     marks.sort(key=lambda named: named[1].place)
-    # Many marks are closer, to leave room for the marks of the next point.
-    distance = min(_MAX_MARK_DISTANCE, _MAX_MARKS_WIDTH / len(marks))
     by_method = {}
     for i, (name, mark) in enumerate(marks):
         look = {
@@ -68,7 +65,7 @@ def looks() -> dict[str, MarkLook]:
         }
         if not mark.filled:
             look["mfc"] = "white"  # the color of the marker's face
-        by_method[name] = MarkLook((i - (len(marks) - 1) / 2) * distance, look)
+        by_method[name] = MarkLook((i - (len(marks) - 1) / 2) * _MARK_DISTANCE, look)
     return by_method
 
 
@@ -128,8 +125,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
         if group is not groups[-1]:
             axis.axvline((end + begin) / 2, color="0.85", lw=0.8)
     # At most 11 letters in a line, since longer labels would overlap.
-    labels = [_wrap(point.series, 11) for point in points]
-    axis.set_xticks(positions, labels, fontsize=8)
+    axis.set_xticks(positions, [_wrap(point.series, 11) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, positions[-1] + 0.65)
     if x:
@@ -158,15 +154,9 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
             alpha=0.55,
             label=r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions",
         )
-    upper_bound = [point.upper_bound()] * 2
-    axis.plot(
-        (at - 0.45, at + 0.45),
-        upper_bound,
-        color=UPPER,
-        ls=_DOTS,
-        lw=1.6,
-        label=_ACCOUNTING,
-    )
+    bar = (at - 0.45, at + 0.45)
+    upper = [point.upper_bound()] * 2
+    axis.plot(bar, upper, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
     for name, (offset, look) in looks().items():
         method = point.find_method(name)
         if method is None:

@@ -20,7 +20,7 @@ from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Finding
-from audit.methods.method import NO_BOUND, Method
+from audit.methods.method import Method
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
@@ -173,12 +173,8 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
         places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
     all_points = []
     for place, group in places.items():
-        conclusions = []
-        for cell in group:
-            conclusion = by_setting.get((cell.setting, cell.runs))
-            if conclusion is not None:
-                conclusions.append(conclusion)
-        all_points.append(Point(*place, tuple(group), tuple(conclusions)))
+        found = [by_setting.get((cell.setting, cell.runs)) for cell in group]
+        all_points.append(Point(*place, tuple(group), tuple(filter(None, found))))
     return all_points
 
 
@@ -221,11 +217,9 @@ def make_rows(
             if shown is not None and shown.assumes != method.assumes:
                 name = shown.name
             row.setdefault(name, point.spread(name)[0])
-        claim = claims.get((sweep.name, point.series, point.x))
-        claim = claim or claims.get((sweep.name, point.series, None))
-        if claim is not None:
-            row |= zip(("paper_says", "paper_section"), claim, strict=True)
-        yield row
+        anywhere = claims.get((sweep.name, point.series, None), ())
+        claim = claims.get((sweep.name, point.series, point.x), anywhere)
+        yield row | dict(zip(("paper_says", "paper_section"), claim, strict=False))
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
@@ -253,11 +247,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field("paper_section"),
     ]
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
-    others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
-    no_bounds = {
-        name for name, method in estimate.METHODS.items() if method.assumes.word == NO_BOUND
-    }
-    columns += map(field, sorted(others, key=no_bounds.__contains__))  # bounds come first
+    columns += [field(name) for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
     before = [f"lower bounds on epsilon at {level}"]
     return Table(
         [*columns, *last],

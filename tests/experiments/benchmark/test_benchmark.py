@@ -152,27 +152,24 @@ def test_a_cell_counts_how_often_and_by_how_much(planted):
 
 
 def test_a_cell_is_measured_once_and_again_if_its_line_is_cut(planted, tmp_path):
-    cells = list_cells(
-        ["too much", "little"], ["Gaussian 1", "coins: Gaussian 1"], Scale(3, (40,)), 0
-    )
-    journal = tmp_path / "cells.jsonl"
+    mechanisms = ["Gaussian 1", "coins: Gaussian 1"]
+    cells = list_cells(["too much", "little"], mechanisms, Scale(3, (40,)), 0)
     assert len(cells) == 2
+    cells += list_claims(["little"], Scale(3, (), claim_audits=2, max_runs=20), 0)
+    journal = tmp_path / "cells.jsonl"
     assert list(measure_missing(cells, journal, 1)) == cells
     assert not list(measure_missing(cells, journal, 1))
     journal.write_text(journal.read_text()[:-5])
-    assert list(measure_missing(cells, journal, 1)) == cells[1:]
+    assert list(measure_missing(cells, journal, 1)) == cells[2:]
     assert not load_measured([cells[0]._replace(seed=1)], journal)
 
 
-def test_the_table_marks_levels_and_claims_and_the_figure_is_drawn(planted, tmp_path):
+def test_the_table_marks_levels_and_claims_and_the_figure_is_drawn(planted):
     estimators = ["too much", "little", "CANIFE", "of 300"]
     mechanisms = ["Gaussian 0", "Gaussian 1", "Laplace 1"]
     cells = list_cells(estimators, mechanisms, Scale(8, (40,)), 0)
-    claims = list_claims(["of 300"], Scale(4, (200,), claim_audits=4, max_runs=1000), 0)
-    journal = tmp_path / "cells.jsonl"
-    assert set(measure_missing([*cells, *claims], journal, 1)) == {*cells, *claims}
-    measured = list(load_measured(cells, journal).values())
-    [claim] = load_measured(claims, journal).values()
+    measured = [cell.measure() for cell in cells]
+    claim = ClaimCell("of 300", 1000, 4, 0).measure()
     table = tables.make_summary_table(measured, [claim])
     lines = table.text().splitlines()
     assert max(len(line) for line in lines) <= 80

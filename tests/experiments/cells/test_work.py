@@ -96,7 +96,7 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(
     process = run_command("sweep", "--name=" + ",".join(FCNN), *flags)
     assert process.returncode == 0, process.stderr
     draws = f"./run.sh figures --name={','.join(FCNN)} --scale=smoke --out={tmp_path} draws them"
-    closing = rf"{', '.join(FCNN)}: 14 cells in 00:\d\d:\d\d, 0 before\n"
+    closing = rf"{', '.join(FCNN)}: 14 cells in 0:\d\d:\d\d, 0 before\n"
     assert re.fullmatch(closing + re.escape(f"{draws}\n"), process.stdout)
     assert "Traceback" not in process.stderr
     assert max(map(len, re.split(r"[\r\n]", process.stderr))) <= 80

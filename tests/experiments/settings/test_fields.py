@@ -7,7 +7,6 @@ import pytest
 
 from audit.adversaries.base import AdversaryFields
 from audit.errors import InputError
-from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import ADVERSARY, FieldLimits, described
 from audit.settings.make import fields, from_identity, setting_of
@@ -58,8 +57,3 @@ def test_all_that_is_known_of_an_adversarys_field_follows_from_its_row(twisted):
 def test_a_keyword_is_a_field_or_its_flag():
     assert setting_of("fcnn", k=5) == setting_of("fcnn", periodicity=5)
     assert setting_of("fcnn", insertions=9, k=5).schedule.steps == 45
-    with pytest.raises(
-        InputError, match="^magic is not a field of a setting: choose from adversary, afresh"
-    ):
-        setting_of("fcnn", magic=1)
-    assert set(make.fields()) >= {"model", "adversary", "insertions"}
