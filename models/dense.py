@@ -75,19 +75,12 @@ def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[A
 two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 
-def fcnn(n_features: int = 8) -> Model:
-    """Makes California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
-    return _make(FCNN(), n_features, two_logit_cross_entropy)
+def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
+    """Makes California Housing's network, 8 -> 6 -> 2: 68 parameters, LeCun normal kernels.
 
-
-def tanh_fcnn(n_features: int = 8) -> Model:
-    """Makes the smooth twin of `fcnn`, with tanh instead of ReLU."""
-    return _make(FCNN(activation=nn.tanh), n_features, two_logit_cross_entropy)
-
-
-def gelu_fcnn(n_features: int = 8) -> Model:
-    """Makes another smooth twin of `fcnn`, with GELU instead of ReLU."""
-    return _make(FCNN(activation=nn.gelu), n_features, two_logit_cross_entropy)
+    The activation is a name in flax.linen: relu, or tanh or gelu for the smooth twins.
+    """
+    return _make(FCNN(activation=getattr(nn, activation)), n_features, two_logit_cross_entropy)
 
 
 def limit_norm(x: Array, norm: float) -> Array:
@@ -116,7 +109,7 @@ class TwoLayer(nn.Module):
         """Returns the logit (1,) of features (n,)."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(self.width, use_bias=False)(x))
-        signs = jnp.where(jnp.arange(self.width) < self.width // 2, 1.0, -1.0)
+        signs = jnp.repeat(jnp.array([1.0, -1.0]), self.width // 2)
         return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(self.width)
 
 

@@ -23,9 +23,8 @@ def read_clients(form: Form, file: str | None, number: int) -> Federation:
     Raises:
       InputError: no file is given, or it is not in that form.
     """
-    message = f"{form.name}: name an .npz file of features, labels and counts with `data_file`"
-    require(file is not None, message)
-    recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None)
+    hint = "name an .npz file of features, labels and counts with `data_file`"
+    recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
     arrays, source, checksum = load_arrays(recipe, Sources(file))
     counts = arrays["counts"][: number or None]
     rows = slice(int(counts.sum()))
