@@ -1,7 +1,6 @@
 """Audits of the Gaussian mechanism as data and as cells of a sweep."""
 
 import json
-from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -94,22 +93,20 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
         wilson_4 by the order of Wilson's intervals.
       second, fourth: The means over seeds of `moment_gaps` at order 2's threshold, if defined.
     """
+    import pandas as pd  # a second to load
+
     from experiments.lidp import gaussian_mechanism
 
     tuning = gaussian_mechanism.simulate(audit.mechanism(), TUNING_SEED)
     levels = Level(audit.delta, audit.confidence)
     thresholds = gaussian_mechanism.choose_thresholds(tuning, levels)
-    epsilons: dict[str, list[float]] = defaultdict(list)
-    all_gaps: dict[str, list[float]] = defaultdict(list)
     audit_seed = partial(_audit_seed, audit, thresholds)
-    for by_method, gaps in in_order(audit_seed, range(audit.seeds), processes):
-        for method, epsilon in by_method.items():
-            epsilons[method].append(epsilon)
-        for name, gap in gaps.items():
-            all_gaps[name].append(gap)
+    seeds = []
+    for by_seed in in_order(audit_seed, range(audit.seeds), processes):
+        seeds.append(by_seed)
         progress(audit.runs)
-    means = {name: float(np.mean(gaps)) for name, gaps in all_gaps.items()}
-    return {"epsilons": epsilons, **means}
+    epsilons, gaps = map(pd.DataFrame, zip(*seeds, strict=True))
+    return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
 
 
 def _audit_seed(
