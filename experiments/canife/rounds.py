@@ -125,7 +125,7 @@ def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
     """Returns epsilon at delta of one Gaussian release, by Renyi DP; infinite without noise."""
-    return cumulative([Charge(noise_multiplier, sampling_rate=1.0, rounds=1)], delta)[-1]
+    return composed([Charge(noise_multiplier, sampling_rate=1.0, rounds=1)], delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:

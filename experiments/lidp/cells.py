@@ -1,19 +1,12 @@
 """Audits of the Gaussian mechanism as data and as cells of a sweep."""
 
 import json
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+import math
+from typing import Any, NamedTuple
 
 from audit.runtime.machine import Progress, cores
-from audit.runtime.processes import in_order
 from audit.storage.store import Store
-from audit.written import Level
 from experiments.cells.cell import Cell, DataSets, find_answer, write_answer
-
-if TYPE_CHECKING:
-    from experiments.lidp.gaussian_mechanism import GaussianMechanism
 
 # sigma^2 for each of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4).
 SIGMA_SQUARED = {1.0: 16.36, 4.0: 1.34}
@@ -47,12 +40,10 @@ class MechanismAudit(NamedTuple):
         """Returns the setting that names the answer in the store."""
         return {"kind": "lidp_gaussian_mechanism", **self._asdict()}
 
-    def mechanism(self) -> "GaussianMechanism":
-        """Returns the Gaussian mechanism to simulate."""
-        from experiments.lidp.gaussian_mechanism import GaussianMechanism  # loads SciPy
-
-        sigma = np.sqrt(SIGMA_SQUARED[self.epsilon])
-        return GaussianMechanism(self.runs, self.canaries, self.dimension, sigma)
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of the noise."""
+        return math.sqrt(SIGMA_SQUARED[self.epsilon])
 
 
 def mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
@@ -63,8 +54,10 @@ def mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         """Audits the mechanism, on all cores if it takes long, and stores the answer."""
+        from experiments.lidp import gaussian_mechanism  # loads SciPy
+
         processes = cores() if seconds > _WORTH_PROCESSES else 1
-        write_answer(store, find_epsilons(audit, processes, progress))
+        write_answer(store, gaussian_mechanism.find_epsilons(audit, processes, progress))
 
     return Cell(
         name=f"Gaussian mechanism, n = {audit.runs}, K = {audit.canaries}",
@@ -76,51 +69,3 @@ def mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
         do=do,
         request=(panel, audit),
     )
-
-
-def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
-    """Audits the mechanism with each seed, by Wilson's intervals and by `lifted`.
-
-    Separate runs choose a threshold for each order of Wilson's intervals.
-
-    Args:
-      audit: The audit.
-      processes: The number of processes to use.
-      progress: Called with the number of runs when a seed is done.
-
-    Returns:
-      epsilons: A lower bound on epsilon for each seed, by method: `lifted`, and wilson_1, wilson_2 and
-        wilson_4 by the order of Wilson's intervals.
-      second, fourth: The means over seeds of `moment_gaps` at order 2's threshold, if defined.
-    """
-    import pandas as pd  # a second to load
-
-    from experiments.lidp import gaussian_mechanism
-
-    tuning = gaussian_mechanism.simulate(audit.mechanism(), TUNING_SEED)
-    levels = Level(audit.delta, audit.confidence)
-    thresholds = gaussian_mechanism.choose_thresholds(tuning, levels)
-    audit_seed = partial(_audit_seed, audit, thresholds)
-    seeds = []
-    for by_seed in in_order(audit_seed, range(audit.seeds), processes):
-        seeds.append(by_seed)
-        progress(audit.runs)
-    epsilons, gaps = map(pd.DataFrame, zip(*seeds, strict=True))
-    return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
-
-
-def _audit_seed(
-    audit: MechanismAudit, thresholds: dict[int, float], seed: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns epsilon by method from the runs of a seed, and the gaps of moments at order 2's threshold."""
-    from audit.methods import lifted
-    from experiments.lidp.gaussian_mechanism import moment_gaps, simulate, wilson_epsilon
-
-    levels = Level(audit.delta, audit.confidence)
-    design = simulate(audit.mechanism(), seed)
-    epsilons = {}
-    for order, threshold in thresholds.items():
-        epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
-    epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
-    # A single canary has neither order 2 nor gaps.
-    return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))

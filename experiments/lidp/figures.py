@@ -244,7 +244,7 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
     that of order 1. `exact` is the exact epsilon, `window` the limit of the paper's thresholds (Errata L2).
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
-    sigma = audit.mechanism().sigma
+    sigma = audit.sigma
     exact = conversions.epsilon_from_mu(1 / sigma, audit.delta)
     window = gaussian_mechanism.window_limit(sigma, audit.delta)
     by_rdp = f"{panel}: epsilon {audit.epsilon:g} by RDP"

@@ -15,10 +15,11 @@ from audit.written import Level
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.lidp import cells, figures, sweep
-from experiments.lidp.cells import MechanismAudit, find_epsilons
+from experiments.lidp.cells import MechanismAudit
 from experiments.lidp.gaussian_mechanism import (
     GaussianMechanism,
     choose_thresholds,
+    find_epsilons,
     moment_gaps,
     simulate,
     window_limit,
@@ -48,7 +49,7 @@ def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path):
 
 def test_the_window_caps_epsilon_at_half_the_truth():
     for epsilon, cap in ((1.0, 0.459), (4.0, 1.835)):
-        sigma = SMALL._replace(epsilon=epsilon).mechanism().sigma
+        sigma = SMALL._replace(epsilon=epsilon).sigma
         assert window_limit(sigma, 1e-5) == pytest.approx(cap, abs=1e-3)
 
 
