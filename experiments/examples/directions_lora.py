@@ -11,7 +11,6 @@ cosine of a direction with the adapters' movement has a known law without insert
 With several data-parallel workers, use DirectionsOptimizer in exactly one of them, the worker of rank 0.
 """
 
-import sys
 import warnings
 
 import torch
@@ -47,8 +46,8 @@ def make_texts(vocabulary: int) -> torch.Tensor:
     return torch.randint(vocabulary, (STEPS * BATCH_SIZE, LENGTH + 1))
 
 
-def main(*page: str) -> None:
-    """Trains the adapters once with canaries, prints the bounds, and optionally writes a page."""
+def main() -> None:
+    """Trains the adapters once with canaries, prints the bounds, and writes a page."""
     warnings.filterwarnings("ignore")
     network = make_model()
     chosen = audit.choose_tensors(dict(network.named_parameters()), CANARIES, within="*lora_*")
@@ -81,9 +80,8 @@ def main(*page: str) -> None:
         name="GPT-2 with LoRA, one training run with Opacus",
     )
     print(result)
-    for path in page:
-        print(f"report: {result.report(path)}")
+    print(f"report: {result.report('page.html')}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()
