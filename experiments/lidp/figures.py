@@ -27,7 +27,7 @@ from audit.storage.store import Scores
 from audit.written import Level, at_most
 from experiments.cells.cell import find_answer
 from experiments.lidp import gaussian_mechanism
-from experiments.lidp.cells import LIFTED, MechanismAudit
+from experiments.lidp.mechanism_audit import LIFTED, MechanismAudit
 from experiments.sweeps.panels import draw_panels, plot_lines
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, select, text_field

@@ -22,7 +22,7 @@ from audit.methods import lifted
 from audit.runtime.machine import Progress
 from audit.runtime.processes import in_order
 from audit.written import Level
-from experiments.lidp.cells import LIFTED, TUNING_SEED, MechanismAudit
+from experiments.lidp.mechanism_audit import LIFTED, TUNING_SEED, MechanismAudit
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)

@@ -14,8 +14,7 @@ from audit.storage.store import Scores
 from audit.written import Level
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
-from experiments.lidp import cells, figures, sweep
-from experiments.lidp.cells import MechanismAudit
+from experiments.lidp import figures, sweep
 from experiments.lidp.gaussian_mechanism import (
     GaussianMechanism,
     choose_thresholds,
@@ -24,6 +23,7 @@ from experiments.lidp.gaussian_mechanism import (
     simulate,
     window_limit,
 )
+from experiments.lidp.mechanism_audit import TUNING_SEED, MechanismAudit
 from experiments.sweeps.points import Evidence
 from tests.cases import mostly_slow
 
@@ -54,7 +54,7 @@ def test_the_window_caps_epsilon_at_half_the_truth():
 
 
 def test_the_papers_threshold_lies_in_its_window():
-    design = simulate(GaussianMechanism(400, 8, 100, 1.2), cells.TUNING_SEED)
+    design = simulate(GaussianMechanism(400, 8, 100, 1.2), TUNING_SEED)
     chosen = choose_thresholds(design, LEVELS)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4}
