@@ -235,13 +235,13 @@ _ROWS = (
         name="tanh_fcnn",
         label="tanh FCNN",
         description="FCNN, 8-6-2 with tanh, 68 parameters, on California Housing",
-        make=_make_lazily("dense:tanh_fcnn"),
+        make=_make_lazily("dense:fcnn", activation="tanh"),
     ),
     _smooth_fcnn(
         name="gelu_fcnn",
         label="GELU FCNN",
         description="FCNN, 8-6-2 with GELU, 68 parameters, on California Housing",
-        make=_make_lazily("dense:gelu_fcnn"),
+        make=_make_lazily("dense:fcnn", activation="gelu"),
     ),
     _on_housing(
         name="wide_fcnn",

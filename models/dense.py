@@ -30,25 +30,21 @@ def _make(module: nn.Module, n_features: int, criterion: Criterion) -> Model:
 
 
 class FCNN(nn.Module):
-    """A dense network with one hidden layer: features (n,) -> logits (outputs,).
+    """A dense network with one hidden layer of 6 units: features (n,) -> logits (2,).
 
     Attributes:
-      hidden: the width of the hidden layer.
-      outputs: the number of logits.
       activation: the hidden layer's activation.
     """
 
-    hidden: int = 6
-    outputs: int = 2
     activation: Activation = nn.relu
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (outputs,) of features (n,)."""
+        """Returns the logits (2,) of features (n,)."""
         # The order of these two lines matters: Flax numbers the layers by it, and draws their initial weights
         # by number. The scores in tests/system/golden belong to this order.
-        output_layer = nn.Dense(self.outputs)
-        hidden_layer = nn.Dense(self.hidden)
+        output_layer = nn.Dense(2)
+        hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))
 
 
@@ -75,19 +71,12 @@ def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[A
 two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 
-def fcnn(n_features: int = 8) -> Model:
-    """Makes California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
-    return _make(FCNN(), n_features, two_logit_cross_entropy)
+def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
+    """Makes California Housing's network, 8 -> 6 -> 2: 68 parameters, LeCun normal kernels.
 
-
-def tanh_fcnn(n_features: int = 8) -> Model:
-    """Makes the smooth twin of `fcnn`, with tanh instead of ReLU."""
-    return _make(FCNN(activation=nn.tanh), n_features, two_logit_cross_entropy)
-
-
-def gelu_fcnn(n_features: int = 8) -> Model:
-    """Makes another smooth twin of `fcnn`, with GELU instead of ReLU."""
-    return _make(FCNN(activation=nn.gelu), n_features, two_logit_cross_entropy)
+    The activation is a name in flax.linen: relu, or tanh or gelu for the smooth twins.
+    """
+    return _make(FCNN(activation=getattr(nn, activation)), n_features, two_logit_cross_entropy)
 
 
 def limit_norm(x: Array, norm: float) -> Array:
@@ -104,20 +93,15 @@ class TwoLayer(nn.Module):
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1. Only the
     w_j are trained, h n parameters. Features longer than 1 are shortened to length 1.
-
-    Attributes:
-      width: h, the number of hidden units.
     """
-
-    width: int = TWO_LAYER_WIDTH
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logit (1,) of features (n,)."""
         x = limit_norm(x, 1.0)
-        hidden = nn.tanh(nn.Dense(self.width, use_bias=False)(x))
-        signs = jnp.where(jnp.arange(self.width) < self.width // 2, 1.0, -1.0)
-        return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(self.width)
+        hidden = nn.tanh(nn.Dense(TWO_LAYER_WIDTH, use_bias=False)(x))
+        signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)
+        return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(TWO_LAYER_WIDTH)
 
 
 def two_layer_tanh(n_features: int) -> Model:

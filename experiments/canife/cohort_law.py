@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import special, stats
 
 from audit.laws.densities import DensityPair
@@ -87,7 +87,7 @@ def simulate_scores(
     return scores
 
 
-def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
+def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
     """Returns the density of a round's score without the canary, on an evenly spaced grid.
 
     The grid covers 9 standard deviations of the score on either side of its mean, plus `reach`.
@@ -98,7 +98,6 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
       sigma: The noise multiplier, above 0.
       reach: (at most 0, at least 0), the extension of the grid down and up.
     """
-    dots = np.asarray(dots, np.float64)
     clients = len(dots)
     # The variance of a sum that is drawn without replacement.
     variance = cohort * (1 - cohort / clients) * np.var(dots) * clients / max(clients - 1, 1)
@@ -135,7 +134,7 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
 
 
 def score_densities(
-    dots: ArrayLike,
+    dots: Array,
     cohort: int,
     sigma: float,
     canary: float,
@@ -151,7 +150,6 @@ def score_densities(
       replaces: Whether the canary replaces a client (Errata C1). Otherwise it is added to the cohort, as in
         the accountant's definition of neighbors.
     """
-    dots = np.asarray(dots, np.float64)
     # The canary moves the score's mean by `shift`. The density with the canary at x is that of the other
     # clients' score at x - canary, so the grids must include it.
     shift = canary - replaces * dots.mean()

@@ -173,11 +173,9 @@ def make_population(setting: Attacked, split: Split) -> Population:
         cohorts = []
         for number in range(first, first + rounds):
             purpose = f"cohort {number}"
-            cohort = draw_clients(setting, purpose, split.train.number, setting.cohort)
-            cohorts.append(cohort)
+            cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
-        without_canaries = jnp.zeros(rounds)
-        schedule = base.Schedule(batches, without_canaries)
+        schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # without canaries
         after: base.State = play(state, data, schedule)
         return after
 

@@ -10,7 +10,7 @@ federated learning" (ICLR 2023), Algorithms 1 and 2, and its public code.
 Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature. dp-accounting skips
 orders below about 1.7 here, and therefore the smallest epsilon (Errata C11). Source: Mironov, Talwar and
 Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4 and Equation 1. The
-conversion to epsilon is from Balle et al. (2020), Theorem 21.
+conversion to epsilon is dp-accounting's, from Balle et al. (2020), Theorem 21.
 """
 
 import functools
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
+from dp_accounting.rdp import compute_epsilon
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
@@ -124,7 +125,7 @@ def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
     """Returns epsilon at delta of one Gaussian release, by Renyi DP; infinite without noise."""
-    return _convert_divergences(divergences(noise_multiplier, sampling_rate=1.0), delta)
+    return composed([Charge(noise_multiplier, sampling_rate=1.0, rounds=1)], delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
@@ -192,7 +193,8 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
     epsilons = []
     for charge in charges:
         total = total + charge.rounds * divergences(charge.noise_multiplier, charge.sampling_rate)
-        epsilons.append(_convert_divergences(total, delta))
+        epsilon, _ = compute_epsilon(ORDERS, total, delta)
+        epsilons.append(float(epsilon))
     return epsilons
 
 
@@ -220,15 +222,6 @@ def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int)
     for noise_in, noise_out in draws:
         epsilons.append(best_epsilon(1 + noise_in, noise_out, 1 / scores).epsilon)
     return epsilons
-
-
-def _convert_divergences(total: Array, delta: float) -> float:
-    """Returns epsilon at delta for Renyi divergences at ORDERS (Balle et al., 2020, Theorem 21)."""
-    orders = np.array(ORDERS)
-    log_terms = np.log(delta) + np.log(orders)
-    conversion = np.log1p(-1 / orders) - log_terms / (orders - 1)
-    epsilons = total + conversion
-    return max(float(epsilons.min()), 0.0)
 
 
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:

@@ -6,7 +6,6 @@ This example requires jax_privacy: `.venv/bin/pip install jax-privacy`. Replace 
 loop by yours. The comment DIRECTIONS marks lines for the audit.
 """
 
-import sys
 from typing import Any
 
 import jax
@@ -33,8 +32,8 @@ def loss(params: Any, x: Any, y: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
 
-def main(*page: str) -> None:
-    """Trains once with canaries in the tensor `hidden`, prints the bounds, and optionally writes a page."""
+def main() -> None:
+    """Trains once with canaries in the tensor `hidden`, prints the bounds, and writes a page."""
     rng = np.random.default_rng(0)
     start = {"hidden": rng.normal(0, 0.06, (256, 512)), "output": rng.normal(0, 0.04, (512, 10))}
     params = jax.tree.map(jnp.float32, start)
@@ -72,9 +71,8 @@ def main(*page: str) -> None:
         name="a network trained with jax_privacy, one run",
     )
     print(result)
-    for path in page:
-        print(f"report: {result.report(path)}")
+    print(f"report: {result.report('page.html')}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()

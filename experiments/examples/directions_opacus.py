@@ -1,14 +1,13 @@
 """Audits training with Opacus by fresh directions: eight small models with 50 canaries each.
 
-./run.sh python experiments/examples/directions_opacus.py page.html
+./run.sh python experiments/examples/directions_opacus.py
 
 This example requires PyTorch and Opacus: `.venv/bin/pip install torch opacus`. In your own environment,
-install this repository and run `python directions_opacus.py page.html`.
+install this repository and run `python directions_opacus.py`.
 
 Replace the model, the data and the loop by yours. The comment DIRECTIONS marks lines for the audit.
 """
 
-import sys
 import warnings
 
 import torch
@@ -64,8 +63,8 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
     return optimizer
 
 
-def main(*page: str) -> None:
-    """Trains and scores the runs, prints the bounds, and optionally writes a page.
+def main() -> None:
+    """Trains and scores the runs, prints the bounds, and writes a page.
 
     A canary's score is the cosine of its direction and the movement of the model.
     """
@@ -87,9 +86,8 @@ def main(*page: str) -> None:
         name="a network trained with Opacus",
     )
     print(result)
-    for path in page:
-        print(f"report: {result.report(path)}")
+    print(f"report: {result.report('page.html')}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()

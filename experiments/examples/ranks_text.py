@@ -1,13 +1,11 @@
 """Audits a tiny GPT in PyTorch, with random digit strings as canaries and the ranks of their losses.
 
-./run.sh python experiments/examples/ranks_text.py page.html
+./run.sh python experiments/examples/ranks_text.py
 
 This example requires PyTorch: `.venv/bin/pip install torch`. In your own environment, install this
 repository. Canaries are lines of the training data, so the training loop does not change. Replace the model,
 the data and the loop by yours. The comment RANKS marks lines for the audit.
 """
-
-import sys
 
 import torch
 from torch import Tensor, nn
@@ -82,8 +80,8 @@ def train(texts: Tensor) -> nn.Module:
     return model
 
 
-def main(*page: str) -> None:
-    """Trains and scores the runs, prints the bounds, and optionally writes a page.
+def main() -> None:
+    """Trains and scores the runs, prints the bounds, and writes a page.
 
     A canary's score is ranked among the scores of fresh digit strings that are not training data.
     """
@@ -104,9 +102,8 @@ def main(*page: str) -> None:
         name="a tiny GPT in PyTorch",
     )
     print(result)
-    for path in page:
-        print(f"report: {result.report(path)}")
+    print(f"report: {result.report('page.html')}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()

@@ -27,7 +27,7 @@ from audit.storage.store import Scores
 from audit.written import Level, at_most
 from experiments.cells.cell import find_answer
 from experiments.lidp import gaussian_mechanism
-from experiments.lidp.cells import LIFTED, MechanismAudit
+from experiments.lidp.mechanism_audit import LIFTED, MechanismAudit
 from experiments.sweeps.panels import draw_panels, plot_lines
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, own_table, select, text_field
@@ -244,7 +244,7 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
     that of order 1. `exact` is the exact epsilon, `window` the limit of the paper's thresholds (Errata L2).
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
-    sigma = audit.mechanism().sigma
+    sigma = audit.sigma
     exact = conversions.epsilon_from_mu(1 / sigma, audit.delta)
     window = gaussian_mechanism.window_limit(sigma, audit.delta)
     by_rdp = f"{panel}: epsilon {audit.epsilon:g} by RDP"

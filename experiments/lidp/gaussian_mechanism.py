@@ -9,16 +9,20 @@ they use. Separate runs choose their thresholds, in a window of scores that limi
 Epsilon uses only the first direction of the inequality (Errata L3), and may be below 0.
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.errors import require
 from audit.evidence.canaries import Sets
 from audit.methods import lifted
+from audit.runtime.machine import Progress
+from audit.runtime.processes import in_order
 from audit.written import Level
+from experiments.lidp.mechanism_audit import LIFTED, TUNING_SEED, MechanismAudit
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)
@@ -43,21 +47,60 @@ class GaussianMechanism(NamedTuple):
     sigma: float
 
 
+def _make_mechanism(audit: MechanismAudit) -> GaussianMechanism:
+    """Returns the mechanism of an audit."""
+    return GaussianMechanism(audit.runs, audit.canaries, audit.dimension, audit.sigma)
+
+
+def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
+    """Audits the mechanism with each seed, by Wilson's intervals and by `lifted`.
+
+    Separate runs choose a threshold for each order of Wilson's intervals.
+
+    Args:
+      audit: The audit.
+      processes: The number of processes to use.
+      progress: Called with the number of runs when a seed is done.
+
+    Returns:
+      epsilons: A lower bound on epsilon for each seed, by method: `lifted`, and wilson_1, wilson_2 and
+        wilson_4 by the order of Wilson's intervals.
+      second, fourth: The means over seeds of `moment_gaps` at order 2's threshold, if defined.
+    """
+    tuning = simulate(_make_mechanism(audit), TUNING_SEED)
+    thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
+    audit_seed = partial(_audit_seed, audit, thresholds)
+    seeds = []
+    for by_seed in in_order(audit_seed, range(audit.seeds), processes):
+        seeds.append(by_seed)
+        progress(audit.runs)
+    epsilons, gaps = map(pd.DataFrame, zip(*seeds, strict=True))
+    return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
+
+
+def _audit_seed(
+    audit: MechanismAudit, thresholds: dict[int, float], seed: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns epsilon by method from the runs of a seed, and the gaps of moments at order 2's threshold."""
+    levels = Level(audit.delta, audit.confidence)
+    design = simulate(_make_mechanism(audit), seed)
+    epsilons = {}
+    for order, threshold in thresholds.items():
+        epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
+    epsilons[LIFTED] = lifted.METHODS[LIFTED].bound(design, *levels).epsilon
+    # A single canary has neither order 2 nor gaps.
+    return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
+
+
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
     Returns the scores (n, K) of inserted canaries in n runs, and the scores (n, K) of fresh canaries in n
     other runs. These insert K - 1 other canaries, so the two worlds are neighbours.
-
-    Raises InputError if K > d or d < 2.
     """
-    canaries = setting.canaries
-    dimension = setting.dimension
-    least = max(2, canaries)
-    require(dimension >= least, f"`dimension` must be at least {least}, got {dimension}")
     rng = np.random.default_rng(seed)
     # Each run with inserted canaries draws a K x K matrix. Blocks of runs limit the memory.
-    block = max(_MAX_BLOCK_ENTRIES // canaries**2, 1)
+    block = max(_MAX_BLOCK_ENTRIES // setting.canaries**2, 1)
     inserted = []
     for start in range(0, setting.runs, block):
         size = min(block, setting.runs - start)

@@ -15,6 +15,7 @@ steps by Poisson sampling and are added to the mini-batch. So the worlds match t
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -22,17 +23,20 @@ from typing import NamedTuple
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.directions import CotS
 from audit.adversaries.examples import ClipBkd, Poisoned
+from audit.runtime.machine import Progress, cores
 from audit.settings.make import setting_of
+from audit.storage.store import Store
 from audit.written import Level
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Cell
-from experiments.lidp.cells import MechanismAudit, mechanism_cell
+from experiments.cells.cell import Audited, Cell, DataSets, find_answer, write_answer
+from experiments.lidp.mechanism_audit import MechanismAudit
 from experiments.sweeps.sweep import Sweep
 from models.catalogue import task
 
 EPSILONS = (1, 2, 4, 8, 16, 32)  # for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100  # for trained models
+_WORTH_PROCESSES = 8.0  # audits of more seconds use several processes
 _POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
 
 
@@ -194,7 +198,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
         """Adds an audit to a panel."""
         audit = MechanismAudit(runs, canaries, dimension, epsilon, size.seeds, *Level())
-        cells.append(mechanism_cell(panel, audit))
+        cells.append(_make_mechanism_cell(panel, audit))
 
     for n in size.single_runs:
         add("over n", n, 1, _DIMENSION, epsilon=1.0)
@@ -205,6 +209,31 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
     for dimension in size.dimensions:
         add("over d", runs, math.isqrt(runs), dimension, epsilon=4.0)
     return cells
+
+
+def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
+    """Returns the cell that audits the Gaussian mechanism with each seed, for a panel of a figure."""
+    # Measured: choosing thresholds takes as long as one seed on one core, and two cores share the seeds.
+    seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
+    seconds = seed_seconds * (1 + audit.seeds / 2)
+
+    def do(store: Store, data: DataSets, progress: Progress) -> None:
+        """Audits the mechanism, on all cores if it takes long, and stores the answer."""
+        from experiments.lidp import gaussian_mechanism  # loads SciPy
+
+        processes = cores() if seconds > _WORTH_PROCESSES else 1
+        write_answer(store, gaussian_mechanism.find_epsilons(audit, processes, progress))
+
+    return Cell(
+        name=f"Gaussian mechanism, n = {audit.runs}, K = {audit.canaries}",
+        identity=json.dumps(audit.setting()),
+        runs=audit.runs * audit.seeds,
+        seconds=seconds,
+        is_done=lambda held, data: find_answer(held, audit.setting()) is not None,
+        open=lambda out, data: Store(out, audit.setting()),
+        do=do,
+        request=(panel, audit),
+    )
 
 
 def _make_audits(places: Iterable[tuple[Training, str, int, int]], runs: int) -> list[Cell]:

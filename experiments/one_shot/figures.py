@@ -5,6 +5,7 @@ rounds, although these are not normal (Errata O13).
 """
 
 import io
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from operator import itemgetter
@@ -18,7 +19,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from audit.claims.accounting import epsilon_upper_bound
-from audit.errors import require
 from audit.evidence import one_run as one_run_evidence
 from audit.laws import conversions, cosine_law
 from audit.laws.gaussians import Gaussian
@@ -121,27 +121,23 @@ _SPLITS = {  # the lines of Figure 4 by field: label, color, and format of marke
 _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 
 
-def simulate(plan: Simulations, seed: int = 0) -> list[Record]:
+def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
     A simulation draws sqrt(d) canaries (unit vectors), releases their sum plus noise, and computes each
     canary's cosine with the release. Estimates of epsilon use the mean and deviation of the cosines. The
-    canaries of the i-th simulation depend only on the seed, the dimension and i.
+    canaries of the i-th simulation depend only on the dimension and i.
 
     Returns:
       Records of `sigma`, `dimension`, the number of `canaries`, the `exact` epsilon, and each method's mean
         estimate, with its standard deviation (`_deviation`).
-
-    Raises:
-      InputError: There are fewer than 2 simulations.
     """
-    require(plan.simulations >= 2, f"`simulations` must be at least 2, got {plan.simulations}")
     records = []
     for dimension in plan.dimensions:
         canaries = int(np.sqrt(dimension))
         drawn = []
         for index in range(plan.simulations):
-            rng = np.random.default_rng([seed, dimension, index])
+            rng = np.random.default_rng([0, dimension, index])
             # Uniform directions, in coordinates of their span to need little memory.
             rows = cosine_law.draw_canaries(rng, canaries, dimension)
             for sigma in plan.sigmas:
@@ -233,7 +229,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
                 "analytical": epsilon_upper_bound(noise, 1, delta),
             }
             places = (
-                ("one run", 1, plan.one_run(noise)),
+                ("one run", 1, plan.training.with_noise(noise)),
                 ("several runs", plan.runs, plan.several_runs(noise)),
             )
             for name, runs, setting in places:
@@ -276,12 +272,11 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     # Federated cells do not use the data sets of `is_done`.
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     delta = evidence.levels.delta
-    stored: list[Record] = []
     if isinstance(plan, SplitPlan):
-        stored += read_splits(evidence.held, plan, delta)
+        stored = list(read_splits(evidence.held, plan, delta))
     else:
-        for one in plan:
-            stored += read_runs(evidence.held, one, evidence.levels)
+        by_plan = (read_runs(evidence.held, one, evidence.levels) for one in plan)
+        stored = list(itertools.chain(*by_plan))
     if not stored:
         return Drawn(None, missing)
     draw_figure, make_table = _DRAWINGS[sweep.name]
@@ -361,19 +356,16 @@ def _draw_histogram(axis: Axes, cosines: Any) -> None:
 def _draw_densities(axis: Axes, runs: Records) -> None:
     """Draws kernel density estimates of the final model's cosines, for at most five runs."""
     dimension = runs[0]["plan"].dimension
-    cosines = {}
-    low = -_MAX_NULL
-    high = _MAX_NULL
-    for run in runs:
-        values = run["final_cosines"].observed * np.sqrt(dimension)
-        cosines[counted(run["repetitions"], "repetition")] = values
-        low = min(low, values.min() - 1)  # a margin for the tails of the kernel estimates
-        high = max(high, values.max() + 1)
+    cosines = [run["final_cosines"].observed * np.sqrt(dimension) for run in runs]
+    pooled = np.concatenate(cosines)
+    # With a margin for the tails of the kernel estimates.
+    low = min(-_MAX_NULL, pooled.min() - 1)
+    high = max(_MAX_NULL, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
     x = np.linspace(low, high, _CURVE_POINTS)
-    for (label, values), color in zip(cosines.items(), _COLORS, strict=False):
+    for run, values, color in zip(runs, cosines, _COLORS, strict=False):
         density = scipy.stats.gaussian_kde(values)(x)
-        axis.plot(x, density, color=color, label=label)
+        axis.plot(x, density, color=color, label=counted(run["repetitions"], "repetition"))
     axis.set_xlabel(_X_LABEL)
 
 
@@ -426,11 +418,9 @@ def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
 
 
 def _group_by_noise(runs: Records) -> list[list[Record]]:
-    """Groups runs by clients and noise multiplier, in order of first occurrence."""
-    groups: dict[tuple[str, float], list[Record]] = {}
-    for run in runs:
-        groups.setdefault((run["plan"].label, run["noise"]), []).append(run)
-    return list(groups.values())
+    """Groups consecutive runs by clients and noise multiplier."""
+    by_noise = itertools.groupby(runs, lambda run: (run["plan"].label, run["noise"]))
+    return [list(group) for _, group in by_noise]
 
 
 def _describe(record: Record) -> str:
@@ -466,10 +456,10 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
     for cell in cells:
         record = dict(cell)
         for method in one_shot.FITTED:
-            record[f"{method}_shown"] = _spread(cell[method], cell[f"{method}_deviation"])
+            record[f"{method}_shown"] = _pair(cell[method], cell[f"{method}_deviation"])
         place = (cell["sigma"], cell["dimension"])
         if place in TABLE_1.index:
-            record["paper"] = _spread(*TABLE_1.loc[place])
+            record["paper"] = _pair(*TABLE_1.loc[place])
             record["star"] = "" if agrees(cell, plan.simulations) else "*"
         records.append(record)
     columns = [
@@ -555,15 +545,9 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
     for run in runs:
         cosines = run["final_cosines"].observed * run["plan"].dimension ** 0.5
         normality = cosine_law.anderson_darling(cosines)
-        record: Record = {
-            **run,
-            "clients": run["plan"].label,
-            "mean": cosines.mean(),
-            "deviation": cosines.std(),
-            "a_squared": normality.statistic,
-            "rejected_at": normality.rejected_at,
-        }
-        records.append(record)
+        tested = {"a_squared": normality.statistic, "rejected_at": normality.rejected_at}
+        moments = {"mean": cosines.mean(), "deviation": cosines.std()}
+        records.append({**run, "clients": run["plan"].label, **moments, **tested})
     columns = [
         field("clients", "", width=16, left=True),
         field("noise", "noise", ".3g", 9),
@@ -598,22 +582,18 @@ def make_splits_table(title: str, splits: Records) -> OwnTable:
 
 def _floor(floor: NoiseFloor, decimals: int) -> str:
     """Formats the mean (95% quantile) of an estimate without leakage."""
-    return f"{floor.mean:.{decimals}f} ({floor.quantile_95:.{decimals}f})"
+    return _pair(floor.mean, floor.quantile_95, decimals)
 
 
 def _estimate(epsilon: float, error: float) -> str:
     """Formats an estimate (standard error) with fewer decimals for larger estimates."""
-    decimals = 2
-    if epsilon >= 1000:
-        decimals = 0
-    elif epsilon >= 10:
-        decimals = 1
-    return f"{epsilon:,.{decimals}f} ({error:,.{decimals}f})"
+    decimals = 2 - int(np.searchsorted([10, 1000], epsilon, side="right"))
+    return _pair(epsilon, error, decimals)
 
 
-def _spread(mean: float, deviation: float) -> str:
-    """Formats a mean and a standard deviation."""
-    return f"{mean:.2f} ({deviation:.2f})"
+def _pair(value: float, other: float, decimals: int = 2) -> str:
+    """Formats a value and another one in parentheses."""
+    return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
 # The functions that draw a sweep's records and make its table.

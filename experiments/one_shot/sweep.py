@@ -90,14 +90,10 @@ class SplitPlan(NamedTuple):
     experiments: int
     runs: int = 10
 
-    def one_run(self, noise: float) -> FederatedSetting:
-        """Returns the setting with all canaries in a single run."""
-        return self.training.with_noise(noise)
-
     def several_runs(self, noise: float) -> FederatedSetting:
         """Returns the setting of one of several runs, with its share of the canaries."""
         canaries = self.training.setting.canaries // self.runs
-        return dataclasses.replace(self.one_run(noise), canaries=canaries)
+        return dataclasses.replace(self.training.with_noise(noise), canaries=canaries)
 
 
 class FederatedSizes(NamedTuple):
@@ -256,7 +252,7 @@ def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
     training, experiments, runs = splits
     cells = []
     for noise in training.noises:
-        cells.append(_make_cell(training, splits.one_run(noise), "one run", experiments))
+        cells.append(_make_cell(training, training.with_noise(noise), "one run", experiments))
         several = splits.several_runs(noise)
         cells.append(_make_cell(training, several, counted(runs, "run"), experiments * runs))
     canaries = training.setting.canaries

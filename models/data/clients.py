@@ -23,17 +23,17 @@ def read_clients(form: Form, file: str | None, number: int) -> Federation:
     Raises:
       InputError: no file is given, or it is not in that form.
     """
-    message = f"{form.name}: name an .npz file of features, labels and counts with `data_file`"
-    require(file is not None, message)
-    recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None)
+    hint = "name an .npz file of features, labels and counts with `data_file`"
+    recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
     arrays, source, checksum = load_arrays(recipe, Sources(file))
     counts = arrays["counts"][: number or None]
-    rows = slice(int(counts.sum()))
+    owners = np.repeat(np.arange(len(counts)), counts)
+    rows = slice(len(owners))
     dataset = Dataset(arrays["features"][rows], arrays["labels"][rows], source, checksum)
     test = None
     if "test_labels" in arrays:
         test = (arrays["test_features"], arrays["test_labels"])
-    return Federation(_make_clients(dataset, counts), test)
+    return Federation(dealt(dataset, owners), test)
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
@@ -55,26 +55,20 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     example.
     """
     counts = np.bincount(owners).astype(np.int32)
-    order = np.argsort(owners, kind="stable")  # client after client
-    return _make_clients(
-        dataset._replace(features=dataset.features[order], labels=dataset.labels[order]), counts
-    )
-
-
-def _make_clients(dataset: Dataset, counts: NDArray[np.int32]) -> Clients:
-    """Returns clients with these numbers of examples, which are consecutive in the data set."""
-    features, labels, source, checksum = dataset
     starts = (np.cumsum(counts) - counts).astype(np.int32)
-    return Clients(features, labels, starts, counts, source, checksum)
+    order = np.argsort(owners, kind="stable")  # client after client
+    features, labels, source, checksum = dataset
+    return Clients(features[order], labels[order], starts, counts, source, checksum)
 
 
 def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
     """Returns the clients of these indices, given in any order, in their original order."""
     owners = np.repeat(np.arange(clients.number), clients.counts)
     rows = np.isin(owners, members)
+    _, numbers = np.unique(owners[rows], return_inverse=True)
     features = clients.features[rows]
-    dataset = Dataset(features, clients.labels[rows], clients.source, clients.checksum)
-    return _make_clients(dataset, clients.counts[np.sort(members)])
+    labels = clients.labels[rows]
+    return dealt(Dataset(features, labels, clients.source, clients.checksum), numbers)
 
 
 def one_each(dataset: Dataset) -> Clients:

@@ -71,7 +71,6 @@ def load_shirts(sources: Sources) -> Dataset:
 
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
-    require(longest > 0, f"{images.source}: all images are black: give others")
     # The factor keeps rows within norm 1 after rounding to float32.
     features = (rows / longest * (1 - 1e-6)).astype(np.float32)
     is_shirt = (labels == SHIRTS[1]).astype(np.int32)

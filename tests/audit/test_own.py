@@ -138,16 +138,6 @@ def test_the_fastest_strategy_that_clips_rightly_is_chosen(
     assert ("slower" in capsys.readouterr().err) == (expected == "per_example")
 
 
-@pytest.mark.slow
-def test_the_example_runs(tmp_path):
-    flags = ["--runs=16", "--canaries=8", f"--out={tmp_path}"]
-    argv = [sys.executable, "-m", "experiments.examples.own_model", *flags]
-    process = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 0 and "lifted_gaussian" in process.stdout, process.stderr
-    (folder,) = tmp_path.iterdir()
-    assert "8 such canaries" in (folder / "report.html").read_text()
-
-
 def doubled():
     """The example's adversary but for a constant."""
     adversary = own_adversary.constant_direction()

@@ -1,12 +1,14 @@
-"""Convolutional networks: sizes, logits against Flax's own layers, and an audit whose answer is known."""
+"""Convolutional networks: sizes, gradients against Flax's own layers, and an audit whose answer is known."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from optax import softmax_cross_entropy_with_integer_labels
 
 from models.convolutional import ConvNet, ResNet, convnet, emnist_cnn
+from models.layers import channels_first, max_pool
 
 
 def draw_images(count, seed=0):
@@ -27,17 +29,29 @@ class Ordinary(nn.Module):
 
 
 @pytest.mark.slow
-def test_logits_and_losses_are_those_of_flax_s_layers():
+def test_losses_and_gradients_are_those_of_flax_s_layers():
     model = emnist_cnn()
     images = np.random.default_rng(0).random((3, 28, 28), np.float32)
+    labels = np.arange(3)
+
+    def ours(theta):
+        return jnp.mean(jax.vmap(model.loss, (None, 0))(theta, (images, labels)))
+
+    def of_flax(theta):
+        logits = Ordinary().apply({"params": model.unravel(theta)}, images)
+        return jnp.mean(softmax_cross_entropy_with_integer_labels(logits, labels))
+
     theta = jax.jit(model.init)(jax.random.key(1))
-    variables = {"params": model.unravel(theta)}
-    expected = jax.jit(Ordinary().apply)(variables, images)
-    logits = jax.jit(jax.vmap(model.module.apply, (None, 0)))(variables, images)
-    np.testing.assert_allclose(logits, expected, atol=1e-4)
-    losses = jax.jit(jax.vmap(model.loss, (None, 0)))(theta, (images, np.arange(3)))
-    expected_losses = [np.logaddexp.reduce(x) - x[i] for i, x in enumerate(expected)]
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    (loss, gradient), expected = (jax.jit(jax.value_and_grad(f))(theta) for f in (ours, of_flax))
+    assert loss == pytest.approx(float(expected[0]), rel=1e-4)
+    np.testing.assert_allclose(gradient, expected[1], atol=1e-5)
+
+
+def test_equal_pixels_of_a_pool_share_the_gradient_and_channels_come_first():
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(max_pool(x))))(jnp.zeros((1, 4, 4)))
+    np.testing.assert_array_equal(gradient, np.full((1, 4, 4), 0.25))
+    image = draw_images(1)
+    np.testing.assert_array_equal(channels_first(image), np.moveaxis(image, -1, -3))
 
 
 def test_parameters_are_the_papers():

@@ -1,6 +1,7 @@
 """How far steps stretch is what a full decomposition says, and what jumps beside a model is found."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,10 @@ from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import per_example
 from audit.mechanism.expansion import Line
 from audit.training.build import make_clipped_sum
-from models.dense import fcnn, tanh_fcnn
+from models.dense import fcnn
 from tests.cases import mostly_slow
 
+tanh_fcnn = partial(fcnn, activation="tanh")
 RATE = 0.1
 HYPER = Hyperparameters(RATE, 1.0, 4.0)
 BATCH = 100
@@ -97,7 +99,7 @@ def folded():
 def test_secants_on_lines_meet_a_fold_within_their_reach(folded, place):
     x, labels = batch()
     for seed in range(5):
-        theta = tanh_fcnn().init(jax.random.key(seed))
+        theta = fcnn(activation="tanh").init(jax.random.key(seed))
         normal = np.random.default_rng(seed).normal(size=theta.size)
         normal /= np.linalg.norm(normal)
         offset = jnp.float32(place * LENGTH)

@@ -15,7 +15,7 @@ from models.dense import mlp
 
 FEATURES, CLASSES, POOL, NORM = 20, 5, 24, 1.0
 AS_RUN = partial(designed.as_run, 5.0, NORM)
-AS_PRINTED = partial(designed.as_printed, NORM)
+AS_PRINTED = partial(designed.as_printed, 5.0, NORM)
 MODEL = mlp(FEATURES, (16,), CLASSES)
 
 
@@ -52,14 +52,9 @@ def test_a_design_as_run_is_healthy_and_orthogonal(theta, updates):
     deviations = [jnp.std(updates @ (g / jnp.linalg.norm(g))) for g in (after, before)]
     assert deviations[0] < 0.4 * deviations[1]
     assert jnp.linalg.norm(after) > NORM
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("penalty", [AS_PRINTED, partial(designed.of_the_mean, NORM)])
-def test_the_papers_penalties_fall_as_well(theta, updates, penalty):
-    found = run(penalty, optax.adam(0.05), theta, updates, 500)
+    found = run(AS_PRINTED, optax.adam(0.05), theta, updates, 500)
     assert found.losses[-1] < 0.5 * found.losses[0]
-    best = penalty(jax.grad(loss)(theta, found.best, None), updates)
+    best = AS_PRINTED(jax.grad(loss)(theta, found.best, None), updates)
     assert float(best) == pytest.approx(float(found.losses.min()), rel=1e-3)
 
 
@@ -69,7 +64,9 @@ def test_penalties_are_what_they_say():
     both = gradient @ (updates.T @ updates) @ gradient  # the norm exceeds C: no other term
     assert float(AS_PRINTED(gradient, updates)) == pytest.approx(both, rel=1e-4)
     mean = (updates.mean(axis=0) @ gradient) ** 2
-    assert float(designed.of_the_mean(NORM, gradient, updates)) == pytest.approx(mean, rel=1e-4)
+    assert float(designed.of_the_mean(5.0, NORM, gradient, updates)) == pytest.approx(
+        mean, rel=1e-4
+    )
     as_run = 40 * both / POOL / (gradient @ gradient)
     for scale in (1, 100):
         found = designed.as_run(0.0, NORM, scale * gradient, updates)

@@ -76,16 +76,15 @@ def test_what_is_stored_is_read_shown_and_drawn(whole):
     stored = stored_rounds.read_rounds(whole[0], [1, 3, 5])
     for before, after in zip(whole[1], stored, strict=True):
         np.testing.assert_equal(after._asdict(), before._asdict())
-    for backward in (False, True):
-        frame = curves.compose(SMALL, curves.summarize(SMALL, stored), backward)
-        last = frame.iloc[-1]
-        assert last["charged_to"] == 5
-        assert last["training_law"] < last["accountant"]
-        assert last["training_lower"] <= last["training"] <= last["training_upper"]
-        totals = curves.show_totals(SMALL, frame, backward)
-        rounded_down = curves.show_rounds(SMALL, frame.assign(proven=1.9996))
-        assert " 1.99\n" in rounded_down
-        assert max(map(len, f"{rounded_down}\n{totals}".splitlines())) <= 80
+    frame = curves.compose(SMALL, curves.summarize(SMALL, stored), backward=True)
+    last = frame.iloc[-1]
+    assert last["charged_to"] == 5
+    assert last["training_law"] < last["accountant"]
+    assert last["training_lower"] <= last["training"] <= last["training_upper"]
+    totals = curves.show_totals(SMALL, frame, backward=True)
+    rounded_down = curves.show_rounds(SMALL, frame.assign(proven=1.9996))
+    assert " 1.99\n" in rounded_down
+    assert max(map(len, f"{rounded_down}\n{totals}".splitlines())) <= 80
     assert style.png(figures.training_figure(SMALL, stored[-1], frame)).startswith(b"\x89PNG")
     perfect, _, accountant, released = (float(line.split()[-1]) for line in totals.splitlines()[3:])
     assert 0 < perfect < accountant < released

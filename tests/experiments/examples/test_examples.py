@@ -13,9 +13,9 @@ from tests.forks import python
 EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
 
 
-def run_example(capsys, name, page):
+def run_example(capsys, name):
     """Returns {method: epsilon}, which an example prints."""
-    runpy.run_path(str(EXAMPLES / name))["main"](str(page))
+    runpy.run_path(str(EXAMPLES / name))["main"]()
     rows = re.findall(r"^(\w[\w ]*?) +([\d.]+) ", capsys.readouterr().out, re.M)
     return {name: float(epsilon) for name, epsilon in rows}
 
@@ -29,11 +29,12 @@ def run_example(capsys, name, page):
     ],
 )
 def test_a_training_of_ones_own_is_audited_without_a_second_world(
-    capsys, tmp_path, name, least, needs
+    capsys, tmp_path, monkeypatch, name, least, needs
 ):
+    monkeypatch.chdir(tmp_path)
     pytest.importorskip(needs)
     pytest.importorskip("torch").manual_seed(0)
-    epsilons = run_example(capsys, name, tmp_path / "page.html")
+    epsilons = run_example(capsys, name)
     assert least < epsilons["exact_null"] < epsilons.get("upper bound", 20)
     assert (tmp_path / "page.html").exists()
 

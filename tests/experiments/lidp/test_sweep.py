@@ -4,7 +4,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
-from scipy import special, stats
+from scipy import stats
 
 from audit.claims import accounting
 from audit.report import style
@@ -14,16 +14,16 @@ from audit.storage.store import Scores
 from audit.written import Level
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
-from experiments.lidp import cells, figures, sweep
-from experiments.lidp.cells import MechanismAudit, find_epsilons
+from experiments.lidp import figures, sweep
 from experiments.lidp.gaussian_mechanism import (
     GaussianMechanism,
     choose_thresholds,
+    find_epsilons,
     moment_gaps,
     simulate,
-    wilson_epsilon,
     window_limit,
 )
+from experiments.lidp.mechanism_audit import TUNING_SEED, MechanismAudit
 from experiments.sweeps.points import Evidence
 from tests.cases import mostly_slow
 
@@ -35,9 +35,8 @@ def evidence(root, levels=LEVELS):
     return Evidence(index.holdings(root), {}, levels)
 
 
-@pytest.mark.parametrize("name", ["lidp_figure_3", "lidp_figure_4"])
-def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path, name):
-    chosen = sweep.sweeps("smoke")[name]
+def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path):
+    chosen = sweep.sweeps("smoke")["lidp_figure_4"]
     done = chosen.cells[1:2]
     assert do_all(list(done), Workplace(tmp_path, DataSets({}))).here
     drawn = figures.draw(chosen, evidence(tmp_path))
@@ -50,29 +49,17 @@ def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path, 
 
 def test_the_window_caps_epsilon_at_half_the_truth():
     for epsilon, cap in ((1.0, 0.459), (4.0, 1.835)):
-        sigma = SMALL._replace(epsilon=epsilon).mechanism().sigma
+        sigma = SMALL._replace(epsilon=epsilon).sigma
         assert window_limit(sigma, 1e-5) == pytest.approx(cap, abs=1e-3)
 
 
-def wilson_limit(share, sign):
-    """Returns Wilson's lower (-1) or upper (1) limit of a share of 400 runs, at half of 5%."""
-    z = special.ndtri(1 - 0.025)
-    root = np.sqrt(share * (1 - share) / 400 + (z / 800) ** 2)
-    return (share + z**2 / 800 + sign * z * root) / (1 + z**2 / 400)
-
-
-def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
-    design = simulate(GaussianMechanism(400, 8, 100, 1.2), cells.TUNING_SEED)
+def test_the_papers_threshold_lies_in_its_window():
+    design = simulate(GaussianMechanism(400, 8, 100, 1.2), TUNING_SEED)
     chosen = choose_thresholds(design, LEVELS)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4}
     assert all(low <= threshold <= high for threshold in chosen.values())
     share_in = (design.inserted >= 0.7).mean()
-    share_out = (design.fresh >= 0.7).mean()
-    p_1 = wilson_limit(share_in, -1)
-    p_0 = wilson_limit(share_out, 1)
-    epsilon = wilson_epsilon(design, 0.7, 1, LEVELS)
-    assert epsilon == pytest.approx(np.log((p_1 - 1e-5) / p_0))
     detected = (design.inserted >= 0.7).sum(1)
     second = np.mean(detected * (detected - 1)) / 56 - share_in**2
     assert moment_gaps(design.inserted, 0.7)["second"] == pytest.approx(abs(second))
@@ -80,11 +67,9 @@ def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
 
 
 REFERENCE = {  # (n, K) -> means and deviations of an independent computation, 8 seeds, epsilon 1, d = 10,000
-    (1024, 1): {"wilson_1": (0.141, 0.112)},
     (4096, 1): {"wilson_1": (0.278, 0.063)},
     (65536, 1): {"wilson_1": (0.401, 0.021)},
     (1024, 32): {"wilson_2": (0.281, 0.021), "wilson_4": (0.294, 0.018)},
-    (256, 16): {"wilson_2": (0.035, 0.051), "wilson_4": (0.055, 0.054)},
 }
 
 
@@ -113,11 +98,9 @@ def draw_directly(setting, seed):
     return worlds
 
 
-MECHANISMS = [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 3, 3, 0.5),
-         GaussianMechanism(4000, 4, 9, 1.5), GaussianMechanism(4000, 8, 20, 1.0)]  # fmt: skip
-
-
-@pytest.mark.parametrize("setting", MECHANISMS, ids=str)
+@pytest.mark.parametrize(
+    "setting", [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 4, 9, 1.5)], ids=str
+)
 def test_scores_have_the_laws_of_the_definition(setting):
     worlds = simulate(setting, 0)
     for scores, expected in zip(worlds[:2], draw_directly(setting, 1), strict=True):

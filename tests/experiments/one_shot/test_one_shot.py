@@ -21,8 +21,6 @@ from experiments.one_shot.sweep import Simulations
 from experiments.sweeps import points
 from models.catalogue import federated_task
 
-SIGMAS = (0.541, 1.54, 4.22)
-
 # what the paper prints: noise multiplier, analytical epsilon; one release
 STACKOVERFLOW_DELTA = 341_000**-1.1
 STACKOVERFLOW = ((0.0496, 300.0), (0.0986, 100.0), (0.2317, 30.0), (0.0644, 194.0), (0.1023, 93.8),
@@ -35,14 +33,8 @@ TABLE_6_NOISE = 0.2
 TABLE_6_DELTA = 1 / 60_000
 
 
-def simulate(*dimensions, sigmas=SIGMAS, simulations=50, seed=0):
-    return figures.simulate(Simulations(sigmas, dimensions, simulations, ()), seed)
-
-
-@pytest.fixture(scope="module")
-def small():
-    """Returns Table 1's cells at d = 10^4 and 10^5."""
-    return simulate(10**4, 10**5)
+def simulate(*dimensions):
+    return figures.simulate(Simulations(dimensions=dimensions))
 
 
 def fitted_as_equal_variance(cell):
@@ -51,9 +43,9 @@ def fitted_as_equal_variance(cell):
     return cell | {ONE_SHOT_EQUAL_VARIANCE + x: cell[ONE_SHOT_FITTED + x] for x in names}
 
 
-def test_equal_variance_is_the_papers_table_and_algorithm_1_as_printed_is_not(small):
+def test_equal_variance_is_the_papers_table_and_algorithm_1_as_printed_is_not():
     """Errata O1."""
-    for cell in small:
+    for cell in simulate(10**4, 10**5):
         mean, deviation = figures.TABLE_1.loc[cell["sigma"], cell["dimension"]]
         assert figures.agrees(cell, 50)
         assert cell[ONE_SHOT_FITTED] > mean + 6 * deviation / np.sqrt(50)
@@ -104,29 +96,29 @@ def test_the_analytical_value_of_table_6_is_renyi_dps():
         assert analytical(TABLE_6_NOISE, delta) == pytest.approx(exact, abs=0.001)
 
 
+def find_largest(rng, canaries, steps, mu, momentum):
+    """Returns the largest moves with momentum of canaries left out, and of canaries of a single step."""
+    noise = rng.standard_normal((2, canaries, steps))
+    noise[1, np.arange(canaries), rng.integers(0, steps, canaries)] += mu
+    moves = signal.lfilter([1.0], [1.0, -momentum], noise, axis=-1)
+    variances = signal.lfilter([1.0], [1.0, -(momentum**2)], np.ones(steps))
+    return (moves / np.sqrt(variances)).max(axis=-1)
+
+
 def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
     """Errata O14: canaries 5 deviations away in one of 468 rounds, seen in moves with momentum."""
     rng = np.random.default_rng(0)
-    runs = 5
-    steps = 468
-    canaries = 1000
     found = []
-    for _ in range(runs):
-        noise = rng.standard_normal((2, canaries, steps))
-        inserted_at = rng.integers(0, steps, canaries)
-        noise[1, np.arange(canaries), inserted_at] += 1 / TABLE_6_NOISE
-        moves = signal.lfilter([1.0], [1.0, -0.9], noise, axis=-1) * np.sqrt(1 - 0.81)
-        unobserved, observed = moves.max(axis=-1) / np.sqrt(1e5)
+    for _ in range(5):
+        unobserved, observed = find_largest(rng, 1000, 468, 1 / TABLE_6_NOISE, 0.9) / np.sqrt(1e5)
         cosines = given.paired_cosines(observed, unobserved, 100_000).cosines
         null = one_shot.fit(unobserved, 100_000)
         fit = one_shot.fit(observed, 100_000)
         estimate = float(one_shot.fitted(null, fit, TABLE_6_DELTA))
         found.append((estimate, one_shot.in_sample(cosines, TABLE_6_DELTA, 0.05, 0.5)))
     # The paper's mean and deviation of eps_est and eps_lo over 50 runs.
-    for (mean, deviation), values in zip(
-        ((6.8, 1.1), (1.82, 0.46)), np.transpose(found), strict=True
-    ):
-        assert abs(np.mean(values) - mean) < 2.5 * deviation
+    distances = np.abs(np.mean(found, axis=0) - (6.8, 1.82))
+    assert np.all(distances < 2.5 * np.array((1.1, 0.46)))
 
 
 LEVELS = Level()
@@ -140,28 +132,22 @@ def test_settings_can_be_trained_and_dimensions_are_the_models(scale):
             validate_federated(setting)
         model = federated_task(plan.setting.model).make()
         assert model.n_parameters == plan.dimension
+    if scale == "laptop":
+        for noise, epsilon in zip(images.noises[1:], (300, 100, 30), strict=True):
+            assert epsilon_upper_bound(noise, 1, LEVELS.delta) == pytest.approx(epsilon, abs=0.01)
     for noise in splits.training.noises:
         validate_federated(splits.several_runs(noise))
-        assert splits.several_runs(noise).canaries * splits.runs == splits.one_run(noise).canaries
-
-
-def test_noise_multipliers_have_the_papers_analytical_epsilons():
-    for noise, epsilon in zip(sweep.SIZES["laptop"].images.noises[1:], (300, 100, 30), strict=True):
-        assert epsilon_upper_bound(noise, 1, LEVELS.delta) == pytest.approx(epsilon, abs=0.01)
+        canaries = splits.several_runs(noise).canaries
+        assert canaries * splits.runs == splits.training.setting.canaries
 
 
 @pytest.mark.parametrize(("momentum", "low", "high"), [(0.0, 1100, 1600), (0.9, 200, 360)])
 def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high):
     """One release has epsilon 300, whatever is made of it afterwards (Errata O13)."""
-    rng = np.random.default_rng(0)
     sigma = sweep.SIZES["laptop"].images.noises[1]
-    observed = sigma * rng.normal(size=(2000, 100))
-    observed[np.arange(1000), rng.integers(0, 100, 1000)] += 1
-    moves = signal.lfilter([1], [1, -momentum], observed, axis=1)
-    variances = signal.lfilter([1], [1, -(momentum**2)], np.ones(100))
-    largest = (moves / np.sqrt(variances)).max(axis=1)
-    null = one_shot.fit(largest[1000:], 1)
-    fit = one_shot.fit(largest[:1000], 1)
+    unobserved, observed = find_largest(np.random.default_rng(0), 1000, 100, 1 / sigma, momentum)
+    null = one_shot.fit(unobserved, 1)
+    fit = one_shot.fit(observed, 1)
     assert low < one_shot.fitted(null, fit, LEVELS.delta) < high
 
 

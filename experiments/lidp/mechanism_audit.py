@@ -1,0 +1,40 @@
+"""An audit of the Gaussian mechanism as data."""
+
+import math
+from typing import Any, NamedTuple
+
+# sigma^2 for each of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4).
+SIGMA_SQUARED = {1.0: 16.36, 4.0: 1.34}
+LIFTED = "lifted"  # chooses its threshold on a part of its runs
+TUNING_SEED = 1000  # the runs of this seed choose the thresholds of Wilson's intervals
+
+
+class MechanismAudit(NamedTuple):
+    """An audit of the Gaussian mechanism, repeated with several seeds.
+
+    Attributes:
+      runs: The number n of runs in each world.
+      canaries: The number K of canaries in each run.
+      dimension: The dimension d.
+      epsilon: A key of SIGMA_SQUARED, which has the noise.
+      seeds: The number of seeds.
+      delta: The delta of the bounds.
+      confidence: The confidence of the bounds.
+    """
+
+    runs: int
+    canaries: int
+    dimension: int
+    epsilon: float
+    seeds: int
+    delta: float
+    confidence: float
+
+    def setting(self) -> dict[str, Any]:
+        """Returns the setting that names the answer in the store."""
+        return {"kind": "lidp_gaussian_mechanism", **self._asdict()}
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of the noise."""
+        return math.sqrt(SIGMA_SQUARED[self.epsilon])
