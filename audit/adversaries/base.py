@@ -186,10 +186,10 @@ class Knowledge(NamedTuple):
       canaries: the number of canaries to make.
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
-      steps: the number of steps of the training run.
       noise_steps: the variance of the last model's noise if losses are linear, in units of that of a step's
-        raw noise: `steps` if the noise of different steps is independent.
-      batch_size: the number of examples of a mini-batch.
+        raw noise: the number of steps if the noise of different steps is independent.
+      is_rehearsed: the number of parameters that directions are in -> whether their scores need a rehearsal
+        (`Setting.is_rehearsed`).
     """
 
     model: Model
@@ -200,9 +200,8 @@ class Knowledge(NamedTuple):
     canaries: int
     expect: Expect
     insertions: int = 1
-    steps: int = 1
     noise_steps: float = 1
-    batch_size: int = 1
+    is_rehearsed: Callable[[int], bool] = lambda parameters: True
 
     def count_inputs(self) -> int:
         """Returns the number of floats of an example at the model's first layer.

@@ -45,9 +45,6 @@ _MIN_EDGE = 0.2  # the minimum of the lower limit of eigenvalues, as a share of 
 # Random directions are only nearly orthogonal. If the other canaries add more than this share to a score's
 # variance, the score leaves them out.
 _MAX_INTERFERENCE = 0.01
-# If genuine gradients add at most this share to the noise's square, SGD's cosines are at most 2% smaller
-# without the expected model.
-_MAX_DRIFT = 0.04
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,28 +98,13 @@ class SphereFields(AdversaryFields):
         noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
         interferes = added > _MAX_INTERFERENCE * noise
-        drifts = is_rehearsed(knowledge.steps, knowledge.batch_size, noise)
         return fresh_directions(
             canaries,
-            knowledge.rehearsal() if drifts else initial_model,
+            knowledge.rehearsal() if knowledge.is_rehearsed(parameters) else initial_model,
             leave_one_out=is_several and interferes,
             all_in=not self.coins,
             within=within,
         )
-
-
-def is_rehearsed(steps: int, batch_size: int, noise: float) -> bool:
-    """Returns whether the expected model is that of a rehearsal, a training run without noise and canaries.
-
-    Otherwise it is theta_0. The law of the scores does not depend on this choice.
-
-    Args:
-      steps: the number of steps.
-      batch_size: the most by which a step's genuine gradients move SGD's model, in units of the learning rate
-        times C.
-      noise: the mean squared length of the last model's noise, in the same units.
-    """
-    return (steps * batch_size) ** 2 > _MAX_DRIFT * noise
 
 
 def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:

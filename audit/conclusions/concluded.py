@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.adversaries.sphere import SphereFields, is_rehearsed
+from audit.adversaries.sphere import SphereFields
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
@@ -37,6 +37,15 @@ from audit.tasks.task import find_task
 from audit.written import USUAL_LEVEL, Level
 
 _GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
+# The model from which the movement in a score of fresh directions begins.
+_START = (
+    "scores use the final model's distance from the initial model: a rehearsal, one more training run "
+    "without noise and canaries, would hardly raise them"
+)
+_REHEARSAL = (
+    "scores use the final model's distance from that of a rehearsal, one more training run without noise "
+    "and canaries"
+)
 
 
 def conclude(
@@ -212,24 +221,11 @@ def conclude_setting(
     else:
         concluded = concluded._replace(hidden_state=last_model)
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
-        reference = _describe_reference(setting, scores.dimension)
+        reference = _START
+        if setting.is_rehearsed(scores.dimension):
+            reference = _REHEARSAL
         concluded = concluded._replace(notes=(*concluded.notes, reference))
     return finish(concluded)
-
-
-def _describe_reference(setting: Setting, dimension: int) -> str:
-    """Returns the model from which a run's movement is measured, for directions in `dimension` dimensions."""
-    mechanism = setting.mechanism
-    noise = dimension * setting.noise_steps * mechanism.noise_multiplier**2
-    if is_rehearsed(setting.schedule.steps, mechanism.batch_size, noise):
-        return (
-            "scores compare directions with the final model's distance from that of a rehearsal: one "
-            "more training run, without noise and canaries"
-        )
-    return (
-        "scores compare directions with the final model's distance from the initial model, without "
-        "a rehearsal: noise moves the model much further than gradients can"
-    )
 
 
 def make_claim(setting: Setting) -> Claim:

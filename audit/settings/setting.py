@@ -22,9 +22,14 @@ MAX_STEPS = 10**7
 MAX_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 4 GB
 MAX_CANARIES = 100_000
 
+# If genuine gradients add at most this share to the noise's square, SGD's cosines are at most 2% smaller
+# without the expected model.
+_MAX_DRIFT = 0.04
+
 NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+ADAPTIVE = ("adam", "adamw")  # optimizers that divide by the size of gradients
+OPTIMIZERS = ("sgd", "momentum", *ADAPTIVE)
 PRECISIONS = ("float32", "tf32")
 
 # Names of the step of a period that inserts the canary.
@@ -275,6 +280,23 @@ class Setting:
             return steps
         weights = read_strategy(self.mechanism.noise, steps).solve_transposed(np.ones(steps))
         return float(np.sum(weights**2))
+
+    def is_rehearsed(self, parameters: int) -> bool:
+        """Returns whether scores of directions need a rehearsal, a training run without noise and canaries.
+
+        Its final model is the expected one. It is not worth a training run if genuine gradients move the
+        model little next to the noise. Without noise, an adaptive optimizer's steps are much longer than with
+        it, so its rehearsal only adds errors. The law of the scores does not depend on this choice.
+
+        Args:
+          parameters: the number of parameters that directions are in.
+        """
+        mechanism = self.mechanism
+        # Both in units of the learning rate times C: the most by which gradients move SGD's model, and the
+        # mean squared length of its noise.
+        drift = self.schedule.steps * mechanism.batch_size
+        noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
+        return mechanism.optimizer not in ADAPTIVE and drift**2 > _MAX_DRIFT * noise
 
     @property
     def composition(self) -> tuple[float, int, float]:

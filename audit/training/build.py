@@ -153,9 +153,8 @@ def build(
             canaries=setting.canaries,
             expect=expect,
             insertions=setting.insertions,
-            steps=setting.schedule.steps,
             noise_steps=setting.noise_steps,
-            batch_size=fields.batch_size,
+            is_rehearsed=setting.is_rehearsed,
         )
         adversary = setting.adversary.make(knowledge)
     mismatch = f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has"

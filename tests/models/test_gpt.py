@@ -1,11 +1,18 @@
 """The GPT: its sizes by name, and what a position's logits depend on."""
 
+import re
+from pathlib import Path
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import audit
+from audit.adversaries.subspace import choose_tensors
 from audit.conclusions.lipschitz import hidden_state
+from audit.mechanism.clipping.base import per_example
+from audit.mechanism.dpsgd import DPSGD, mechanism
 from audit.settings.make import setting_of
 from audit.tasks.task import find_task
 from models.catalogue import task
@@ -48,3 +55,20 @@ def test_later_characters_do_not_change_the_logits_of_earlier_ones():
     other = model.module.apply({"params": model.unravel(theta)}, text)
     np.testing.assert_allclose(other[:40], logits[:40], atol=1e-6)
     assert not np.allclose(other[40:], logits[40:])
+
+
+def test_the_manuals_costs_follow_from_shapes():
+    manual = Path(__file__).parents[2].joinpath("docs/large_models.md").read_text()
+    rows = re.findall(r"^\| `(gpt:.*)` \|(.*)\|$", manual, re.MULTILINE)
+    assert len(rows) == 3
+    canaries, tokens = 1000, 50 * 16 * 80
+    for name, row in rows:
+        model = task(name).make((80,))
+        d, m = model.n_parameters, choose_tensors(model.tensors(), canaries).dimension
+        numbers = f"{2 * canaries * m:.1e} | {6 * d * tokens:.1e} | {2 * canaries**2 * m:.1e}"
+        shown = f" {d:,} | {m:,} | {numbers} | "
+        assert row.startswith(shown)
+        if d < 10**7:  # larger ones need an array of theta's size
+            data = jnp.zeros((9, 80), jnp.uint8), jnp.zeros((9, 80), jnp.int32)
+            step = mechanism(DPSGD(per_example(model.loss))).memory(jnp.zeros(d), data, 16)
+            assert row == f"{shown}{step.held / 1e9:.2g} GB "
