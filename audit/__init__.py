@@ -13,7 +13,6 @@
     audit.check_step(step, params, batch, clipping_norm=1, ...)             is a step of DP-SGD correct?
     audit.TorchStep(model, optimizer, train_batch)                          a step of PyTorch for check_step
     audit.check_batches(draw, examples, sampling_rate)                      are the batches correct?
-    audit.Indices(examples)                                                 replaces the loader's data set
     audit.check_accounting(epsilon, delta, ...)                             is the epsilon correct?
     audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)   the epsilon of real samplers
     audit.table(results)                                                    rows for a DataFrame
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
     from audit.check.correlated import check_noise
-    from audit.check.loaders import Indices
     from audit.check.step import check_step
     from audit.check.torch_step import TorchStep
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
@@ -51,7 +49,6 @@ _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
-    "Indices": "audit.check.loaders",
     "MatrixMechanism": "audit.claims.matrix",
     "TorchStep": "audit.check.torch_step",
     "TruncatedPoisson": "audit.claims.sampler_claims",
@@ -70,7 +67,6 @@ __all__ = [
     "DpSgd",
     "EpsilonDelta",
     "Gdp",
-    "Indices",
     "InputError",
     "MatrixMechanism",
     "Result",

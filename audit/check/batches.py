@@ -95,7 +95,7 @@ def check_batches(
       draw: a function from a seed to the batches of one pass over the loader, or to a single batch; a batch
         is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
         may ignore them. Or a loader of torch or Opacus, with a batch sampler that gives the indices; a batch
-        sampler; or an iterable over batches of indices. `audit.Indices` makes loaders yield indices.
+        sampler; or an iterable over batches of indices. A loader on `range(examples)` yields indices.
       examples: the number of examples of the data set; by default that of the loader's data set.
       sampling_rate: the probability that a batch takes an example, as the accountant assumes.
       assumed: the kind of batches that the accountant assumes: "poisson"; "fixed" (always the same number of

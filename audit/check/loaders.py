@@ -16,37 +16,8 @@ Draw = Callable[[int], Any]
 Result = TypeVar("Result")
 _NO_INDICES = (
     "`draw` gave batches that are no vectors of indices, such as columns, dictionaries or ragged rows: build "
-    "the loader on audit.Indices(n) instead of the data, to yield indices of examples"
+    "the loader on range(n) instead of the data, to yield indices of examples"
 )
-
-
-class Indices:
-    """A data set with its indices, from 0, as examples.
-
-    Build a loader on it instead of the data (torch's DataLoader, Opacus's, Grain's MapDataset): it then
-    yields indices of examples. In TensorFlow use `tf.data.Dataset.range(n)`.
-
-    Args:
-      number_of_examples: the number of examples of the data set.
-
-    Raises:
-      InputError: the number is not an integer.
-
-    >>> len(audit.Indices(500)), audit.Indices(500)[7]
-    (500, 7)
-    """
-
-    def __init__(self, number_of_examples: int) -> None:
-        self._number = number("number_of_examples", number_of_examples, int)
-
-    def __len__(self) -> int:
-        return self._number
-
-    def __getitem__(self, index: int) -> int:
-        """Returns the index; raises IndexError outside the data set, which ends a `for` loop."""
-        if not 0 <= index < self._number:
-            raise IndexError(index)
-        return int(index)
 
 
 class DrawnPass(NamedTuple):

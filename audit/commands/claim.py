@@ -7,7 +7,7 @@
     ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30
                                                          by your loader
 
-mine.py defines a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the
+mine.py defines a loader on range(examples), or a function loader(seed) -> the batches of a pass, each the
 indices of its examples. With a function, it also defines examples, the size of the data set. If the function
 returns one batch at a time, it also defines sampling_rate. The file is executed like your own program.
 """

@@ -176,7 +176,8 @@ class TestLoaders:
     def make_loader(self, batch_size=30, **options):
         torch = pytest.importorskip("torch")
         torch.manual_seed(0)
-        return torch.utils.data.DataLoader(audit.Indices(SIZE), batch_size, **options)
+        dataset = torch.utils.data.TensorDataset(torch.zeros(SIZE, 3), torch.zeros(SIZE))
+        return torch.utils.data.DataLoader(dataset, batch_size, **options)
 
     @pytest.mark.parametrize("assumed", ["poisson", "fixed", "shuffled"])
     def test_batches_that_are_the_same_in_every_pass_are_not_called_shuffled(self, assumed):
@@ -189,12 +190,13 @@ class TestLoaders:
         assert "shuffled batches, not Poisson" in self.check(self.make_loader(shuffle=True)).verdict
         loader = self.make_loader(shuffle=True)
         assert self.check(loader, assumed="shuffled").passed
+        loader = type(loader)(range(SIZE), 30, shuffle=True)
         assert self.check(lambda seed: iter(loader), examples=SIZE, assumed="shuffled").passed
         assert "cyclic batches" in self.check(self.make_loader()).verdict
 
     def test_a_worker_of_torch_has_a_part_of_the_rate(self):
         distributed = pytest.importorskip("torch.utils.data.distributed")
-        sampler = distributed.DistributedSampler(audit.Indices(SIZE), num_replicas=2, rank=0)
+        sampler = distributed.DistributedSampler(range(SIZE), num_replicas=2, rank=0)
         loader = self.make_loader(batch_size=15, sampler=sampler)
         text = explain(self.check(loader))
         assert "the stated rate over 2, of one of 2 workers" in text and "shuffled batches" in text
@@ -228,7 +230,7 @@ class TestLoaders:
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
             (lambda seed: [[0.5, 1.5]], "no vectors of indices"),
-            (lambda seed: [{"x": [1]}], "build the loader on audit.Indices"),
+            (lambda seed: [{"x": [1]}], "build the loader on range"),
             (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
             (lambda seed: [[[1], [1, 2]]], "no vectors of indices"),
             (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "no vectors of indices"),
@@ -271,7 +273,7 @@ def test_a_loader_of_grain_is_read():
     grain = pytest.importorskip("grain")
 
     def load(seed):
-        return grain.MapDataset.source(audit.Indices(600)).seed(seed).shuffle().batch(30)
+        return grain.MapDataset.source(range(600)).seed(seed).shuffle().batch(30)
 
     assert audit.check_batches(load, 600, 0.05, assumed="shuffled").passed
     iterators = audit.check_batches(lambda seed: iter(load(seed).to_iter_dataset()), 600, 0.05)
