@@ -26,12 +26,10 @@ class DrawnPass(NamedTuple):
     Attributes:
       batches: the indices of each batch's examples.
       is_whole: whether these are all batches of the pass.
-      is_joined: whether the batches came one by one.
     """
 
     batches: list[NDArray[np.int64]]
     is_whole: bool
-    is_joined: bool = False
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -123,45 +121,18 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     return drawn
 
 
-def draw_passes(draw: Draw, examples: int, batches: int, most: int) -> Iterator[DrawnPass]:
-    """Yields passes without end, with seeds 0, 1, ..., of at most `most` batches each.
-
-    If a call gives a single batch, `batches` calls in a row make a pass.
-    """
-    seeds = itertools.count()
-    while True:
-        drawn = draw_pass(draw, next(seeds), examples, most)
-        is_joined = len(drawn.batches) == 1
-        if is_joined:
-            for _ in range(min(batches, most) - 1):
-                drawn.batches.extend(draw_pass(draw, next(seeds), examples, 1).batches)
-        yield drawn._replace(is_joined=is_joined)
-
-
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Returns the batches that the caller's function gave: an iterable of batches, or the indices of one.
-
-    A single batch is read to its end. Raises InputError unless batches are integers.
-    """
-    if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
-        given = given[:, 0]
+    """Returns the batches that the caller's function gave; raises InputError unless they are integers."""
     if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
-    batches: list[NDArray[Any]] = []
-    is_whole = True
-    for batch in given:
-        if len(batches) >= most and batches[0].ndim:
-            is_whole = False
-            break
-        batches.append(_to_array(batch))
-    is_single = not any(batch.ndim for batch in batches)  # all of them are indices
-    if is_single and (batches or hasattr(given, "dtype")):  # an empty array is a batch, too
-        batches = [np.array(batches)]
-
+    remaining = iter(given)
+    batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:
+        require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")
         # An empty list becomes an array of floats, which is a batch without examples.
         is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
         require(is_index, _NO_INDICES)
+    is_whole = next(remaining, None) is None
     return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 
 
