@@ -128,10 +128,10 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:
-        require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")
         # An empty list becomes an array of floats, which is a batch without examples.
-        is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
-        require(is_index, _NO_INDICES)
+        is_index = batch.dtype.kind in "iu" or not batch.size
+        require(is_index and batch.ndim < 2, _NO_INDICES)
+        require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")
     is_whole = next(remaining, None) is None
     return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 
