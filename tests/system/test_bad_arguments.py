@@ -115,7 +115,7 @@ DOORS = {
     "check_accounting": (
         ACCOUNTED,
         {"epsilon": (-1,), "delta": (0, 1), "noise_multiplier": (0,), "steps": (0, 1.5)},
-        ("sampling_rate", "batches", "examples"),
+        ("sampling_rate", "examples"),
     ),
     "sampler_claims": (
         at(
