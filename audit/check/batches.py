@@ -95,13 +95,13 @@ def check_batches(
       draw: a function from a seed to the batches of one pass over the loader, or to a single batch; a batch
         is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
         may ignore them. Or a loader of torch or Opacus, with a batch sampler that gives the indices; a batch
-        sampler; or an iterable over batches of indices. `audit.Indices` makes loaders yield indices.
+        sampler; or an iterable over batches of indices. A loader on `range(examples)` yields indices.
       examples: the number of examples of the data set; by default that of the loader's data set.
       sampling_rate: the probability that a batch takes an example, as the accountant assumes.
-      assumed: the kind of batches that the accountant assumes: "poisson"; "fixed" (always the same number of
-        examples, without replacement); or, for whole passes, "shuffled" (a permutation of the data in each
-        pass, cut into batches), "balls_in_bins" (every example in a single batch of each pass, drawn
-        independently), or "cyclic" (the same batches in every pass).
+      assumed: the kind of batches that the accountant assumes: "poisson", "fixed" (always the same number of
+        examples, without replacement), "shuffled" (a permutation of the data in each pass, cut into batches),
+        "balls_in_bins" (every example in a single batch of each pass, drawn independently), or "cyclic" (the
+        same batches in every pass).
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -122,16 +122,16 @@ def check_batches(
     """
     is_kind = isinstance(assumed, str) and assumed in _TITLES
     require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
-    draw_pass = loaders.make_draw(draw)
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
+    draw_pass = loaders.join_batches(loaders.make_draw(draw), count_batches(rate))
     sample = _draw_sample(draw_pass, examples, rate, assumed)
     kind = _recognise_kind(sample)
     order = None
     if kind in _ONCE_A_PASS:
         batches = max(2, count_batches(rate))
-        if all(drawn.is_whole and not drawn.is_joined for drawn in sample.passes):
+        if all(drawn.is_whole for drawn in sample.passes):
             batches = max(len(drawn.batches) for drawn in sample.passes)
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
         if order.repeats:
@@ -143,23 +143,17 @@ def check_batches(
 
 
 def _draw_sample(draw: Draw, examples: int, rate: float, assumed: str) -> _Sample:
-    """Draws two passes of batches, and more until there are enough for the tests, or _MAX_BATCHES.
-
-    Raises InputError if batches come one by one and the assumed kind needs passes.
-    """
+    """Draws two passes of batches, and more until there are enough for the tests, or _MAX_BATCHES."""
     # The total size over (1 - rate) decides how precisely the rate is measured.
     needed = max(_MIN_BATCHES, _MIN_DRAWN * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[NDArray[np.int64]] = []
-    stream = loaders.draw_passes(draw, examples, count_batches(rate), _MAX_BATCHES)
     while len(passes) < 2 or len(batches) < _MAX_BATCHES:
-        passes.append(next(stream))
-        batches += passes[-1].batches
+        drawn = loaders.draw_pass(draw, len(passes), examples, _MAX_BATCHES)
+        passes.append(drawn)
+        batches += drawn.batches
         if len(passes) >= _MIN_PASSES and len(batches) >= needed:
             break
-    is_shown = assumed not in _ONCE_A_PASS or not passes[0].is_joined
-    advice = "return the batches of a pass"
-    require(is_shown, f"`draw` gave a single batch, which shows no {assumed} pass: {advice}")
     sizes = np.array(list(map(len, batches)))
     measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
     return _Sample(passes, batches, sizes, examples, rate, measured, assumed)

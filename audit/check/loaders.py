@@ -13,40 +13,12 @@ from audit.errors import InputError, number, require, shown
 MAX_BATCHES = 100_000  # of a pass that is read to its end
 
 Draw = Callable[[int], Any]
+Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
 Result = TypeVar("Result")
 _NO_INDICES = (
     "`draw` gave batches that are no vectors of indices, such as columns, dictionaries or ragged rows: build "
-    "the loader on audit.Indices(n) instead of the data, to yield indices of examples"
+    "the loader on range(n) instead of the data, to yield indices of examples"
 )
-
-
-class Indices:
-    """A data set with its indices, from 0, as examples.
-
-    Build a loader on it instead of the data (torch's DataLoader, Opacus's, Grain's MapDataset): it then
-    yields indices of examples. In TensorFlow use `tf.data.Dataset.range(n)`.
-
-    Args:
-      number_of_examples: the number of examples of the data set.
-
-    Raises:
-      InputError: the number is not an integer.
-
-    >>> len(audit.Indices(500)), audit.Indices(500)[7]
-    (500, 7)
-    """
-
-    def __init__(self, number_of_examples: int) -> None:
-        self._number = number("number_of_examples", number_of_examples, int)
-
-    def __len__(self) -> int:
-        return self._number
-
-    def __getitem__(self, index: int) -> int:
-        """Returns the index; raises IndexError outside the data set, which ends a `for` loop."""
-        if not 0 <= index < self._number:
-            raise IndexError(index)
-        return int(index)
 
 
 class DrawnPass(NamedTuple):
@@ -55,12 +27,10 @@ class DrawnPass(NamedTuple):
     Attributes:
       batches: the indices of each batch's examples.
       is_whole: whether these are all batches of the pass.
-      is_joined: whether the batches came one by one.
     """
 
     batches: list[NDArray[np.int64]]
     is_whole: bool
-    is_joined: bool = False
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -100,6 +70,26 @@ def make_draw(loader: Any) -> Draw:
         return iter(sampler)
 
     return iterate
+
+
+def join_batches(draw: Draw, count: int) -> Draw:
+    """Returns a function from a seed to a pass, for one whose calls give either a pass or a single batch.
+
+    A pass is then `count` single batches. Raises InputError if `draw` fails.
+    """
+    if not _is_single(call_user(lambda: draw(0), " with seed 0")):
+        return draw
+    return lambda seed: [draw(count * seed + place) for place in range(count)]
+
+
+def _is_single(given: Any) -> bool:
+    """Returns whether an array or a list has the indices of one batch, not several batches."""
+    if not hasattr(given, "__len__"):  # an iterator over batches
+        return False
+    if not len(given):
+        return hasattr(given, "dtype")  # an array is an empty batch
+    is_column = tuple(getattr(given, "shape", ()))[1:] == (1,)  # as argwhere gives it
+    return is_column or np.ndim(given[0]) == 0
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
@@ -152,45 +142,18 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     return drawn
 
 
-def draw_passes(draw: Draw, examples: int, batches: int, most: int) -> Iterator[DrawnPass]:
-    """Yields passes without end, with seeds 0, 1, ..., of at most `most` batches each.
-
-    If a call gives a single batch, `batches` calls in a row make a pass.
-    """
-    seeds = itertools.count()
-    while True:
-        drawn = draw_pass(draw, next(seeds), examples, most)
-        is_joined = len(drawn.batches) == 1
-        if is_joined:
-            for _ in range(min(batches, most) - 1):
-                drawn.batches.extend(draw_pass(draw, next(seeds), examples, 1).batches)
-        yield drawn._replace(is_joined=is_joined)
-
-
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Returns the batches that the caller's function gave: an iterable of batches, or the indices of one.
-
-    A single batch is read to its end. Raises InputError unless batches are integers.
-    """
-    if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
-        given = given[:, 0]
+    """Returns the batches that the caller's function gave; raises InputError unless they are integers."""
     if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
-    batches: list[NDArray[Any]] = []
-    is_whole = True
-    for batch in given:
-        if len(batches) >= most and batches[0].ndim:
-            is_whole = False
-            break
-        batches.append(_to_array(batch))
-    is_single = not any(batch.ndim for batch in batches)  # all of them are indices
-    if is_single and (batches or hasattr(given, "dtype")):  # an empty array is a batch, too
-        batches = [np.array(batches)]
-
+    remaining = iter(given)
+    batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:
         # An empty list becomes an array of floats, which is a batch without examples.
-        is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
-        require(is_index, _NO_INDICES)
+        is_index = batch.dtype.kind in "iu" or not batch.size
+        require(is_index and batch.ndim < 2, _NO_INDICES)
+        require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")
+    is_whole = next(remaining, None) is None
     return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 
 

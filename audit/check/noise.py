@@ -302,7 +302,7 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
     law = stats.f(given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
-    return min(1.0, float(np.min(p_values)) * p_values.size)
+    return min(1.0, float(np.min(p_values)) * len(p_values))
 
 
 def _test_independence(drawn: DrawnNoise) -> dict[str, float]:

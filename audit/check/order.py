@@ -5,7 +5,6 @@ cut into batches of the sizes that are seen. Only the batch of an example counts
 Examples that a pass leaves out count as a last batch. Bounds over many examples or pairs are union bounds.
 """
 
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -86,8 +85,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     """Tests whether examples come in a uniform order, drawn anew in every pass.
 
     Args:
-      draw: the function from a seed to the batches of a pass, or to a single batch. Then `batches` calls in a
-        row make a pass.
+      draw: the function from a seed to the batches of a pass.
       examples: the number of examples of the data set.
       batches: the number of batches of a pass, at least 2; additional batches are not read.
       sizes_vary: whether every example should draw its batch independently (balls in bins).
@@ -99,7 +97,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     affordable = min(_MAX_PLACES // examples, _MAX_BATCHES // batches, _MAX_PASSES)
     least = 1 + math.ceil(math.log(examples / _RARE) / math.log(batches))
     count = max(affordable, least, _MIN_PASSES)
-    passes = list(itertools.islice(loaders.draw_passes(draw, examples, batches, batches), count))
+    passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     steps = np.full((count, examples), batches, np.int32)
     for of_pass, drawn in zip(steps, passes, strict=True):
         of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(drawn.batches)), drawn.sizes)

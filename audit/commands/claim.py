@@ -11,9 +11,9 @@
     ./run.sh claim --noise=bisr:16 --noise_multiplier=3 --steps=1250 --k=25
                                                          of a matrix mechanism (DP-FTRL)
 
-mine.py defines a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the
-indices of its examples. With a function, it also defines examples, the size of the data set. If the function
-returns one batch at a time, it also defines sampling_rate. The file is executed like your own program.
+mine.py defines a loader on range(examples), or a function loader(seed) -> the batches of a pass, each the
+indices of its examples. With a function, it also defines examples, the size of the data set. The file is
+executed like your own program.
 """
 
 import dataclasses
@@ -228,7 +228,7 @@ def _name_loader(user_file: UserFile) -> _Loader:
 def _count_batches(draw: Draw, examples: int) -> int:
     """Returns the number of batches in the pass of a loader with seed 0.
 
-    Raises InputError if the loader fails, never ends, or returns a single batch instead of a pass.
+    Raises InputError if the loader fails, never ends, or has a pass of one batch.
     """
     drawn = draw_pass(draw, 0, examples, MAX_BATCHES)
     require(
@@ -236,9 +236,7 @@ def _count_batches(draw: Draw, examples: int) -> int:
         f"it gives more than {MAX_BATCHES:,} batches with seed 0: let a pass over the data end, or name the "
         "sampler (--sampler) and the number of batches (--batches)",
     )
-    count = len(drawn.batches)
-    require(count > 1, "it returns one batch at a time: define sampling_rate as well")
-    return count
+    return len(drawn.batches)
 
 
 def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:

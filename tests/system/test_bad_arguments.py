@@ -115,7 +115,7 @@ DOORS = {
     "check_accounting": (
         ACCOUNTED,
         {"epsilon": (-1,), "delta": (0, 1), "noise_multiplier": (0,), "steps": (0, 1.5)},
-        ("sampling_rate", "batches", "examples"),
+        ("sampling_rate", "examples"),
     ),
     "sampler_claims": (
         at(
@@ -134,7 +134,6 @@ DOORS = {
         {},
         ("examples", "largest_batch"),
     ),
-    "Indices": (audit.Indices, {}, ("number_of_examples",)),
     "one_run.canary": (
         at(one_run.canary, seed=0, index=0, dimension=9),
         {"seed": (-1, HUGE), "index": (-1, 1.5), "dimension": (1, 10**14)},

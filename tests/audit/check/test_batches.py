@@ -5,84 +5,25 @@ import pytest
 
 import audit
 from audit.errors import InputError
+from tests.audit.check.samplers import (
+    BATCHES,
+    RATE,
+    SIZE,
+    cut_at_two_deviations,
+    draw_balls_in_bins,
+    draw_cyclic_poisson,
+    draw_fixed,
+    draw_poisson,
+    draw_shuffled,
+    draw_with_replacement,
+    fill_up,
+    never_take_a_tenth,
+    repeat_last_batch,
+    skip_empty_batches,
+    take_neighbours,
+    take_two_together,
+)
 from tests.cases import mostly_slow
-
-SIZE = 600
-RATE = 0.05
-BATCHES = 20
-
-
-def draw_poisson(seed, examples=SIZE, rate=RATE, batches=BATCHES):
-    rng = np.random.default_rng(seed)
-    return [np.flatnonzero(rng.random(examples) < rate) for _ in range(batches)]
-
-
-def draw_shuffled(seed, examples=SIZE, size=30):
-    order = np.random.default_rng(seed).permutation(examples)
-    return [order[start : start + size] for start in range(0, examples, size)]
-
-
-def draw_balls_in_bins(seed, examples=SIZE, bins=BATCHES):
-    places = np.random.default_rng(seed).integers(0, bins, examples)
-    ends = np.cumsum(np.bincount(places, minlength=bins))
-    return np.split(np.argsort(places, kind="stable"), ends[:-1])
-
-
-def draw_fixed(seed, examples=SIZE, size=30, batches=BATCHES):
-    rng = np.random.default_rng(seed)
-    return [rng.choice(examples, size, replace=False) for _ in range(batches)]
-
-
-def draw_with_replacement(seed):
-    return list(np.random.default_rng(seed).integers(0, SIZE, (BATCHES, 30)))
-
-
-def draw_cyclic_poisson(seed):
-    """Draws from a tenth of the examples in turn, at ten times the rate."""
-    rng = np.random.default_rng(seed)
-    parts = np.array_split(np.arange(SIZE), 10)
-    return [parts[i % 10][rng.random(60) < 10 * RATE] for i in range(BATCHES)]
-
-
-def repeat_last_batch(seed):
-    drawn = draw_poisson(seed)
-    return [*drawn[:-1], drawn[-2]]
-
-
-def cut_at_two_deviations(seed):
-    return [batch[:41] for batch in draw_poisson(seed)]
-
-
-def fill_up(seed):
-    """Fills batches of fewer than 25 examples with others."""
-    rng = np.random.default_rng([seed, 1])
-    filled = []
-    for batch in draw_poisson(seed):
-        others = rng.permutation(np.setdiff1d(np.arange(SIZE), batch))
-        filled.append(np.concatenate([batch, others[: max(25 - len(batch), 0)]]))
-    return filled
-
-
-def take_two_together(seed):
-    """Lets example 300 come whenever example 7 does."""
-    drawn = []
-    for batch in draw_poisson(seed):
-        others = batch[batch != 300]
-        drawn.append(np.append(others, 300) if 7 in batch else others)
-    return drawn
-
-
-def take_neighbours(seed):
-    halves = draw_poisson(seed, examples=SIZE // 2)
-    return [np.concatenate([2 * half, 2 * half + 1]) for half in halves]
-
-
-def never_take_a_tenth(seed):
-    return [batch[batch >= SIZE // 10] for batch in draw_poisson(seed)]
-
-
-def skip_empty_batches(seed):
-    return [batch for batch in draw_poisson(seed, rate=0.005) if len(batch)]
 
 
 def explain(report):
@@ -96,11 +37,10 @@ WRONG = {
     "shuffled once": (lambda seed: draw_shuffled(0), RATE, "cyclic batches, not Poisson"),
     "balls in bins": (draw_balls_in_bins, RATE, "balls-in-bins batches, not Poisson"),
     "fixed": (draw_fixed, RATE, "fixed-size batches, not Poisson"),
-    "one by one": (lambda seed: draw_fixed(seed)[0], RATE, "fixed-size batches, not Poisson"),
     "with replacement": (draw_with_replacement, RATE, "an example twice in a batch"),
     "cyclic Poisson": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
-    "same each call": (
-        lambda seed: draw_poisson(seed % 150)[0],
+    "same each seventh call": (
+        lambda seed: draw_poisson(seed % 7),
         RATE,
         "a batch that comes again",
     ),
@@ -200,25 +140,10 @@ def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, ve
     assert report.verdict.startswith(verdict), report
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda seed: draw_poisson(seed)[0][:, None],  # as argwhere gives it
-        lambda seed: [batch[:, None] for batch in draw_poisson(seed)],
-    ],
-)
-def test_poisson_batches_may_be_columns_and_come_one_by_one(draw):
+def test_batches_may_be_columns():
+    """As argwhere gives them."""
+    draw = lambda seed: [batch[:, None] for batch in draw_poisson(seed)]  # noqa: E731
     assert audit.check_batches(draw, SIZE, RATE).passed
-
-
-def test_batches_that_come_one_by_one_are_joined_to_passes():
-    def draw(seed):
-        return draw_shuffled(seed // BATCHES)[seed % BATCHES]
-
-    report = audit.check_batches(draw, SIZE, RATE)
-    assert report.verdict == "FAILED: shuffled batches, not Poisson"
-    with pytest.raises(InputError, match="shows no shuffled pass: return the batches of a pass"):
-        audit.check_batches(draw, SIZE, RATE, assumed="shuffled")
 
 
 def test_the_power_to_see_another_rate_is_told():
@@ -232,11 +157,11 @@ class TestLoaders:
     def check(self, loader, rate=RATE, **options):
         return audit.check_batches(loader, sampling_rate=rate, **options)
 
-    def make_loader(self, **options):
+    def make_loader(self, batch_size=30, **options):
         torch = pytest.importorskip("torch")
         torch.manual_seed(0)
         dataset = torch.utils.data.TensorDataset(torch.zeros(SIZE, 3), torch.zeros(SIZE))
-        return torch.utils.data.DataLoader(dataset, **{"batch_size": 30} | options)
+        return torch.utils.data.DataLoader(dataset, batch_size, **options)
 
     @pytest.mark.parametrize("assumed", ["poisson", "fixed", "shuffled"])
     def test_batches_that_are_the_same_in_every_pass_are_not_called_shuffled(self, assumed):
@@ -247,13 +172,15 @@ class TestLoaders:
 
     def test_torch_shuffles(self):
         assert "shuffled batches, not Poisson" in self.check(self.make_loader(shuffle=True)).verdict
-        assert self.check(self.make_loader(shuffle=True), assumed="shuffled").passed
+        loader = self.make_loader(shuffle=True)
+        assert self.check(loader, assumed="shuffled").passed
+        loader = type(loader)(range(SIZE), 30, shuffle=True)
+        assert self.check(lambda seed: iter(loader), examples=SIZE, assumed="shuffled").passed
         assert "cyclic batches" in self.check(self.make_loader()).verdict
 
     def test_a_worker_of_torch_has_a_part_of_the_rate(self):
         distributed = pytest.importorskip("torch.utils.data.distributed")
-        dataset = audit.Indices(SIZE)
-        sampler = distributed.DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=True)
+        sampler = distributed.DistributedSampler(range(SIZE), num_replicas=2, rank=0)
         loader = self.make_loader(batch_size=15, sampler=sampler)
         text = explain(self.check(loader))
         assert "the stated rate over 2, of one of 2 workers" in text and "shuffled batches" in text
@@ -280,19 +207,15 @@ class TestLoaders:
         text = explain(self.check(DPDataLoader.from_data_loader(loader), 70 / SIZE))
         assert "1 / 9 = 0.1111, one over the loader's length" in text
 
-    def test_indices_in_place_of_the_data_show_any_loaders_batches(self):
-        torch = pytest.importorskip("torch")
-        loader = torch.utils.data.DataLoader(audit.Indices(SIZE), batch_size=30, shuffle=True)
-        assert self.check(lambda seed: iter(loader), examples=SIZE, assumed="shuffled").passed
-
     @pytest.mark.parametrize(
         ("loader", "says"),
         [
             (iter([[1, 2]]), "can be iterated once only"),
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
+            (lambda seed: draw_poisson(seed)[0], "return the batches of a whole pass"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
             (lambda seed: [[0.5, 1.5]], "no vectors of indices"),
-            (lambda seed: [{"x": [1]}], "build the loader on audit.Indices"),
+            (lambda seed: [{"x": [1]}], "build the loader on range"),
             (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
             (lambda seed: [[[1], [1, 2]]], "no vectors of indices"),
             (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "no vectors of indices"),
@@ -330,18 +253,12 @@ def test_the_command_checks_batches_of_a_file(forked, tmp_path, name, status, sa
     assert says in " ".join((ended.stdout + ended.stderr).split())
 
 
-def test_a_flag_without_a_use_is_refused(forked, tmp_path):
-    (tmp_path / "mine.py").write_text(MINE)
-    ended = forked("check", "--batches=mine.py:draw", "--seeds=5", folder=tmp_path)
-    assert ended.status == 2 and ended.stderr.startswith("error: --seeds=5 does not apply")
-
-
 @pytest.mark.slow
 def test_a_loader_of_grain_is_read():
     grain = pytest.importorskip("grain")
 
     def load(seed):
-        return grain.MapDataset.source(audit.Indices(600)).seed(seed).shuffle().batch(30)
+        return grain.MapDataset.source(range(600)).seed(seed).shuffle().batch(30)
 
     assert audit.check_batches(load, 600, 0.05, assumed="shuffled").passed
     iterators = audit.check_batches(lambda seed: iter(load(seed).to_iter_dataset()), 600, 0.05)
