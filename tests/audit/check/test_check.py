@@ -175,20 +175,6 @@ def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_
         assert "rows were replaced" in flatten(report)
 
 
-@pytest.mark.parametrize(
-    ("seeded", "name"),
-    [
-        (lambda seed: 3, "the same noise for every seed"),
-        (lambda seed: seed % 16, "the same noise for several seeds"),
-    ],
-)
-def test_seeds_that_are_lost_are_named(seeded, name):
-    given = plant_bug("numpy")
-    plain = given["step"]
-    report = audit.check_step(**given | {"step": lambda p, b, seed: plain(p, b, seeded(seed))})
-    assert [finding.name for finding in report.findings] == [name], report
-
-
 def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_are_found():
     given = plant_bug("numpy")
     plain = given["step"]
