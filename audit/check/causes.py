@@ -308,7 +308,7 @@ def _find_separate_layers(m: Measured, count: int) -> list[Words]:
     error = max(_AT_C, m.tried.tolerance)
     is_at_c = np.abs(norms - 1) < error
     layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
-    fits = np.max(norms) < 1 + error and len(layers) >= count
+    fits = np.max(norms) < 1 + error < m.tried.norms[0] and len(layers) >= count
     return _when(fits, where=m.name_layers(layers), count=len(layers))
 
 
