@@ -292,7 +292,9 @@ def _find_rows(m: Measured) -> list[Words]:
     places = m.tried.places
     rows = [row for row in sorted(places) if not places[row].excess <= 1]
     listed = f"{len(rows)} of {len(places)} rows tried: {', '.join(map(str, rows[:8]))}"
-    return _when(rows and len(m.tried.violations) <= len(rows), rows=listed)
+    # If all rows exceed C, but not an additional one, examples change each other's gradients.
+    are_some = rows and len(rows) < len(places)
+    return _when(are_some and len(m.tried.violations) <= len(rows), rows=listed)
 
 
 def _find_numbers(m: Measured) -> list[Words]:
