@@ -292,7 +292,9 @@ def _find_rows(m: Measured) -> list[Words]:
     places = m.tried.places
     rows = [row for row in sorted(places) if not places[row].excess <= 1]
     listed = f"{len(rows)} of {len(places)} rows tried: {', '.join(map(str, rows[:8]))}"
-    return _when(rows and len(m.tried.violations) <= len(rows), rows=listed)
+    # If all rows exceed C, but not an additional one, examples change each other's gradients.
+    are_some = rows and len(rows) < len(places)
+    return _when(are_some and len(m.tried.violations) <= len(rows), rows=listed)
 
 
 def _find_numbers(m: Measured) -> list[Words]:
@@ -308,7 +310,7 @@ def _find_separate_layers(m: Measured, count: int) -> list[Words]:
     error = max(_AT_C, m.tried.tolerance)
     is_at_c = np.abs(norms - 1) < error
     layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
-    fits = np.max(norms) < 1 + error and len(layers) >= count
+    fits = np.max(norms) < 1 + error < m.tried.norms[0] and len(layers) >= count
     return _when(fits, where=m.name_layers(layers), count=len(layers))
 
 
@@ -378,13 +380,20 @@ def _list_related(m: Measured) -> list[str]:
     return [name for name in m.rejected["independence"] if name != noise.CONSECUTIVE]
 
 
+def _list_rejected(m: Measured, row: str, test: str, statistics: dict[str, float]) -> list[str]:
+    """Returns the layers whose test was rejected since a statistic, 1 in a correct step, is too small."""
+    rejected = m.rejected[row]
+    return [
+        name for name, value in statistics.items() if value < 1 and f"{test} {name}" in rejected
+    ]
+
+
 def _find_cancelling(m: Measured) -> list[Words]:
     """Finds layers with noise that nearly cancels in the sum."""
-    cancelled = []
-    for name, share in noise.compute_shares(m.drawn).items():
-        if share < 0.2 and f"{noise.SUM_OF} {name}" in m.rejected["independence"]:
-            cancelled.append(name)
-    return _when(cancelled, where=", ".join(cancelled[:4]))
+    shares = noise.compute_shares(m.drawn)
+    layers = _list_rejected(m, "independence", noise.SUM_OF, shares)
+    is_clear = layers and min(shares[name] for name in layers) < 0.2
+    return _when(is_clear, where=", ".join(layers[:4]))
 
 
 def _find_silence(m: Measured) -> list[Words]:
@@ -421,25 +430,20 @@ def _find_deviation(m: Measured) -> list[Words]:
     if not wrong or not layers.size or is_explained:
         return []
     deviations = given.deviations[layers]
-    where = "" if len(layers) == len(trained) else f" in {m.name_layers(layers)}"
-    if not _are_equal(given, layers):
-        figure = f"{np.min(deviations):.3g} to {np.max(deviations):.3g}"
-        return [{"figure": figure, "where": where, "why": "It differs by layer."}]
-
-    # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom).
     freedom = given.freedom[layers]
     deviation = float(np.average(deviations**2, weights=freedom) ** 0.5)
+    # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom).
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, _MAX_DEVIATION_FIT)
-    mistakes = m.find_mistakes(_OF_NOISE, deviation, error)
-    why = f"It fits: {'; or '.join(mistakes)}." if mistakes else ""
-    is_right_otherwise = not where and m.judges_movements and not m.tried.violations
-    if is_right_otherwise and not m.tried.is_clipping_seen:
-        why += " Or the whole step has another size than stated: clipping was not seen."
-    more = is_right_otherwise and m.tried.is_clipping_seen and deviation > 1
-    stated = deviation * m.probe.settings.noise_multiplier
-    return [
-        {"figure": f"{deviation:.3g}", "where": where, "why": why, "more": more, "stated": stated}
-    ]
+    figure = f"{deviation:.3g}"
+    fits = m.find_mistakes(_OF_NOISE, deviation, error)
+    if not _are_equal(given, layers):
+        figure = f"{np.min(deviations):.3g} to {np.max(deviations):.3g}"
+        fits = ["it differs by layer"]
+    if not m.tried.is_clipping_seen:
+        fits.append("the whole step has another size than stated: clipping was not seen")
+    multiplier = np.min(given.deviations[trained]) * m.probe.settings.noise_multiplier
+    words = {"figure": figure, "layers": m.name_layers(layers), "multiplier": multiplier}
+    return [words | {"why": "; or ".join(fits) or "no known mistake"}]
 
 
 def _find_changes(m: Measured) -> list[Words]:
@@ -468,10 +472,8 @@ def _find_changes(m: Measured) -> list[Words]:
 
 def _find_one_length(m: Measured) -> list[Words]:
     """Finds layers with noise of nearly one norm, as the only symptom."""
-    layers = []
-    for name, spread in noise.compute_length_spreads(m.drawn).items():
-        if spread < 1 and f"{noise.LENGTH_OF} {name}" in m.rejected["shape"]:
-            layers.append(name)
+    spreads = noise.compute_length_spreads(m.drawn)
+    layers = _list_rejected(m, "shape", noise.LENGTH_OF, spreads)
     is_only = "distribution" not in m.rejected["shape"]
     return _when(layers and is_only, where=", ".join(layers[:4]))
 
@@ -664,16 +666,10 @@ CAUSES = (
     Cause(
         "noise",
         "noise of {figure} times the stated deviation",
-        "It is {figure} times eta sigma C / B. {why} It is more noise than stated, by which no privacy is "
-        "lost.",
-        "state the noise multiplier that the step has, about {stated:.3g}",
-        lambda m: [words for words in _find_deviation(m) if words.get("more")],
-    ),
-    Cause(
-        "noise",
-        "noise of {figure} times the stated deviation",
-        "It is {figure} times eta sigma C / B{where}. {why}",
-        "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B",
+        "It is {figure} times eta sigma C / B in {layers}. It fits: {why}. More noise than stated loses no "
+        "privacy.",
+        "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
+        "state the noise multiplier that all layers have, about {multiplier:.3g}",
         _find_deviation,
     ),
     Cause(

@@ -47,7 +47,9 @@ class TorchStep:
         is_module = hasattr(type(model), "named_parameters")
         require(is_module, f"`model={shown(model)}` is not a module of torch: give the trained one")
         self._model = model
-        self.params = {name: one.detach().clone() for name, one in self._list_trained().items()}
+        named = model.named_parameters()
+        self._trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+        self.params = {name: one.detach().clone() for name, one in self._trained.items()}
         require(
             self.params, "`model` has no parameter that requires a gradient: give a trained one"
         )
@@ -83,7 +85,7 @@ class TorchStep:
         with torch.no_grad():
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(self._buffers[name])
-            for name, parameter in self._list_trained().items():
+            for name, parameter in self._trained.items():
                 parameter.copy_(params[name])
         self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         _forget_failed_call(self._model, self._optimizer)
@@ -105,12 +107,7 @@ class TorchStep:
             first = self._first_values.setdefault(name, buffer.clone())
             if buffer.is_floating_point() and not torch.equal(buffer, first):
                 self.changed_buffers.add(name)
-        return {name: parameter.grad for name, parameter in self._list_trained().items()}
-
-    def _list_trained(self) -> dict[str, Any]:
-        """Returns the parameters that require a gradient, by name."""
-        named = self._model.named_parameters()
-        return {name: parameter for name, parameter in named if parameter.requires_grad}
+        return {name: parameter.grad for name, parameter in self._trained.items()}
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:

@@ -175,20 +175,6 @@ def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_
         assert "rows were replaced" in flatten(report)
 
 
-@pytest.mark.parametrize(
-    ("seeded", "name"),
-    [
-        (lambda seed: 3, "the same noise for every seed"),
-        (lambda seed: seed % 16, "the same noise for several seeds"),
-    ],
-)
-def test_seeds_that_are_lost_are_named(seeded, name):
-    given = plant_bug("numpy")
-    plain = given["step"]
-    report = audit.check_step(**given | {"step": lambda p, b, seed: plain(p, b, seeded(seed))})
-    assert [finding.name for finding in report.findings] == [name], report
-
-
 def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_are_found():
     given = plant_bug("numpy")
     plain = given["step"]
@@ -286,20 +272,19 @@ def test_few_numbers_with_little_noise_are_not_taken_for_noise_that_the_batch_ch
     assert audit.check_step(step, np.zeros(8), batch, **stated).passed
 
 
-@pytest.mark.parametrize(("stated", "is_more"), [(0.8, True), (1.25, False)])
-def test_more_noise_than_stated_loses_no_privacy(stated, is_more):
+@pytest.mark.parametrize("stated", [0.8, 1.25])
+def test_wrong_noise_may_be_stated(stated):
     step, batch = make_logistic_step()
     given = STATED | {"noise_multiplier": stated}
     (finding,) = audit.check_step(step, np.zeros(8), batch, **given, seeds=400).findings
-    assert finding.check == "noise"
-    assert ("by which no privacy is lost" in finding.meaning) == is_more
-    assert finding.fix.startswith("state the noise multiplier" if is_more else "add noise")
+    assert finding.check == "noise" and "More noise than stated loses no privacy" in finding.meaning
+    assert float(finding.fix.split()[-1]) == pytest.approx(1, rel=0.1)
 
 
 def test_wrong_noise_where_clipping_is_not_seen_may_be_of_a_step_of_another_size():
     step, batch = make_logistic_step(divide_by_norm, lambda noise: 0.5 * noise, bound=np.inf)
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=400)
-    assert "noise of 0." in report.verdict and "Or the whole step has another size" in flatten(
+    assert "noise of 0." in report.verdict and "or the whole step has another size" in flatten(
         report
     )
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import audit
+from audit.check import causes
 from tests.cases import mostly_slow
 
 STATED = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 0.1, "batch_size": 32}
@@ -114,7 +115,8 @@ def test_what_happens_after_the_noise_is_no_bug_and_does_not_pass(name):
 def test_a_step_whose_examples_are_all_clipped_is_tried_with_a_larger_norm_if_it_takes_one():
     norms = []
     plain = make_step()
-    assert "separation could not be tried: every example" in check(plain).verdict
+    for takes_none in (plain, lambda params, batch, seed, **_: plain(params, batch, seed)):
+        assert "separation could not be tried: every example" in check(takes_none).verdict
 
     def step(params, batch, seed, clipping_norm=1.0):
         norms.append(clipping_norm)
@@ -125,3 +127,7 @@ def test_a_step_whose_examples_are_all_clipped_is_tried_with_a_larger_norm_if_it
         return scaled(params, batch, seed)
 
     assert check(step).passed and set(norms) == {1.0, 100.0}
+
+
+def test_every_library_has_every_phrase():
+    assert len(set(map(frozenset, causes._PHRASES.values()))) == 1
