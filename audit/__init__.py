@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from audit.accountant import hidden_state_epsilon
 from audit.api import audit, audit_loss, audit_model, bounds
 from audit.errors import InputError
-from audit.result import Result, table
+from audit.result import Grid, Result, table
 from audit.version import __version__
 
 if TYPE_CHECKING:
@@ -45,14 +45,12 @@ if TYPE_CHECKING:
     from audit.claims.matrix import MatrixMechanism
     from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
-    from audit.grid import Grid
 
 # The modules of public names that are imported at their first use.
 _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
-    "Grid": "audit.grid",
     "Indices": "audit.check.loaders",
     "MatrixMechanism": "audit.claims.matrix",
     "TorchStep": "audit.check.torch_step",

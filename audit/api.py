@@ -4,13 +4,14 @@ They print only progress, and do not change JAX's configuration. Each function l
 called.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from audit.errors import require
-from audit.result import Result
+from audit.result import Grid, Result
 from audit.runtime import installed
 from audit.runtime.installed import TRAIN
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from audit.training.driver import Finished
     from audit.written import Level
 
+MAX_AUDITS = 1000  # of a grid
 Door = TypeVar("Door", bound=Callable[..., Any])
 
 
@@ -90,9 +92,7 @@ def _takes_grids(function: Door) -> Door:
         """Returns the audit, or the `Grid` of audits."""
         if vary is None:
             return function(*args, **settings)
-        from audit.grid import audit_grid
-
-        return audit_grid(partial(function, *args, **settings), vary)
+        return _audit_grid(partial(function, *args, **settings), vary)
 
     return cast(Door, audit_some)
 
@@ -138,6 +138,7 @@ def audit(
     1.356...
     """
     request = _read_request("audit", runs, out, delta, confidence, installed.ZOO)
+    from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
     from audit.errors import path
     from audit.settings import make
@@ -153,7 +154,7 @@ def audit(
     # Without any of these settings, the number of steps follows from the default of insertions.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.usual_insertions(model)
-    if not isinstance(settings.get("adversary", ""), str):  # a custom adversary
+    if isinstance(settings.get("adversary"), Adversary):  # a custom one
         from audit import own
 
         row = task.task(model)
@@ -286,6 +287,35 @@ def audit_loss(
     model = own.wrap_loss(loss, params, features, labels)
     fields = {**settings, "adversary": adversary}
     return _make_result(partial(own.audited, model, fields, *request), request)
+
+
+def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[Any]]) -> Grid:
+    """Returns the audits of all combinations of settings; the last setting changes fastest.
+
+    Audits with equal shapes share their compiled program: the seed, k, the learning rate, the noise
+    multiplier and the clipping norm do not change shapes.
+
+    Args:
+      audit_one: makes an audit from the varied settings as keyword arguments.
+      vary: lists of values, by setting.
+
+    Raises:
+      InputError: `vary` is not such a mapping, or a setting cannot be audited.
+    """
+    from audit.errors import require_type, shown
+
+    require_type("vary", vary, Mapping)
+    require(len(vary) > 0, "`vary` is empty: give lists of values by setting")
+    for name, values in vary.items():
+        is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
+        require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
+    combinations = []
+    for values in itertools.product(*vary.values()):
+        combinations.append(dict(zip(vary, values, strict=True)))
+    count = len(combinations)
+    require(count <= MAX_AUDITS, f"`vary` has {count:,} audits: give at most {MAX_AUDITS:,}")
+    results = [audit_one(**combination) for combination in combinations]
+    return Grid(tuple(vary), tuple(combinations), tuple(results))
 
 
 def require_claim(claim: Any) -> None:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from audit.conclusions.conclusion import Conclusion
@@ -209,3 +210,65 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
             row |= flat(make.open_audit(result.folder)[1].setting)
         rows.append(row)
     return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """The results of a grid of audits, printed as its table.
+
+    Attributes:
+      varied: the names of the varied settings, in order.
+      values: the values of the varied settings of each audit.
+      results: the result of each audit.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> def loss(params, labelled):
+    ...     return (params["w"] @ labelled[0] - labelled[1]) ** 2
+    >>> data = np.eye(8, dtype=np.float32), np.ones(8)
+    >>> small = {"runs": 40, "steps": 2, "batch_size": 4, "out": folder}
+    >>> grid = audit.audit_loss(loss, {"w": jnp.zeros(8)}, *data, vary={"seed": [0, 1]}, **small)
+    >>> list(grid.table()["seed"])
+    [0, 1]
+    """
+
+    varied: tuple[str, ...]
+    values: tuple[Mapping[str, Any], ...]
+    results: tuple[Result, ...]
+
+    def table(self) -> "pd.DataFrame":
+        """Returns a row for each audit: the varied settings, then the columns of `audit.table`."""
+        import pandas as pd
+
+        rows = []
+        for values, row in zip(self.values, table(self.results), strict=True):
+            rows.append({**values, **row})
+        return pd.DataFrame(rows)
+
+    def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":
+        """Returns a figure of the proven epsilon over the first varied setting.
+
+        Other varied settings have a line each. If the seed varies, a line is the mean over seeds, and its
+        bars reach from the smallest to the largest value. Upper bounds are dotted.
+
+        Args:
+          path: a .png, .pdf or .svg file for the figure; None for no file.
+          width: the width in inches; 3.25 and 6.75 fit a column and a page.
+
+        Raises:
+          InputError: the path is not a path or has another suffix, or the width is out of range.
+        """
+        from audit import errors
+        from audit.errors import require
+        from audit.report import grid_figure, style
+        from audit.storage import files
+
+        require(1 <= width <= 40, f"`width={width:g}`: give 1 to 40 inches")
+        figure = grid_figure.draw_grid(self.table(), self.varied, width)
+        if path is not None:
+            place = errors.path("path", path)
+            files.write_whole(place, style.find_format("path", place)(figure))
+        return figure
+
+    def __str__(self) -> str:
+        columns = [*self.varied, "verdict", "epsilon", "upper_bound"]
+        return str(self.table()[columns].to_string(index=False, float_format="{:.4g}".format))

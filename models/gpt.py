@@ -8,8 +8,6 @@ from audit.tasks.model import Model, flat_model
 from models.data import shakespeare
 from models.recurrent import next_token_loss
 
-WIDTH = 256  # of embeddings and blocks
-LAYERS = 5
 HEADS = 4
 
 
@@ -18,29 +16,47 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the outputs (T, WIDTH) at T positions, from inputs (T, WIDTH)."""
+        """Returns the outputs (T, width) at T positions, from inputs (T, width)."""
+        width = x.shape[-1]
         causal = nn.make_causal_mask(jnp.ones(len(x)))
         attention = nn.MultiHeadDotProductAttention(num_heads=HEADS)
         x = x + attention(nn.LayerNorm()(x), mask=causal)
-        hidden = nn.gelu(nn.Dense(4 * WIDTH)(nn.LayerNorm()(x)))
-        return x + nn.Dense(WIDTH)(hidden)
+        hidden = nn.gelu(nn.Dense(4 * width)(nn.LayerNorm()(x)))
+        return x + nn.Dense(width)(hidden)
 
 
 class GPT(nn.Module):
-    """A model of Shakespeare's next character: numbers (T,) -> logits (T, VOCABULARY) of each next one."""
+    """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
+
+    Attributes:
+      vocabulary: the number of tokens; they are numbered from 0.
+      width: the width of embeddings and blocks.
+      layers: the number of blocks.
+    """
+
+    vocabulary: int
+    width: int
+    layers: int
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        """Returns the logits (T, VOCABULARY) of a text of character numbers (T,)."""
-        tokens = nn.Embed(shakespeare.VOCABULARY, WIDTH)(numbers.astype(jnp.int32))
-        places = nn.Embed(len(numbers), WIDTH)(jnp.arange(len(numbers)))
+        """Returns the logits (T, vocabulary) of a text of token numbers (T,)."""
+        tokens = nn.Embed(self.vocabulary, self.width)(numbers.astype(jnp.int32))
+        places = nn.Embed(len(numbers), self.width)(jnp.arange(len(numbers)))
         x = tokens + places
-        for _ in range(LAYERS):
+        for _ in range(self.layers):
             x = Block()(x)
-        return nn.Dense(shakespeare.VOCABULARY)(nn.LayerNorm()(x))
+        return nn.Dense(self.vocabulary)(nn.LayerNorm()(x))
 
 
-def gpt(n_features: int = shakespeare.LENGTH) -> Model:
-    """Makes the model `GPT` of sequences of `n_features` characters, of 4,015,962 parameters for 80."""
+def gpt(n_features: int = shakespeare.LENGTH, width: int = 256, layers: int = 5) -> Model:
+    """Makes a model of Shakespeare's next character, by default of 4,015,962 parameters.
+
+    Args:
+      n_features: the number of characters of a sequence.
+      width: the width of embeddings and blocks, a multiple of 4.
+      layers: the number of blocks.
+    """
+    module = GPT(shakespeare.VOCABULARY, width, layers)
     example = jnp.zeros(n_features, jnp.uint8)  # only its shape and type matter
-    return flat_model(GPT(), example, next_token_loss(shakespeare.PADDING))
+    return flat_model(module, example, next_token_loss(shakespeare.PADDING))

@@ -84,12 +84,13 @@ def join_batches(draw: Draw, count: int) -> Draw:
 
 def _is_single(given: Any) -> bool:
     """Returns whether an array or a list has the indices of one batch, not several batches."""
-    if not hasattr(given, "__len__"):  # an iterator over batches
+    if not hasattr(given, "__getitem__"):  # an iterator over batches
         return False
     if not len(given):
         return hasattr(given, "dtype")  # an array is an empty batch
     is_column = tuple(getattr(given, "shape", ()))[1:] == (1,)  # as argwhere gives it
-    return is_column or np.ndim(given[0]) == 0
+    first = given[0]
+    return is_column or isinstance(first, int) or tuple(getattr(first, "shape", (1,))) == ()
 
 
 def count_examples(loader: Any, examples: int | None) -> int:

@@ -124,12 +124,14 @@ class DrawnNoise(NamedTuple):
 
     def is_sign_step(self) -> bool:
         """Returns whether a step moves all parameters equally far on any batch, as Adam's first does."""
-        draws = np.concatenate([noise.draws.ravel() for noise in self.batches.values()])
-        if not self.others or not np.any(draws):
-            return False
-        # Without the extremes, since a gradient near 0 moves its parameter less.
-        low, high = np.nanquantile(np.abs(draws[draws != 0]), [0.05, 0.95])
-        return bool(high < _MAX_SIGN_SPREAD * low)
+        edges = []
+        for noise in self.batches.values():
+            distances = np.abs(noise.draws[noise.draws != 0])
+            if distances.size:
+                # Without the extremes, since a gradient near 0 moves its parameter less.
+                edges.append(np.nanquantile(distances, [0.05, 0.95]))
+        low, high = np.transpose(edges).reshape(2, -1)
+        return len(edges) > 1 and bool(np.max(high) < _MAX_SIGN_SPREAD * np.min(low))
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:

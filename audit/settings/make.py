@@ -93,6 +93,7 @@ def setting_of(model: str, **given: Any) -> Setting:
 
 def usual_insertions(model: str) -> int:
     """Returns the default number of insertions of a model of the catalogue."""
+    require_type("model", model, str)
     default: int = fields()["insertions"].default
     return task(model).insertions or default
 

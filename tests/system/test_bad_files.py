@@ -72,7 +72,7 @@ BAD_ARRAYS = (
     ({"scores": np.ones((9, 2)), "presence": np.ones((9, 2))}, "both are needed"),
     (
         {"scores": COINS, "presence": np.tile(COINS[:1], (60, 1))},
-        "60 of 60 runs have the same 8 coins, or their complement; presence has to be",
+        "presence has to be drawn by fair independent coins",
     ),
     ({"in": COINS * 1e307, "out": COINS - 1e300}, "divide all scores by one number"),
     ({"in": IN * 0, "out": OUT * 0}, "equal"),
