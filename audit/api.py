@@ -189,8 +189,6 @@ def audit_model(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
     **settings: Any,
 ) -> Result:
     """Trains a Flax Linen module with DP-SGD, half of the runs with a canary, and bounds the leakage.
@@ -207,15 +205,14 @@ def audit_model(
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
       out: the folder of the results, with figure and report.
-      delta: the delta of the bounds.
-      confidence: the confidence of each bound.
-      settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `model` is the
-        model's name in the report. `lipschitz` is the Lipschitz constant of a training step without canary
+      settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence`
+        are those of the bounds, by default 1e-5 and 0.95. `model` is the model's name in the report.
+        `vary` audits a grid, as in `audit`. `lipschitz` is the Lipschitz constant of a training step without canary
         and noise, but with learning rate, clipping and weight decay, as a map from a model to the next; or a
         list with one for each step. If you can guarantee it, the upper bound for the last model is smaller
         (`audit.hidden_state_epsilon`). "measured" measures the constants along extra runs, whose number
         is `rehearsals`, and assumes that all runs have them. The measurement is stored in `out` for
-        later calls. `vary` audits a grid, as in `audit`.
+        later calls.
 
     Returns:
       A `Result`, with the folder of scores, figure and report in `folder`; with `vary` a `Grid`.
@@ -231,7 +228,8 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
-    request = _read_request("audit_model", runs, out, delta, confidence)
+    levels = _take_levels(settings)
+    request = _read_request("audit_model", runs, out, *levels)
     from audit import own
 
     model = own.wrap_module(module, criterion, features, labels)
@@ -249,8 +247,6 @@ def audit_loss(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
     **settings: Any,
 ) -> Result:
     """Trains any JAX model with DP-SGD, half of the runs with a canary, and bounds the leakage.
@@ -264,7 +260,7 @@ def audit_loss(
       params: a tree of float arrays, the initial model of every run.
       features: (N, ...), one row an example.
       labels: (N, ...), one row an example.
-      runs, adversary, out, delta, confidence, settings: see `audit_model`.
+      runs, adversary, out, settings: see `audit_model`.
 
     Returns:
       A `Result`, as `audit_model`.
@@ -281,7 +277,8 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
-    request = _read_request("audit_loss", runs, out, delta, confidence)
+    levels = _take_levels(settings)
+    request = _read_request("audit_loss", runs, out, *levels)
     from audit import own
 
     model = own.wrap_loss(loss, params, features, labels)
@@ -392,6 +389,11 @@ def _read_request(
     level = _read_level(delta, confidence)
     conversions.require_levels(*level)
     return _Request(number("runs", runs, int), path("out", out), level)
+
+
+def _take_levels(settings: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns `delta` and `confidence`, and removes them from the settings."""
+    return settings.pop("delta", 1e-5), settings.pop("confidence", 0.95)
 
 
 def _read_level(delta: float, confidence: float) -> "Level":
