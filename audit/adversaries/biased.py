@@ -58,10 +58,9 @@ def _check_number(knowledge: Knowledge) -> None:
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    A coordinate's movement is the sum of its movements in several simulated training runs. In a variant
-    "per_step", a run's movement is the sum of squared updates. The paper takes the root of the sum over all
-    runs (Errata H4), which ranks coordinates in the same order. In the others, it is the distance of the
-    final model from theta_0.
+    It sums a coordinate's movements in several simulated training runs. In a variant "per_step", a movement
+    is the sum of squared updates. The paper takes the root of the sum over all runs (Errata H4), which ranks
+    coordinates in the same order. In the others, it is the distance of the final model from theta_0.
     """
 
     name: ClassVar[str] = "gc_s"
@@ -89,10 +88,7 @@ class GcS(AdversaryFields):
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
-            """Returns the K coordinates that move least, by their movement summed over the simulated runs.
-
-            Raises InputError if the simulated training diverges: diverged coordinates have no order.
-            """
+            """Returns the K coordinates that move least; raises InputError if the simulated training diverges."""
             movements = []
             for index in range(simulations):
                 run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
@@ -202,16 +198,11 @@ def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | Coordi
 def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
-    A canary's score is expected[d] - theta_T[d]: how far the coordinate ends below its expected value. A step
-    subtracts the canary, so an inserted canary raises the score. The expected model of several canaries is
-    trained without noise and with half of every canary, since a fair coin decides whether a canary is in. The
-    score of a single canary, theta_0[d] - theta_T[d], would be worse: it also contains the movement of the
-    coordinate by training, which is many times the noise.
-
-    Args:
-      choose: (key, theta_0) -> distinct coordinates (K,).
-      canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model; only several canaries need it.
+    A canary's score is expected[d] - theta_T[d]. A step subtracts the canary, so an inserted canary raises
+    the score. `expect` gives the expected model of several canaries, trained without noise and with half of
+    every canary, since a fair coin decides whether a canary is in. For a single canary it is theta_0. That
+    score would be worse for several: it also contains the movement of the coordinate by training, which is
+    many times the noise.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
@@ -248,7 +239,7 @@ class OwnCoordinates(NamedTuple):
         return mechanism.Coordinates(self.dimensions, self.values)
 
     def draw(self, key: Array) -> OwnCoordinates:
-        """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
+        """Draws a run's K distinct coordinates, and the key that breaks its ties."""
         coordinate_key, tie_key = jax.random.split(key)
         shape = self.dimensions.shape  # (K,)
         dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)

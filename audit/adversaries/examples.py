@@ -2,10 +2,9 @@
 
 The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance, since
-other examples hardly move the model there. The directions are right singular vectors of the centred data with
-the smallest singular values. An example is scale * direction + mean, or only scale * direction as in the LiDP
-paper's text (Errata L10). ClipBKD (Jagielski et al., 2020) has a single canary, along the last direction; to
-get many canaries, we draw directions.
+other examples hardly move the model there. An example is scale * direction + mean, or only scale * direction
+as in the LiDP paper's text (Errata L10). ClipBKD (Jagielski et al., 2020) has a single canary, along the last
+direction; to get many canaries, we draw directions.
 """
 
 from __future__ import annotations
@@ -81,9 +80,9 @@ class Loss(AdversaryFields):
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    The defaults are those of the LiDP paper's code, for 784 pixels (Errata L10). Only the LiDP paper's sweep
-    sets these fields, so they have no flags. The principal directions first_direction, ..., end_direction - 1
-    are counted from 0 by falling singular value.
+    The defaults are those of the LiDP paper's code, for 784 pixels (Errata L10). The fields have no flags.
+    The principal directions first_direction, ..., end_direction - 1 are counted from 0 by falling singular
+    value.
     """
 
     name: ClassVar[str] = "poisoned"
@@ -126,10 +125,7 @@ class Poisoned(AdversaryFields):
         expect = knowledge.expect if self.loss_score == "excess" else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-            """Makes K examples: scale * a drawn direction, plus the data's mean if `poison_mean` is True.
-
-            Directions are drawn uniformly, with replacement.
-            """
+            """Makes K examples: scale * a direction, drawn with replacement, plus the data's mean if `poison_mean`."""
             mean, directions = find_principal(knowledge)
             ends = (self.first_direction, self.end_direction)
             drawn = np.asarray(jax.random.randint(key, (canaries,), *ends))
@@ -208,7 +204,7 @@ def inserted_examples(
     """Returns the adversary of K examples, each scored by its loss.
 
     An example's clipped gradient at the current model is inserted, as in training. A score is the example's
-    loss on the expected model minus its loss on the final model. Training on the example lowers the latter.
+    loss on the expected model minus its loss on the final model.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
@@ -273,8 +269,7 @@ class Principal(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of examples (N, ...), computed in float64.
 
-    The directions are the eigenvectors of the scatter matrix sum_i (x_i - mean)(x_i - mean)', largest
-    variance first. Directions without variance come last and are an arbitrary basis.
+    Directions without variance come last and are an arbitrary basis.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)

@@ -2,10 +2,8 @@
 
 Without canary k, it and M fresh draws are exchangeable given the model, for any model and any scores. So if
 canary k is out, its rank among itself and the fresh draws is uniform on 1 to M + 1, with ties broken at
-random. Its law is known exactly (`audit.methods.exact_null`). An audit does not need a world without
-canaries, coins, or access to gradients.
-
-A score is the number of fresh draws below the canary, from 0 to M; the rank is M + 1 minus the score.
+random (`audit.methods.exact_null`). An audit does not need a world without canaries, coins, or access to
+gradients. A score is the number of fresh draws below the canary; the rank is M + 1 minus the score.
 """
 
 from __future__ import annotations
@@ -113,8 +111,7 @@ def fresh_examples(
 ) -> Adversary:
     """Returns the adversary of K random examples, each ranked among M fresh examples.
 
-    An example's clipped gradient at the current model is inserted, as in training. A canary's score is the
-    number of fresh examples that score below it, with ties broken at random.
+    An example's clipped gradient at the current model is inserted, as in training.
 
     Args:
       generate: (key, number) -> random examples, both canaries and fresh ones.
@@ -157,14 +154,7 @@ class _DrawExamples:
 
 @dataclasses.dataclass(frozen=True)
 class _RankExamples:
-    """Counts for each of K canaries how many of M fresh examples score below it.
-
-    Attributes:
-      generate: the generator of the fresh examples.
-      score_examples: the score of any examples.
-      canaries: K.
-      fresh: M.
-    """
+    """Counts for each of K canaries how many of M fresh examples score below it."""
 
     generate: Generator
     score_examples: ScoreExamples
@@ -210,8 +200,7 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
 def count_below(scores: Array, places: Array, ties: Array) -> Array:
     """Returns the number of fresh draws that score below each canary, (K,), with ties broken at random.
 
-    It is NaN for all canaries if any score is not finite, as for a diverged model, since such scores have no
-    order.
+    It is NaN for all canaries if any score is not finite, as for a diverged model.
 
     Args:
       scores: (K + M,) the scores of canaries and fresh draws.
@@ -232,10 +221,7 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class LossDrops:
-    """The black-box score: the drop of an example's loss from the reference model to the final model.
-
-    It needs the losses on both models, but no gradients.
-    """
+    """The black-box score: the drop of an example's loss from the reference model to the final model."""
 
     loss: Loss
 
@@ -248,14 +234,9 @@ class LossDrops:
 
 @dataclasses.dataclass(frozen=True)
 class EntryLaw:
-    """The law of the independent entries of an array.
+    """The law of the independent entries of an array of a single example.
 
-    Attributes:
-      shape: the shape of a single example's array.
-      dtype: the entries' type. Whole numbers are uniform, others normal.
-      mean: the mean of normal entries.
-      deviation: the standard deviation of normal entries.
-      largest: the largest of uniform entries; the smallest is 0.
+    Whole numbers are uniform from 0 to `largest`. Others are normal with `mean` and `deviation`.
     """
 
     shape: tuple[int, ...]
@@ -278,12 +259,7 @@ class EntryLaw:
 
 @dataclasses.dataclass(frozen=True)
 class RandomExampleGenerator:
-    """Generates random examples of the shape and scale of data, with independent entries.
-
-    Attributes:
-      features: the law of the features' entries.
-      labels: the law of the labels' entries.
-    """
+    """Generates random examples of the shape and scale of data, with independent entries."""
 
     features: EntryLaw
     labels: EntryLaw
@@ -295,10 +271,7 @@ class RandomExampleGenerator:
 
 
 def _fit_law(values: Array) -> EntryLaw:
-    """Returns the law of a single entry, fitted to all entries of an array (N, ...).
-
-    It is normal with their mean and standard deviation. Whole numbers are uniform from 0 to the largest.
-    """
+    """Returns the law of a single entry, fitted to all entries of an array (N, ...)."""
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
         return EntryLaw(shape, str(values.dtype), largest=max(0, int(values.max())))

@@ -47,14 +47,13 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of a composition of Gaussian steps that all take the example.
 
-    The composition is equivalent to a single Gaussian mechanism with a noise multiplier smaller by the factor
-    sqrt(insertions); dp-accounting computes its exact epsilon (Balle and Wang, 2018). It is infinite without
-    noise, and 0 without insertions. Neighbouring relation: add or remove an example.
+    The composition is a single Gaussian mechanism with a noise multiplier smaller by the factor
+    sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018): infinite without
+    noise, 0 without insertions. Neighbouring relation: add or remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise over its sensitivity C.
-      insertions: The number of steps, all of which take the example.
-      delta: The delta of epsilon.
+      insertions: The number of steps.
 
     Raises:
       InputError: Values out of range.
@@ -78,21 +77,17 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second uses dp-accounting's privacy loss
-    distributions and is valid if the adversary does not know the batches. It is left out if sampling has no
-    effect, and below a noise multiplier of 0.05 (`counts_sampling`).
+    distributions and is valid if the adversary does not know the batches. It is left out if sampling is not
+    counted (`counts_sampling`).
 
-    Privacy losses are rounded up to a grid. Its spacing is at most 1e-5 of epsilon, or 1e-4 if that is
-    larger. Below a noise multiplier of 0.3 losses may be in the thousands: the spacing is then 1e-4 of
-    epsilon, or 1e-3, which keeps the time to seconds.
-
+    Privacy losses are rounded up to a grid with a spacing of 1e-5 of epsilon, or 1e-4 if that is larger.
+    Below a noise multiplier of 0.3 the spacing is 1e-4 of epsilon, or 1e-3, which keeps the time to seconds.
     So the bound is loose if epsilon or the losses of a step are not much larger than 1e-4. At delta 1e-5 it
-    is 0.0004 instead of 0.0001 (sigma = 10, q = 1e-4, 100 steps), 0.0050 instead of 0.0026 (sigma = 4, q =
-    1e-4, 2,500 steps), and 0.060 instead of 0.046 (sigma = 10,000, q = 0.5, 100,000 steps).
+    is 0.0004 instead of 0.0001 (sigma = 10, q = 1e-4, 100 steps), and 0.060 instead of 0.046 (sigma =
+    10,000, q = 0.5, 100,000 steps).
 
     Args:
-      composition: The steps that may take the participant (an example or a client), their noise multiplier
-        and sampling rate.
-      delta: The delta of epsilon.
+      composition: The steps that may take the participant (an example or a client).
 
     Raises:
       InputError: Values out of range, or so extreme that no grid fits the privacy losses.
@@ -121,11 +116,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns whether the upper bound of some steps accounts for sampling.
-
-    It does not with rate 1, without steps or noise, and below a noise multiplier of 0.05, which makes privacy
-    losses too large.
-    """
+    """Returns whether the upper bound of some steps accounts for sampling."""
     is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
 
@@ -133,11 +124,8 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
 
-    The accountant rounds privacy losses to a grid. With little noise, losses may be in the thousands, and the
-    grid's spacing is 1e-4 of the epsilon of the same steps without sampling at a delta of 1e-5.
-
-    Args:
-      steps: The steps, for which `counts_sampling` must be true.
+    With little noise, the spacing of the grid is 1e-4 of the epsilon of the same steps without sampling at a
+    delta of 1e-5. `counts_sampling` must be true of the steps.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
@@ -153,10 +141,10 @@ def _find_coarse_grid(unsampled: float) -> float:
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier z' for the sum of a federated round that also releases a noisy count.
 
-    With z', sum and count together have the privacy cost of only a sum with noise multiplier z. Source:
-    Andrew et al. (2021), Theorem 1: z'^-2 = z^-2 - (2 count_noise)^-2. The count is the number of clients
-    with updates within the clipping norm. It is released as a sum of values -1/2 and 1/2: a client moves it
-    by 1/2, and its noise multiplier is 2 count_noise.
+    Sum and count together then have the privacy cost of only a sum with noise multiplier z: z'^-2 = z^-2 -
+    (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count is the number of clients with updates
+    within the clipping norm, a sum of values -1/2 and 1/2. A client moves it by 1/2, so its noise multiplier
+    is 2 count_noise.
 
     Args:
       noise_multiplier: z, of the round as a whole; 0 for a round without noise.
@@ -178,12 +166,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson-sampled steps, by privacy loss distributions.
-
-    Args:
-      steps: The noise multiplier, number and sampling rate of the steps.
-      grid: The spacing of the privacy losses, which are rounded up to it.
-    """
+    """Returns dp-accounting's accountant of Poisson-sampled steps; the grid rounds privacy losses up."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -197,10 +180,6 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """Returns mu of a composition of Gaussian steps, which is mu-GDP: sqrt(insertions) / noise_multiplier.
 
     Source: Dong, Roth and Su (2022), Corollary 3.3. It is infinite without noise, and 0 without insertions.
-
-    Args:
-      noise_multiplier: The standard deviation of each step's noise over its sensitivity.
-      insertions: The number of steps, all of which take the example.
 
     Raises:
       InputError: Values out of range.
@@ -216,14 +195,9 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
     """Raises InputError for sampled steps that are too extreme to account for sampling.
 
-    The finest grid of privacy losses has a spacing of 1e-4. With more steps the grid would need too many
-    values. With more noise the losses of a step, about 1 / noise_multiplier, are smaller than the spacing. A
-    smaller delta would be close to the rounding of probabilities in float64. Steps pass if `counts_sampling`
-    is false.
-
-    Args:
-      steps: The steps.
-      delta: The delta of epsilon; without it only the steps are checked.
+    The finest grid of privacy losses has a spacing of 1e-4. More steps would need too many values. With more
+    noise the losses of a step, about 1 / noise_multiplier, are smaller than the spacing. A smaller delta
+    would be close to the rounding of probabilities in float64.
     """
     if not counts_sampling(steps):
         return
@@ -238,11 +212,7 @@ def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for a noise multiplier, number of insertions or delta out of range.
-
-    A noise multiplier of 0 is allowed: epsilon is infinite then. The limits keep mu between 1e-9 and 1e12,
-    for which epsilon can be computed.
-    """
+    """Raises InputError for values out of range; mu is then 0, infinite, or from 1e-9 to 1e12."""
     require(
         noise_multiplier == 0 or MIN_NOISE <= noise_multiplier <= MAX_NOISE,
         f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {MIN_NOISE:g} to {MAX_NOISE:g}",

@@ -1,7 +1,7 @@
 """Claims: the privacy guarantee that somebody states for a training run.
 
-A claim is a trade-off curve. For any test with false-positive rate alpha it allows a true-positive rate of at
-most `power(alpha)` = 1 - f(alpha), and it gives epsilon at any delta. Three kinds are enough:
+A claim is a trade-off curve: any test with false-positive rate alpha has a true-positive rate of at most
+`power(alpha)` = 1 - f(alpha). It gives epsilon at any delta. The main kinds:
 
     DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, the mechanism itself
     Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
@@ -226,9 +226,9 @@ class DpSgd(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps dp-accounting gives delta on a grid
-        of epsilons, and the result is the largest power that all these pairs allow, an upper bound. If noise
-        is so small that `epsilon` ignores the sampling, the power does, too.
+        Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps it is the largest power that the
+        deltas of dp-accounting at a grid of epsilons allow, an upper bound. It ignores sampling if `epsilon`
+        does.
         """
         rates = _check_rates(alpha)
         if not accounting.counts_sampling(self.composition):
@@ -281,8 +281,8 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is the smaller of two upper limits: that of a composition of epochs, which is mu-GDP, and for noise
-        multipliers from 0.1 that of (epsilon, delta) pairs from `account_allocation`.
+        It is the smaller of two upper limits: the composition of epochs, which is mu-GDP, and, for noise
+        multipliers from 0.1, the (epsilon, delta) pairs of `account_allocation`.
         """
         rates = _check_rates(alpha)
         composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
@@ -307,15 +307,10 @@ def _sampled_deltas(steps: Composition) -> Array:
 
 
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
-    """Returns the largest power that several (epsilon, delta) guarantees together allow.
+    """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees together allow.
 
-    Each allows min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1); the least of them counts
-    (Kairouz, Oh and Viswanath, 2015).
-
-    Args:
-      rates: alpha, the tests' false-positive rates, any shape, which the result has.
-      epsilons: (P,) the guarantees' epsilons.
-      deltas: (P,) their deltas.
+    It is the least of their powers, min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1)
+    (Kairouz, Oh and Viswanath, 2015). Rates may have any shape.
     """
     alpha = rates[..., None]  # against the guarantees (P,) along a last axis
     # The exponential of a large epsilon may be infinite: its line is above 1 and does not limit the power.

@@ -1,8 +1,8 @@
 """Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
 
-Composition counts each insertion in full, as if the adversary saw every iterate. If the adversary sees only
-the last iterate, the noise of later steps hides a part of an early insertion, unless these steps stretch
-distances: privacy amplification by iteration.
+Composition counts each insertion in full, as if the adversary saw every iterate. In the last iterate, the
+noise of later steps hides a part of an early insertion, unless these steps stretch distances: privacy
+amplification by iteration.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 Their closed forms are for a single constant and regular schedules; here schedule, step sizes and constants
@@ -72,8 +72,6 @@ class HiddenState(NamedTuple):
     """The bound on the last model of a schedule, and its assumptions.
 
     Attributes:
-      bound: The bound.
-      periods: The schedule, and the Lipschitz constants of its steps.
       margins: Maps a factor f, 2 or 10, to the bound for larger constants, c + (f - 1) |c - 1|.
       reason: Why the steps have these constants.
       constant: The mu of an adversary who inserts along a direction without gradients; None if not computed.
@@ -90,10 +88,9 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the assumption for tables and pages.
+        """Returns the assumption for tables and pages: the Lipschitz constants and the schedule.
 
-        It names the steps' Lipschitz constants and the canary's schedule; for measured constants also the
-        number of runs and the bounds for larger constants.
+        For measured constants it adds the number of runs and the bounds for larger constants.
         """
         least, most = (f"{end:.6g}" for end in self.range)
         constants = most if least == most else f"{least} to {most}"
@@ -149,11 +146,10 @@ def hidden_state_bound(
     with Lipschitz constants c_t, are the same in the worlds with and without the canary. Only the canary's
     part differs: |g_t| <= 1 in the world with it, and g_t = 0 in the other.
 
-    The shifts s_t g_t separate the models of the two worlds, and the noise of step t pays for a part a_t of
-    the distance. The last model is mu-GDP with mu^2 = sum of (a_t / n_t)^2, for all payments a_t that leave
-    no distance at the end (the conditions of `HiddenStateBound`). This function computes the payments with
-    the least mu. Composition is the case a_t = s_t, an upper limit. Linear maps attain the bound; their
-    slopes are returned.
+    The noise of step t pays for a part a_t of the distance between the worlds. The last model is mu-GDP with
+    mu^2 = sum of (a_t / n_t)^2, for all payments a_t that leave no distance at the end (`HiddenStateBound`).
+    This function computes the payments with the least mu. Composition is the case a_t = s_t, an upper limit.
+    Linear maps attain the bound; their slopes are returned.
 
     Source: Bok, Su and Altschuler (2024, arXiv 2403.00278); audit/methods/README.md derives the bound.
 
@@ -161,7 +157,6 @@ def hidden_state_bound(
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
       lipschitz: c_t of the maps, a number or (T,), at least 0.
       noise: n_t, a number or (T,), in the units of shifts, as eta_t sigma; above 0 at steps with a shift.
-      delta: The delta of epsilon.
 
     Raises:
       InputError: If values are out of range or shapes do not match.
@@ -206,8 +201,6 @@ def bound_periods(
 
     Args:
       composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
-      periods: The schedule, and the Lipschitz constants.
-      delta: The delta of epsilon.
       step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
 
     Raises:
@@ -239,15 +232,10 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model with its margins.
+    """Returns the bound on the last model with its margins, the bounds for 2 and 10 times larger constants.
 
-    The margins are the bounds for larger Lipschitz constants (`stretch_more`), with the factors 2 and 10.
-
-    Args:
-      compute: Maps Lipschitz constants, a number or one for each step, to the bound.
-      periods: The schedule, and its constants.
-      reason: Why the steps have these constants.
-      runs: The number of training runs with measured constants; 0 if not measured.
+    `compute` maps Lipschitz constants, a number or one for each step, to the bound. The other arguments are
+    attributes of `HiddenState`.
     """
     bound = compute(periods.lipschitz)
     constants = np.asarray(periods.lipschitz, np.float64)
@@ -260,22 +248,15 @@ def make_hidden_state(
 
 
 def stretch_more(constants: Array, factor: float) -> Array:
-    """Returns larger Lipschitz constants c + (factor - 1) |c - 1|.
-
-    They cover a true constant if the given c is too low by up to factor - 1 times |c - 1|.
-    """
+    """Returns c + (factor - 1) |c - 1|, for constants c that may be too low by that difference."""
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), MOST)
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a number for each step, or an array of such numbers, as (steps,).
 
-    Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios.
-
-    Args:
-      name: The parameter's name, for messages.
-      given: A number, or an array of shape (steps,).
-      steps: The number of steps.
+    Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios. `name` is
+    the parameter's name, for messages.
 
     Raises:
       InputError: If the shape or a value is out of range.
@@ -296,12 +277,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
     """Returns the index of the first shift that reaches the last iterate; T if all are erased.
 
-    A step with Lipschitz constant 0 maps all models to one point and so erases the shifts before it. Its own
-    shift is added after the map, and remains.
-
-    Args:
-      shifts: (T,) s_t.
-      lipschitz: (T,) c_t.
+    A step with Lipschitz constant 0 erases the shifts before it, but not its own, which comes after the map.
     """
     last_erasing = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     remaining_shifts = shifts[last_erasing:]
@@ -367,13 +343,9 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
     """Returns the first points of the blocks of a weighted isotonic regression of the ratios sum / weight.
 
-    It pools adjacent violators, in logarithms, because sums and weights would overflow in
+    It pools adjacent violators in logarithms: sums and weights would overflow in
     `scipy.optimize.isotonic_regression`. Each point starts a block, which absorbs the blocks before it while
     their ratio is at least its own.
-
-    Args:
-      log_sums: The log of each point's sum.
-      log_weights: The log of each point's weight.
     """
     blocks: list[tuple[int, float, float]] = []  # start, log of the sum, log of the weight
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):

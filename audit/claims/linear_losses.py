@@ -1,9 +1,8 @@
 """The leak of the last model with linear losses: an expectation for sampled canaries, not a bound.
 
-With linear losses gradients do not depend on the model, and the last model shows the sum of all steps'
-gradients and noise. A canary of norm C along its own direction adds Binomial(n, q) insertions, from n steps
-that take it with probability q each, to noise with variance T sigma^2, in units of C. Other losses may leak
-more or less.
+With linear losses gradients do not depend on the model, and the last model shows only the sum of all steps'
+gradients and noise. A canary of norm C along its own direction adds Binomial(n, q) insertions to noise with
+variance T sigma^2, in units of C. Other losses may leak more or less.
 
 Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), with T = n; here only some of
 the T steps may take the canary.
@@ -35,14 +34,12 @@ _FAR = 40.0  # standard deviations of the noise that limit the search for a thre
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta of a canary for the last model if losses were linear.
 
-    n of T steps take the canary with probability q each. The last model shows only the sum: the noise
-    N(0, T sigma^2), plus Binomial(n, q) insertions in the world with the canary. The result is the larger
-    epsilon of both directions between these two laws (Steinke et al., 2024). It is infinite without noise.
+    It is the larger epsilon of both directions between N(0, T sigma^2) and this noise plus Binomial(n, q)
+    (Steinke et al., 2024). It is infinite without noise.
 
     Args:
       composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
       steps: T, at least n.
-      delta: The delta of epsilon.
 
     Raises:
       InputError: If values are out of range.
@@ -75,16 +72,13 @@ def _compute_epsilon(
 
     The adversary sees x: only noise (law Q), or noise plus a random number of insertions (law P). The ratio
     of densities P / Q rises in x. So the most powerful event is x above a threshold (sign 1, more likely
-    under P) or x below it (sign -1, more likely under Q). At the right threshold the density of the more
-    likely law is e^epsilon times the other's, and the event's probability under the more likely law is
+    under P) or below it (sign -1, more likely under Q). At the right threshold the ratio of the more likely
+    law's density to the other is e^epsilon, and the event's probability under the more likely law is
     e^epsilon times that under the other, plus delta.
 
     Args:
       counts: (n,) numbers of insertions.
       log_law: (n,) their log probabilities.
-      deviation: The standard deviation of the noise.
-      delta: The delta of epsilon.
-      sign: 1 or -1.
     """
 
     def compute_log_ratio(x: float) -> float:

@@ -58,14 +58,11 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    The adversary sees all models. The density ratio X of an epoch is the mean of b independent terms exp((2
-    z_i - 1) / (2 sigma^2)), a term for each step, with z_i ~ N(0, sigma^2) without the example. The law of X
-    gives the privacy loss of an epoch, and composition that of all epochs.
+    The adversary sees all models. The law of the mean X of an epoch's b terms (module docstring) gives the
+    privacy loss of an epoch, and composition that of all epochs.
 
     Args:
-      noise_multiplier: sigma.
       batches: b, the number of steps in an epoch, at least 1.
-      epochs: The number of epochs.
       above: Whether delta is bounded from above rather than from below.
       cells: The number of cells of each grid; more are slower and tighter.
     """
@@ -89,15 +86,12 @@ def account_allocation(
 def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     """Returns the law of a single term of the density ratio X, as atoms on a grid.
 
-    The term is exp((2 z - 1) / (2 sigma^2)), the ratio at z of the densities of a step's noisy sum with the
-    example, N(1, sigma^2), and without it, N(0, sigma^2). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2)
-    without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it.
+    The term is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the
+    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it.
 
     Args:
-      sigma: The noise multiplier.
       above: Whether the grid raises delta, by spreading each cell's mass to its ends, or lowers it, by
         concentrating the mass at the cell's mean.
-      cells: The number of cells.
     """
     # The grid has equal steps in the term's logarithm, and an open cell at either end.
     log_mean = 1 / (2 * sigma**2)  # of the logarithm with the example; without it, minus that
@@ -129,12 +123,8 @@ def _average(
     """Returns the law of the mean of all terms of two independent means, on a geometric grid.
 
     Args:
-      first: The law of the first mean.
       first_terms: The number of its terms.
-      second: The law of the second mean.
       second_terms: The number of its terms.
-      above: Whether the grid raises or lowers delta (`_discretise_term`).
-      cells: The number of cells of the grid.
     """
     # The weighted mean of every pair of atoms, from the first law (rows) and the second (columns).
     share = first_terms / (first_terms + second_terms)  # the weight of the first mean
@@ -172,8 +162,6 @@ def _spread(
     Atoms above the grid move to its last point, and their mean excess is added to `beyond`.
 
     Args:
-      values: (n,) the atoms' values, at least 0.
-      masses: (n,) the atoms' masses.
       places: (n,) the index of the grid point below each atom, up to a rounding error of 1.
       grid: (m,) points, ascending, the first not above any atom.
       beyond: The part of the law's mean without an atom.
@@ -218,15 +206,9 @@ def _find_high(law: _Law) -> float:
 def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistribution":
     """Returns the distribution of an epoch's privacy loss on a grid of losses, for dp-accounting to compose.
 
-    Both directions count. Training with the example has the loss log X under X's law with the example, with
-    masses X times those without it. Training without the example has the loss -log X under X's law without
-    it. A lower bound on delta rounds both losses down. An upper bound splits each atom of X between adjacent
-    grid points, at the same mean of X.
-
-    Args:
-      law: The law of an epoch's ratio X.
-      epochs: The number of epochs, which determines the spacing of the grid.
-      above: Whether delta is bounded from above rather than from below.
+    With the example the loss is log X, and masses are X times those without it. Without the example the loss
+    is -log X. A lower bound on delta rounds both losses down. An upper bound splits each atom of X between
+    adjacent grid points, at the same mean of X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -67,10 +67,7 @@ class SamplerClaim(NamedTuple):
     """The epsilon that may be claimed for a sampler.
 
     Attributes:
-      sampler: the sampler's name.
       yours: whether it is the caller's sampler, not one to compare with.
-      every_model: lower and upper bound on epsilon against an adversary who sees every model.
-      last_model: upper bounds on epsilon against an adversary who only sees the last model.
       advice: a sentence with the changes to make, or with the condition of the claim.
     """
 
@@ -89,8 +86,6 @@ class SamplerClaims:
 
     Attributes:
       rows: the claims, that of the caller's sampler first.
-      noise_multiplier: sigma, of all rows.
-      delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
       order: the condition on the order of examples, in words; empty if batches do not have an order.
     """
@@ -130,8 +125,8 @@ class _Sampler(NamedTuple):
         batches of an epoch, the number of epochs, and delta.
       bound: returns an upper bound on the epsilon of the last model, from steps and delta.
       advice: the condition of the claim; empty if changes to the training are advised instead.
-      unseen: for the last model's bound, the information that must not be seen, in words.
-      order: the condition on the order of examples, in words.
+      unseen: the information that must not be seen, for the last model's bound.
+      order: the condition on the order of examples.
     """
 
     bracket: Callable[[float, int, int, float], EveryModel]
@@ -224,10 +219,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     A statement of epsilon for batches that are not Poisson usually has this sigma.
 
     Args:
-      epsilon: the stated epsilon at delta.
       batches: the number of batches of an epoch, at least 2.
-      epochs: the number of epochs.
-      delta: the delta of epsilon.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
@@ -286,8 +278,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut at an unknown size.
 
-    It is the composition of all steps without sampling. An example may push another out of a batch that is
-    cut. It then moves the sum by up to 2 C, as if sigma were halved.
+    It is the composition of all steps without sampling. An example may push another out of a batch, and then
+    moves the sum by up to 2 C, as if sigma were halved.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
@@ -320,15 +312,9 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns the advice on how training may claim the epsilon of Poisson sampling.
 
-    The ways are Poisson batches, more noise, or releasing only the last model, after the noise-only steps if
+    The ways are Poisson batches, more noise, or releasing only the last model, after noise-only steps if
     needed. With more noise the claim is true in any order of batches: an example takes part once an epoch,
     and training is mu-GDP with mu = sqrt(epochs) / sigma.
-
-    Args:
-      epochs: the number of epochs.
-      delta: the delta of epsilon.
-      poisson: the epsilon of Poisson sampling.
-      last_model: the bounds on the last model.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"

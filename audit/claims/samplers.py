@@ -1,16 +1,14 @@
 """Upper bounds on the leak of the last model if the adversary does not know which steps use an example.
 
-A sampler draws the order pi: the list of steps that use the example. Given the order, training with the
-example and training without it have the same maps, and mu(pi) bounds the last model (`hidden_state`). The
-last model does not show the order, and the hockey-stick divergence is jointly convex. Hence
+A sampler draws the order pi: the list of steps that use the example. Given the order, mu(pi) bounds the last
+model (`hidden_state`). The last model does not show the order, and the hockey-stick divergence is jointly
+convex. Hence, for any other examples,
 
-    delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ],
+    delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ].
 
-for any other examples. Neighbouring relation: replace the example by an example of gradient zero.
+Neighbouring relation: replace the example by an example of gradient zero.
 
-A few orders are enumerated. For many orders, simulation bounds their mean from above: the last epochs' steps,
-which matter most, are enumerated, and the mean over the rest is bounded by the smaller of the empirical
-Bernstein inequality (Maurer and Pontil, 2009) and Hoeffding's relative entropy (1963).
+A few orders are enumerated. For many orders, simulation bounds their mean from above (`limit_mean`).
 """
 
 import itertools
@@ -46,9 +44,7 @@ class ShuffledSteps(NamedTuple):
     """The steps of a training run with batches drawn by a sampler.
 
     Attributes:
-      noise_multiplier: sigma.
       batches: The number of batches in an epoch, a step each.
-      epochs: The number of epochs.
       lipschitz: (T,) the Lipschitz constants of all steps, including the tail.
       tail: The number of steps at the end that add noise and no gradient.
     """
@@ -80,10 +76,9 @@ class MixtureLimit(NamedTuple):
 
 
 class StepWeights(NamedTuple):
-    """How T steps count in the last model, in logarithms.
+    """How T steps, with noise of standard deviation 1, count in the last model.
 
-    W_t is the product of all Lipschitz constants after step t, the largest factor on a shift in step t. Noise
-    has standard deviation 1 in each step.
+    W_t is the product of all Lipschitz constants after step t, the largest factor on a shift in step t.
 
     Attributes:
       log_w: (T,) the log of W_t.
@@ -101,16 +96,10 @@ class StepWeights(NamedTuple):
 def make_schedule(
     noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
 ) -> ShuffledSteps:
-    """Returns the steps of a training run: those of all epochs, then steps that add noise and no gradient.
+    """Returns the steps of all epochs, then `tail` steps that add noise and no gradient.
 
-    The noise-only steps have Lipschitz constant 1.
-
-    Args:
-      noise_multiplier: sigma.
-      batches: The number of batches in an epoch, a step each.
-      epochs: The number of epochs.
-      lipschitz: The Lipschitz constant of the epochs' steps, a number or one for each step.
-      tail: The number of noise-only steps.
+    The noise-only steps have Lipschitz constant 1. `lipschitz` is that of the epochs' steps, a number or one
+    for each step.
 
     Raises:
       InputError: Constants out of range, or neither a number nor one for each step of the epochs.
@@ -124,8 +113,7 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns how steps of Lipschitz constants (T,) count in the last model, in logarithms.
 
-    A constant of 0 erases all shifts before its step, but not the shift of the step itself, which comes after
-    the map.
+    A constant of 0 erases all shifts before its step, but not the step's own shift.
     """
     # The last step that erases earlier shifts; 0 without such a step.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
@@ -148,13 +136,10 @@ def compute_order_mus(
     An order lists the steps that use the example, its participations. Each moves the model by a shift s_t =
     1, which counts at most W_t s_t in the last model. The noise that hides it has the variance sum of W^2,
     over the steps from t to the step before the next participation. mu is that of
-    `hidden_state.hidden_state_bound`, computed for many orders at once.
-
-    `log_shifts` may belong to a hypothetical order that is worse than others, with larger shifts. mu is then
-    limited to that of composition, sqrt(K) for K participations, which no order exceeds.
+    `hidden_state.hidden_state_bound`, computed for many orders at once, and at most that of composition,
+    sqrt(K) for K participations. No order exceeds it, but a hypothetical worse order in `log_shifts` may.
 
     Args:
-      weights: How the steps count in the last model.
       orders: (N, K) the steps of participations, ascending; T or more means no participation.
       log_shifts: (N, K) the log of W_t s_t; by default for s_t = 1.
     """
@@ -182,7 +167,6 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
     Args:
       log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from it to the next participation.
-      takes_part: (N, K) whether there is such a participation that the last model shows.
     """
     size, participations = log_shifts.shape
     # A stack for each order: `counts` blocks, with logs of their sums and noises, the top block last.
@@ -216,12 +200,8 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns the log of the sum of W^2 from each participation's step to before the next one's, (N, K).
 
-    The sum is a difference of cumulative sums from the start, and also of cumulative sums from the end. The
-    difference with the smaller subtrahend is more precise.
-
-    Args:
-      weights: How the steps count in the last model.
-      orders: (N, K) the steps of participations, ascending; T for no participation.
+    It is a difference of cumulative sums, from the start or from the end: the one with the smaller subtrahend
+    is more precise.
     """
     steps = len(weights.log_w)
     following = np.column_stack([orders[:, 1:], np.full(len(orders), steps)])  # T after the last
@@ -260,15 +240,10 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 
 
 def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
-    """Returns an upper bound on epsilon at delta of a mixture: a mechanism drawn at random among several.
+    """Returns an upper bound on epsilon at delta of a mixture of mu-GDP mechanisms.
 
-    Each mechanism is mu-GDP with its own mu. The mixture's delta is at most the mean of their deltas. The
-    result is the epsilon that makes this mean equal to `delta`, rounded up.
-
-    Args:
-      mus: (N,) mu of each mechanism.
-      shares: (N,) their probabilities.
-      delta: The delta of epsilon.
+    The mixture's delta is at most the mean of their deltas. The result is the epsilon that makes this mean
+    equal to `delta`, rounded up.
     """
 
     def exceeds(epsilon: float) -> bool:
@@ -285,12 +260,7 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     """Returns the bound on the last model's epsilon for batches in a fixed order, the same in every epoch.
 
-    It is the bound for the worst place of an example in that order. It is computed without simulation: its
-    error is 0.
-
-    Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
+    It is exact, for the worst place of an example in that order.
     """
     # Row i of the orders (batches, epochs) has the steps of an example in batch i of every epoch.
     places = np.arange(schedule.batches)[:, None]
@@ -301,12 +271,8 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
 def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     """Returns the bound on the last model's epsilon if each epoch uses the example in any one of its steps.
 
-    It is the bound for the worst order, which the adversary may know. It is computed without simulation: its
-    error is 0. With Lipschitz constants of at most 1, the worst order uses the last step of every epoch.
-
-    Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
+    It is exact, for the worst order, which the adversary may know. With Lipschitz constants of at most 1 this
+    order uses the last step of every epoch.
     """
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, MOST_STRATA)
     return _limit_worst(schedule, _compute_worst_mus(schedule, strata), delta)
@@ -328,18 +294,13 @@ def bound_one_of_each_epoch(
     """Returns the bound on the last model's epsilon if each epoch uses the example in a single random step.
 
     All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation. The adversary does not know the order, a step for each epoch. The bound is that on the mixture
-    of all orders, which are all mu-GDP.
+    allocation. The adversary does not know the order.
 
-    A few orders are enumerated. Many orders are simulated by stratified sampling: the example's places in the
-    last epochs matter most, so these are cut into intervals. A stratum is a combination of intervals, and all
-    strata get the same number of draws. Simulation makes the bound too low with a probability of at most
+    A few orders are enumerated. Many orders are simulated by stratified sampling (`_cut_last_epochs`), with
+    the same number of draws in all strata. Simulation makes the bound too low with a probability of at most
     ERROR.
 
     Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
-      seed: The seed of the simulation.
       most_enumerated: The largest number of orders that is enumerated, and of strata.
       simulated: About how many orders are simulated, but at least 50 in each stratum.
     """
@@ -395,16 +356,11 @@ class _Strata(NamedTuple):
 
 
 def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
-    """Cuts the orders of an example's steps into strata, by its places in the last epochs.
+    """Cuts the orders of an example's steps into at most `most` strata, by its places in the last epochs.
 
-    A place is the index of a step within its epoch, from 0 to batches - 1. An epoch's places are cut into
-    intervals, which are shortest near the epoch's end. There places matter most, since fewer steps come
-    after them. A stratum has an interval for each of the last epochs, and any places before these epochs.
-
-    Args:
-      batches: The number of places in an epoch.
-      epochs: The number of epochs.
-      most: The largest number of strata.
+    A place is the index of a step within its epoch, from 0 to batches - 1. A stratum has an interval of
+    places for each of the last epochs, and any places before these epochs. Intervals are shortest near an
+    epoch's end. Places there matter most, since fewer steps come after them.
     """
     cells = min(batches, _POSITIONS, most)  # the number of intervals
     # The largest number of last epochs with cells**last_epochs at most `most`. 1e-9 compensates rounding, and
@@ -429,15 +385,10 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
 def _compute_worst_mus(schedule: ShuffledSteps, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
 
-    W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
-    sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and
-    when a participation moves to a later step at the same W_t s_t. The bound is the mu of a hypothetical
-    order that is at least as bad as all others in the stratum. In each epoch it uses the last place that the
-    stratum allows, with the largest W of all places that the stratum allows.
-
-    Args:
-      schedule: The steps of training.
-      strata: The strata.
+    With shifts s_t, mu is the largest sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So
+    mu rises with every W_t s_t, and when a participation moves to a later step at the same W_t s_t. The bound
+    is the mu of a hypothetical order: in each epoch it uses the last place that the stratum allows, with the
+    largest W of all places that the stratum allows.
     """
     batches = schedule.batches
     epochs = schedule.epochs
@@ -469,17 +420,12 @@ def bound_poisson(
 ) -> MixtureLimit:
     """Returns the bound on the last model's epsilon for Poisson sampling, with the same rate in each step.
 
-    The adversary does not know the order, the list of steps that use the example. The bound is that on the
-    mixture of all orders, which are all mu-GDP. With few steps all orders are enumerated.
-
-    Otherwise orders are simulated. A bound on their mean delta needs an upper limit on mu. It is the mu of a
-    hypothetical order that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is
-    reserved for the orders that may be worse.
+    The adversary does not know the order. With few steps all orders are enumerated. Otherwise they are
+    simulated. A bound on their mean delta needs an upper limit on mu. It is the mu of a hypothetical order
+    that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is reserved for the
+    orders that may be worse.
 
     Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
-      seed: The seed of the simulation.
       simulated: The number of orders that are simulated, rounded up to 100,000s.
       rate: The probability that a step uses the example, by default 1 / batches.
     """
@@ -525,11 +471,6 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     Late participations leak most. So there are limits on the number of participations among the last 1, 2, 4,
     ... and among all steps. A random order meets all limits, except with a probability of at most `dropped`.
     The result is the order with the latest and most participations that still meets them.
-
-    Args:
-      steps: The number of steps of training.
-      rate: The probability that a step uses the example.
-      dropped: The probability of the orders that are left out.
     """
     # The limit on participations among the last 1, 2, 4, ... steps: a quantile of their binomial law. Each
     # limit may fail with an equal share of `dropped`.
@@ -556,15 +497,14 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     The mixture's delta is at most the mean of all orders' deltas. At the returned epsilon this mean is at
     most `delta`, except with a probability of at most ERROR over the simulation.
 
-    A row of simulated orders has an order from every stratum. The sum of their deltas, weighted by the
-    strata's probabilities, is an unbiased draw of the mean over all orders. `limit_mean` bounds this mean at
-    each epsilon of a grid, and bisection finds the least epsilon with a sufficiently low bound.
+    The sum of deltas in a row, weighted by the strata's probabilities, is an unbiased draw of this mean.
+    `limit_mean` bounds the mean at each epsilon of a grid, and bisection finds the least epsilon with a
+    sufficiently low bound.
 
     Args:
       mus: (R, S) mu of simulated orders, a row for each draw of an order from every stratum.
       worst: (S,) bounds on mu in each stratum.
       shares: (S,) the probabilities of strata.
-      delta: The delta of epsilon.
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
@@ -587,14 +527,12 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
     It is the lower of two limits. Each is below the mean with a probability of at most the error, and the
-    result with at most twice the error.
-
-    The first is the empirical Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the
-    relative-entropy form of Hoeffding's inequality (1963, Theorem 1): the least m with
-    R * KL(mean / most || m / most) >= log_inverse_error, with the KL divergence between two coins.
+    result with at most twice the error. The first is the empirical Bernstein inequality (Maurer and Pontil,
+    2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
+    the least m with R * KL(mean / most || m / most) >= log_inverse_error, with the KL divergence between two
+    coins.
 
     Args:
-      values: (R,) the values.
       most: The largest possible value.
       log_inverse_error: log(1 / error), with the error of each limit.
     """

@@ -31,9 +31,9 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     """Draws a mask (rounds, canaries), 1 if a canary joins a round: each joins `repetitions` rounds.
 
-    The run is cut into `repetitions` parts of equal length. A part may begin in the middle of a round. For
-    each part, a permutation of all canaries is drawn and dealt evenly to the part's rounds, so each canary
-    joins a single round of it. There are at most as many repetitions as rounds.
+    The run is cut into `repetitions` parts of equal length, which may begin in the middle of a round. For
+    each part, a permutation of all canaries is dealt evenly to its rounds, so each canary joins a single
+    round of it. There are at most as many repetitions as rounds.
     """
     mask = np.zeros((rounds, canaries), np.float32)
     for i in range(repetitions):
@@ -54,13 +54,9 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
 
 
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
-    """Sorts each round's clients by their number of examples, largest first.
+    """Sorts each round's clients (rounds, W) by their number of examples (M,), largest first.
 
-    Clients that train at once are then neighbours and take about the same number of steps.
-
-    Args:
-      cohorts: clients (rounds, W).
-      counts: the number of examples of each client (M,).
+    Clients that train at once then take about the same number of steps.
     """
     order = np.argsort(-counts[cohorts], axis=1, kind="stable")
     return np.take_along_axis(cohorts, order, axis=1)

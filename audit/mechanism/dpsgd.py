@@ -7,7 +7,6 @@ Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algor
 correlated across steps (`audit.mechanism.noise`). b_k is the presence of canary k, or if canaries are
 sampled, whether it joins step t. The weight decay lambda is outside the clipping, as with
 `optax.add_decayed_weights` before any optimizer. Only `optax.adamw` gets m_t, and lambda as its own decay.
-Learning rate, C, sigma, lambda, mask, presence and canaries are traced.
 """
 
 from collections.abc import Callable
@@ -96,8 +95,8 @@ def step(
 ) -> base.State:
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
-    S is the sum of the mini-batch's clipped gradients, Z ~ N(0, (sigma C)^2 I) the noise, and lambda the
-    weight decay (hidden-state paper, Equation 2).
+    S is the sum of the mini-batch's clipped gradients, and Z ~ N(0, (sigma C)^2 I) the noise (hidden-state
+    paper, Equation 2).
 
     Args:
       choices: the clipping strategy and the optimizer.

@@ -4,15 +4,14 @@ A step without canaries and noise is phi(theta) = theta - eta d(theta) with
 
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
-To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H.
-Here H is the Jacobian of d. The square of this singular value is 1 + eta m, with m the largest eigenvalue of
+To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
+with H the Jacobian of d. The square of this singular value is 1 + eta m, with m the largest eigenvalue of
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m by Lanczos iterations, since the spectrum of J'J itself crowds at 1. They continue
-until no eigenvalue can be far above the largest one found. Products with H' pull a vector back through the
-clipped sum. Products with H transpose that function, since layers with a custom backward pass do not support
-forward differentiation.
+`largest_expansion` finds m by Lanczos iterations, since the spectrum of J'J itself crowds at 1. Products with
+H' pull a vector back through the clipped sum. Products with H transpose that function, since layers with a
+custom backward pass do not support forward differentiation.
 
 A derivative at a point does not see jumps nearby. `worst_on_lines` takes secants of a given length end to end
 along lines through theta, which detect every jump between their ends.
@@ -49,8 +48,8 @@ _MAX_WHOLE_AFTERWARDS = 2000
 _MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
 _LINES_AT_ONCE = 16
 _LARGE = 10_000  # the number of parameters of a large model
-# A secant may exceed the derivative's stretch by this share of its excess over 1 plus this constant, because
-# of rounding to float32 and third derivatives.
+# A secant may exceed the derivative's stretch by this share of its excess over 1 plus this constant, for
+# rounding to float32 and larger derivatives between the measured places.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 # Derivatives away from the models count up to this multiple of the excess over 1 at the models, the largest
@@ -80,8 +79,8 @@ class Line(NamedTuple):
       length: The length of each secant.
       reach: The number of secants on either side of the model.
       derivative: The largest stretch by the step's derivative at models.
-      most: The largest stretch by derivatives at models over all measured steps. The stretch by derivatives
-        at other places counts only up to 1 + MAX_MARGIN * (most - 1).
+      most: The largest stretch by derivatives at models over all measured steps. Derivatives at other places
+        count only up to 1 + MAX_MARGIN * (most - 1).
     """
 
     length: float
@@ -112,12 +111,6 @@ class StepMap:
     """A step without canaries and noise, phi(theta) = theta - eta d(theta).
 
     Steps with equal clipping strategies share compiled programs.
-
-    Attributes:
-      clipped_sum: The clipping strategy.
-      learning_rate: eta.
-      weight_decay: lambda.
-      clipping_norm: C.
     """
 
     clipped_sum: ClippedSum = field(metadata={"static": True})
@@ -148,10 +141,7 @@ def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, (p,), the vector-Jacobian product of w -> H'w.
-
-    `jax.jvp` does not work for layers with a custom backward pass.
-    """
+    """Returns H v, (p,), the vector-Jacobian product of w -> H'w."""
     # A linear function has the same derivative everywhere, here at 0.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
@@ -257,16 +247,15 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
-    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). For more than
-    MAX_WHOLE parameters, Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| and
-    rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close, c comes from
-    the whole Jacobian, or for more than 2,000 parameters is an upper limit.
+    For more than MAX_WHOLE parameters, Lanczos iterations approach it from below, to within TOLERANCE of |c
+    - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close, c
+    comes from the whole Jacobian, or for more than 2,000 parameters is an upper limit.
 
     Args:
       step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      start: (p,) a guess of the most stretched direction, such as that of the step before. It saves
+      start: (p,) a guess of the most stretched direction, such as that of the step before, to save
         iterations. It may be wrong, since half of the starting vector is random.
       seed: The seed of the random half, such as the step's number and the run's.
     """
@@ -372,8 +361,8 @@ def _find_largest_eigenvalue(
 def _sum_squares(diagonal: list[float], off_diagonal: list[float], place: float) -> float:
     """Returns the sum of p_j(place)^2, j from 0 to k, of the orthonormal polynomials of Lanczos iterations.
 
-    It is infinite beyond the range of floats, and if the last off-diagonal number is 0: the iterations have
-    then found everything.
+    It is infinite beyond the range of floats, and if the last off-diagonal number is 0: the iterations then
+    have found everything.
     """
     before = 0.0
     value = 1.0
@@ -397,17 +386,14 @@ def worst_on_lines(
 
     A step phi stretches the secant from x to x + u by |phi(x + u) - phi(x)| / |u|. The secants of a line lie
     end to end, so they detect every jump of phi on the line: if a jump is shorter than a secant, some secant
-    covers at least half of it. The search does not see jumps off the lines.
-
-    It computes derivatives along the secants only if some secant stretches more than `line.derivative`
-    explains.
+    covers at least half of it. The search does not see jumps off the lines. It computes derivatives along
+    the secants only if some secant stretches more than `line.derivative` explains.
 
     Args:
       step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      directions: (n, p) the directions of the lines. The secants and derivatives of a direction of length 0
-        count as 1.
+      directions: (n, p) the directions of the lines. A direction of length 0 has stretch 1.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
@@ -417,8 +403,7 @@ def worst_on_lines(
     secants = 1 + np.asarray(gains, np.float64)
 
     # First we try derivatives at models. If they do not explain a secant, we use the maximum of these and
-    # the derivatives along each secant. Their excess over 1 counts up to MAX_MARGIN times that of
-    # `line.most`, the largest margin in reports.
+    # the derivatives along each secant, up to the limit by `line.most`.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
@@ -435,10 +420,9 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns, for each secant, the largest stretch by the step's derivative at places along it, (n, m).
+    """Returns the largest stretch by the step's derivative at places along each secant, (n, m).
 
-    There are n lines with m = 2 reach secants each, and _SLOPES_PER_SECANT + 1 evenly spaced places per
-    secant.
+    There are n lines with m = 2 reach secants, and _SLOPES_PER_SECANT + 1 evenly spaced places per secant.
     """
     count = 2 * line.reach
     places = jnp.arange(count * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
@@ -453,15 +437,9 @@ def _find_slopes(
 
 
 def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float64]:
-    """Returns by how much secants are stretched more than derivatives explain. At most 0 means fully
-    explained.
+    """Returns by how much secants are stretched more than derivatives explain; at most 0 if fully explained.
 
     If derivatives stretch by 1 + x, they explain a secant's stretch up to 1 + (1 + _RELATIVE) x + _ABSOLUTE.
-    The margin is for rounding to float32 and for slightly larger derivatives between the measured places.
-
-    Args:
-      secant: The stretch of secants, an array or a number.
-      derivative: The largest stretch by derivatives along each.
     """
     explained = np.asarray(derivative, np.float64) - 1
     allowed = (1 + _RELATIVE) * explained + _ABSOLUTE

@@ -57,8 +57,7 @@ class FedAvg(NamedTuple):
     """The choices of DP-FedAvg that are compiled in.
 
     Attributes:
-      losses: (parameters, (features (B, ...), labels (B, ...))) -> each example's loss, (B,); parameters is
-        unravel(theta).
+      losses: (unravel(theta), (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
       batch_size: the batch size of the clients' SGD.
       epochs: the number of epochs of the clients' SGD.
@@ -144,10 +143,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     """Estimates the bytes of a single client's training in a round (`base.step_memory`).
 
-    Args:
-      choices: the choices that are compiled in.
-      theta: the model (p,), or its shape and dtype.
-      data: features, labels, starts and counts, or their shapes and dtypes.
+    Arrays may be given by their shapes and dtypes.
     """
     client = steps = jnp.int32(0)  # only the types of these arguments matter
     shuffles = jax.random.key(0)
@@ -193,16 +189,9 @@ def cohort_sums(
     cohort: Array,
     key: Array,
 ) -> Sums:
-    """Sums a cohort's clipped updates. If a round is spread, each device trains its share of the clients.
+    """Sums the clipped updates of a cohort (W,), padded with ABSENT; `norm` is C_t.
 
-    Args:
-      choices: the choices that are compiled in.
-      own: DP-FedAvg's own hyperparameters.
-      theta: the model (p,) before the round.
-      norm: C_t, the clipping norm of this round.
-      data: features, labels, starts and counts.
-      cohort: clients (W,), padded with ABSENT.
-      key: the round's key.
+    If a round is spread, each device trains its share of the clients.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
     rate = jnp.asarray(own.client_learning_rate)
@@ -296,8 +285,8 @@ def _local_update(
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     """Draws the order of a client's examples in each epoch, indices (epochs, most_examples).
 
-    The client's own examples come first, shuffled; later indices are never read. If every client's examples
-    fit into one mini-batch, the order does not matter and is not drawn.
+    The client's examples come first, shuffled; later indices are never read. If every client's examples fit
+    into one mini-batch, the order is not drawn.
     """
     shape = (choices.epochs, choices.most_examples)
     positions = jnp.arange(choices.most_examples)

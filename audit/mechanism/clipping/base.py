@@ -12,9 +12,9 @@ paper, Equation 2). It is written for a single model; `vmap` over theta makes it
     book_keeping            dense, narrow         no                    one backward pass, one contraction
     unfolded_book_keeping   dense, convolutions   of narrow layers      likewise
 
-All treat edge cases alike: a gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes the sum
-NaN. Tests require that the sums agree within 1e-5 of C per coordinate in float32, for C and norms between
-1e-12 and 1e12 and products at JAX's matmul precision "float32", which is not the default on GPUs.
+A gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes the sum NaN. Tests require that the
+sums agree within 1e-5 of C per coordinate in float32, for C and norms between 1e-12 and 1e12 and products at
+JAX's matmul precision "float32", which is not the default on GPUs.
 """
 
 import functools
@@ -40,10 +40,7 @@ _TINY = 1e-30
 
 @jax.custom_jvp
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
-    """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0.
-
-    Clipping to C multiplies a gradient by this factor.
-    """
+    """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0."""
     inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))  # finite for a norm of 0 too
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
@@ -54,8 +51,7 @@ def _differentiate_scale(
 ) -> tuple[Array, Array]:
     """Returns `scale_to_norm` and its derivative along changes of the squared norm and of C.
 
-    The derivative is 0 without clipping, else that of C / norm. It is written by hand, since JAX's derivative
-    of `rsqrt` is infinite at 0 and would give NaN.
+    JAX's derivative of `rsqrt` is infinite at 0 and would give NaN.
     """
     squared_norm, clipping_norm = values
     squared_change, clipping_change = changes
@@ -72,8 +68,7 @@ def _differentiate_scale(
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector (p,) * min(1, C / ||vector||) (hidden-state paper, Equation 2).
 
-    We divide by the largest entry before we compute the norm. So no square overflows or vanishes in float32.
-    A vector of norm 0 stays 0.
+    We divide by the largest entry first, so no square overflows or vanishes in float32.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
@@ -83,11 +78,7 @@ def clip(vector: Array, clipping_norm: Array) -> Array:
 
 
 def per_example(loss: Loss) -> ClippedSum:
-    """Returns the function that sums clipped gradients by taking each example's gradient, with vmap.
-
-    Args:
-      loss: loss(theta, example) of a single example; any function.
-    """
+    """Returns the function that sums clipped gradients of any loss(theta, example), by vmap."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
@@ -106,10 +97,9 @@ def per_example(loss: Loss) -> ClippedSum:
 def separate(theta: Array, batch: Batch) -> Batch:
     """Returns the batch with the same features (B, ...), which JAX now sees as dependent on theta (p,).
 
-    This works around a limit of JAX 0.10 to 0.12. `vmap` over models batches theta, but not the features that
-    all models share. On a mesh of devices JAX then cannot take per-example gradients of convolution kernels.
-    A selection by an entry of theta, with the features on both sides, makes `vmap` batch the features too.
-    XLA removes the selection from the compiled program.
+    This works around a limit of JAX 0.10 to 0.12: on a mesh of devices, with models under `vmap`, it cannot
+    take per-example gradients of convolution kernels for features that all models share. A selection by an
+    entry of theta makes `vmap` batch the features too. XLA removes it from the compiled program.
     """
     features, labels = batch
     # True, or False if theta is NaN. In both cases the selection below gives the features.
@@ -129,16 +119,16 @@ def book_keeping(
     It forms no per-example gradient. A dense layer's gradient for one example is the outer product of its
     input a (with a 1 for the bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1)
     (Goodfellow, 2015, "Efficient Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is
-    one product of the inputs with the output gradients scaled by min(1, C / norm). Examples are on the last
-    axis to fill vector registers even if layers are narrow.
+    one product of the inputs with the output gradients scaled by min(1, C / norm). Examples are columns,
+    which fills vector registers even if layers are narrow.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
 
-    The module is applied to a whole batch with examples as columns. A function between the layers that is not
-    elementwise would mix examples, so compare a module's sum with that of `per_example` first.
+    A function between the layers that is not elementwise would mix examples, so compare a module's sum with
+    that of `per_example` first.
 
     Raises:
       UnknownLayer: when called, if a parameter does not belong to exactly one call of a flax.linen.Dense with
@@ -148,8 +138,8 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
 
-        We add zeros (outputs, B), the "taps", to every dense layer's output. Column i of the total loss's
-        gradient at a layer's taps is the gradient at the layer's output for example i.
+        We add zeros (outputs, B), the "taps", to every dense layer's output. The total loss's gradient at a
+        tap is the gradient at the layer's output, with an example in each column.
         """
         features, labels = batch
         columns = features.T  # an example in each column
@@ -242,10 +232,7 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 
 
 def _row_sum(rows: Array) -> Array:
-    """Sums rows (n, B) over the first axis; a sum of up to _UNROLLED rows is written out, row + row + ...
-
-    XLA computes such a sum in vector registers.
-    """
+    """Sums rows (n, B); up to _UNROLLED rows as row + row + ..., which XLA computes in vector registers."""
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
     total: Array = functools.reduce(jnp.add, list(rows))

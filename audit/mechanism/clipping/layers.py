@@ -11,11 +11,11 @@ O, L), or rows likewise,
     K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed
     else                  the Gram form, sum over l, m of (a_l . a_m)(g_l . g_m), and one product
 
-The first and the last are ghost norms, which measure a gradient per example without forming it (Goodfellow,
-2015, arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private
-Learners", Section 4). Choosing by layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and
-Efficient Training of Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683). That
-paper compares memory, 2 L^2 with K O; we compare multiply-adds. A convolution's patches are im2col's.
+The first and the last are ghost norms, which do not form per-example gradients (Goodfellow, 2015, arXiv
+1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
+4). Choosing by layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and Efficient Training of Large
+Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683). That paper compares memory, 2 L^2
+with K O; we compare multiply-adds.
 
 A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x; every bias, sum_l g_l.
 """
@@ -95,11 +95,7 @@ def apply(
 ) -> tuple[Array, dict[Path, Note]]:
     """Applies a module with layers computed by a strategy; returns (logits, each layer's note by its path).
 
-    Args:
-      module: the network.
-      params: its parameters.
-      x: its input.
-      compute: (layer, the layer's input) -> (its output, a note), or None to let Flax compute it.
+    `compute` maps a layer and its input to (its output, a note), or to None to let Flax compute it.
 
     Raises:
       UnknownLayer: `compute` takes no layer with a parameter, or a layer is called twice.
@@ -131,14 +127,9 @@ def apply(
 
 
 def call(layer: Any, x: Array) -> Call | None:
-    """Passes a single example x through a layer, if `measure` supports the layer.
+    """Passes a single example x through a bound Flax layer, if `measure` supports the layer.
 
-    Args:
-      layer: a bound Flax module, with its parameters.
-      x: its input, without a batch axis.
-
-    Returns:
-      The output and the input of `measure`; None for a module without parameters or of another kind.
+    Returns the output and the input of `measure`; None for a module without parameters or of another kind.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -213,12 +204,9 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), with hand-written derivatives at kernel and at x.
 
-    Derivative (`backward`): `layer.fold` passes the derivative on to x. Only callers that differentiate the
-    clipped sum use the derivative at the kernel.
-
-    Form under `vmap` (`map_product`): over examples it is a batched product with contiguous rows. JAX's
-    default, one large product, would first copy the columns of few channels into another order. This rule
-    allows derivatives only under `vmap`.
+    `layer.fold` passes the derivative on to x. Under `vmap` over examples it is a batched product with
+    contiguous rows. JAX's default, one large product, would first copy the columns of few channels into
+    another order. This rule allows derivatives only under `vmap`.
     """
 
     @jax.custom_vjp
@@ -267,9 +255,8 @@ def _measure_vectors(by_example: Array) -> Measure:
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
     """Measures the kernel's per-example gradients in the form that takes the fewest multiply-adds.
 
-    Forming the gradients takes L K O multiply-adds per example. The Gram form, from the dot products of all
-    pairs of places, takes L^2 (K + O). For a single place we keep the factors of the outer product. `saved`
-    is (B, L, K) and `gradients` (B, L, O) if channels are last, else (B, K, L) and (B, O, L).
+    Forming the gradients takes L K O per example, and the Gram form L^2 (K + O). `saved` is (B, L, K) and
+    `gradients` (B, L, O) if channels are last, else (B, K, L) and (B, O, L).
     """
     # Subscripts of `einsum`: examples b, places l, inputs k, outputs o. The order of the per-example
     # gradients copies less memory.
@@ -309,8 +296,7 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """Returns whether a layer computes exactly the function of Flax's class `kind`, in float32.
 
-    It is False for subclasses, for other dtypes, and for a layer with a custom matrix product or convolution
-    (`dot_general`, `conv_general_dilated`).
+    It is False for subclasses, for other dtypes, and for a custom `dot_general` or `conv_general_dilated`.
     """
     if type(layer) is not kind:
         return False
@@ -320,10 +306,7 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
-    """Returns whether a convolution is over images (H, W, C), neither dilated, grouped, masked nor circular.
-
-    `_patch_rows` supports only such convolutions.
-    """
+    """Returns whether a convolution of images (H, W, C) is neither dilated, grouped, masked nor circular."""
     undilated = (1, (1, 1), None)
     is_circular = isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID")
     return (

@@ -1,12 +1,9 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores results of a backward pass and sums the clipped
-gradients from them. Each layer's norm is measured in the cheaper of two forms (mixed ghost clipping: Bu, Mao
-and Xu, 2022, arXiv 2205.10683). Unfolding turns a convolution's input into a matrix of patches (im2col).
-
-The layers are those of `layers`. Their stored values for a block of examples fit a processor's cache. Memory
-contains a single block and the factors of dense kernels' sums (`layers.Factors`), which limits the memory of
-deep networks too. `clipping.book_keeping` is faster for narrow dense networks.
+gradients from them. `layers` has the layers and the forms of their norms. The stored values of a block fit a
+processor's cache. Memory contains a single block and the factors of dense kernels' sums (`layers.Factors`).
+`clipping.book_keeping` is faster for narrow dense networks.
 """
 
 import math
@@ -49,10 +46,9 @@ def unfolded_book_keeping(
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: the maximum number of bytes that a model's layers store for a block of examples: their
-        unfolded inputs and output gradients. The default suits this process's devices. The limit is at least
-        _BLOCK_BY_PARAMETERS times the bytes of the parameters, since every block reads and writes the
-        parameters several times.
+      block_bytes: the maximum number of bytes that a model's layers store for a block of examples, at least
+        _BLOCK_BY_PARAMETERS times the bytes of the parameters, since every block reads and writes these. The
+        default suits this process's devices.
 
     Raises:
       layers.UnknownLayer: when called, if a parameter does not belong to exactly one call of such a layer.
@@ -128,7 +124,7 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
 def _measure_block(
     module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
 ) -> dict[Path, dict[str, layers.Measure]]:
-    """Measures the gradients of a block's examples: for each layer, a Measure by the parameter's name."""
+    """Measures the gradients of a block's examples: a Measure by layer and parameter name."""
     features, labels, _ = block
 
     def loss(x: Array, label: Array, taps: dict[Path, Array]) -> _Pass:
