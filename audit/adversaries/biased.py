@@ -88,7 +88,7 @@ class GcS(AdversaryFields):
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
-            """Returns the K coordinates that move least; raises InputError if the simulated training diverges."""
+            """Returns the K coordinates that move least; raises InputError if a simulated run diverges."""
             movements = []
             for index in range(simulations):
                 run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)

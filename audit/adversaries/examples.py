@@ -125,7 +125,7 @@ class Poisoned(AdversaryFields):
         expect = knowledge.expect if self.loss_score == "excess" else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-            """Makes K examples: scale * a direction, drawn with replacement, plus the data's mean if `poison_mean`."""
+            """Makes K examples: scale * a direction, plus the data's mean if `poison_mean` is True."""
             mean, directions = find_principal(knowledge)
             ends = (self.first_direction, self.end_direction)
             drawn = np.asarray(jax.random.randint(key, (canaries,), *ends))

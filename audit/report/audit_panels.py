@@ -44,13 +44,9 @@ _MAX_DECADES = 4  # with more decades, every second one has a tick
 
 
 def audit_figure(conclusion: Conclusion, audited: str = "") -> Figure:
-    """Returns a figure with all panels of an audit.
+    """Returns a figure with all panels of an audit, under the title `audited`.
 
     pyplot does not keep the figure, and a notebook shows it only once.
-
-    Args:
-      conclusion: the conclusion of the audit.
-      audited: the title above the panels; empty for no title.
     """
     draws = choose_panels(conclusion).values()
     columns = len(draws)
@@ -184,9 +180,9 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
 
-    The bar of a bound with assumptions is light, that of a refuted bound is grey and crossed out, and that of
-    an estimate is grey and hatched. The estimates of a single run are points with two standard errors, over
-    grey bars up to their 95% quantile without a leak.
+    Light bars have assumptions, grey crossed-out bars are refuted, and grey hatched bars are estimates. The
+    estimates of a single run are points with two standard errors, over grey bars up to their 95% quantile
+    without a leak.
     """
     labels: list[str] = []
     assumed = {}  # the assumptions of light bars
@@ -225,8 +221,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """Draws the proven epsilon after each run, or by all runs if their order is unknown.
 
-    The solid line is proven for any mechanism. A dashed line shows the least epsilon of an unrefuted GDP
-    guarantee, a vertical line the number of runs that refuted the claim.
+    A dashed line shows the least epsilon of an unrefuted GDP guarantee, a vertical line the number of runs
+    that refuted the claim.
     """
     path = conclusion.path or (conclusion.epsilon,)
     runs = range(conclusion.runs + 1 - len(path), conclusion.runs + 1)
@@ -255,13 +251,7 @@ def draw_trade_off(
     """Draws the empirical trade-off curve with its band, up to three Gaussian curves, and the claim's.
 
     The Gaussian curves have the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
-    known. A claim of epsilon and delta has a separate curve.
-
-    Args:
-      axis: the panel to draw into.
-      conclusion: the conclusion with the scores and the bounds on mu.
-      grid: (n,), the ascending false-positive rates of curves.
-      predicted_mu: the predicted mu; None without a prediction.
+    known. A claim of epsilon and delta has a separate curve. `grid` (n,) has ascending false-positive rates.
     """
     _draw_empirical(axis, conclusion, grid)
 
@@ -300,11 +290,6 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
     The axes reach from the rate of half an error (at most 0.1) to 1 minus that rate. The subtitle has the
     result of the Gaussian curve's test.
-
-    Args:
-      axis: the panel to draw into.
-      conclusion: the conclusion with the scores and the bounds on mu.
-      predicted_mu: the predicted mu; None without a prediction.
     """
     least = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(least)
@@ -331,8 +316,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """Draws the scores' empirical trade-off curve, with a band if runs have a single canary.
 
-    Axes of normal deviates cannot show 0 and 1. So the curve's rates are at least half an error away from
-    them, and the band at least half of the grid's first rate.
+    Axes of normal deviates cannot show 0 and 1, so the rates are at least half an error away from them.
     """
     curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is for independent scores

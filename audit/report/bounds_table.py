@@ -68,10 +68,7 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the lower bounds, the upper bounds, and then other values, in the order of tables.
-
-    Estimates of a single run have a separate table.
-    """
+    """Returns the lower bounds, the upper bounds, and then other values, in the order of tables."""
     rows = []
     for bound in conclusion.ranked():
         label = bound.method
@@ -106,7 +103,6 @@ def show_floor(floor: NoiseFloor) -> str:
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns the text table of a conclusion's bounds, with notes and the verdict below it.
 
-    The rows are lower bounds, with those of the verdict first; upper bounds; and values that are not bounds.
     Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
     """
     level = Level(conclusion.delta, conclusion.confidence)
@@ -230,8 +226,7 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses on the test of the claim: its result or why it was not tested, and its sharpness.
 
-    The sharpness, if known and if the claim is not refuted, is the probability of refuting the claim for less
-    noise. The list is empty without a claim, and for several runs without a test.
+    The sharpness, for a claim that is not refuted, is the probability of refuting the claim for less noise.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -311,10 +306,9 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns advice if the runs are too few to refute the smallest upper bound with any scores.
+    """Returns advice if the runs are too few to refute the smallest upper bound with any scores, else "".
 
-    It is empty if they are enough, without a finite upper bound, if a guarantee is violated, and if the
-    scores are reversed or in doubt.
+    It is also empty if a guarantee is violated, or if the scores are reversed or in doubt.
     """
     is_said_otherwise = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED

@@ -109,9 +109,7 @@ FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg
 def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
     """Returns the function that encodes a figure for a file; raises InputError for other suffixes.
 
-    Args:
-      field: the field or flag with the path, for the message.
-      path: the file.
+    `field` is the field or flag with the path, for the message.
     """
     suffix = path.suffix.lower()
     require(suffix in FORMATS, f"`{field}={path}`: end it in {', '.join(FORMATS)}")

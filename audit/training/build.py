@@ -61,7 +61,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that sums a model's clipped gradients, by the name of a clipping strategy.
 
     The strategies are "book_keeping" for narrow dense networks, "unfolded" for more kinds of layers, and
-    "per_example", which is the slowest, for any model.
+    "per_example", the slowest, for any model.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -98,11 +98,7 @@ def build(
 ) -> game.Game:
     """Builds a game: how models are trained with DP-SGD, and how an adversary inserts and scores canaries.
 
-    Args:
-      setting: the setting of the audit.
-      dataset: the training examples.
-      trained: the model; by default the repository's model of the setting's name.
-      own: a custom adversary; by default the setting's adversary.
+    By default the model is the repository's model of the setting's name, and the adversary is the setting's.
 
     Raises:
       InputError: setting, data, model and adversary don't fit.
@@ -135,7 +131,7 @@ def build(
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) of training without noise, an adversary's forecast of a run.
 
-        Each canary is multiplied by its probability of joining a step: 1/2 times the sampler's chance.
+        Each canary has the weight of its probability of joining a step: 1/2 times the sampler's chance.
         """
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
         traced = jax.tree.map(jnp.float32, hyper)
@@ -192,7 +188,7 @@ def build(
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
     """Returns the mini-batches (T, B) of a setting's steps, the same in all runs, and the insertion mask.
 
-    The mask is (T,) if canaries share their steps, or (T, K) if each of K canaries has different steps.
+    The mask is (T,), or (T, K) if each of K canaries has different steps.
     """
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
@@ -251,10 +247,7 @@ def _rehearse(
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the data source, versions, device and time of a training run, by name.
-
-    They may explain differences in the last bits of scores.
-    """
+    """Returns the data source, versions, device and time of a training run, by name."""
     return {
         "data": dataset.source,
         "audit": __version__,

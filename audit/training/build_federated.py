@@ -55,11 +55,7 @@ def checksum(clients: Clients) -> str:
 
 
 def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
-    """Draws the clients and canaries of each round from the setting's seed.
-
-    Each canary takes part in `setting.repetitions` rounds. Raises InputError if there are fewer clients than
-    a cohort needs.
-    """
+    """Draws the clients and canaries of each round; raises InputError for fewer clients than a cohort."""
     key = game.root(setting.seed, "batches")
     members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
     # Stored scores depend on these keys.
@@ -116,10 +112,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
 
 def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array]) -> Adversary:
-    """Returns the one-shot adversary: its scores are cosines with the models that it sees.
-
-    `rehearse` maps an initial model to the final model of training without noise and canaries.
-    """
+    """Returns the one-shot adversary; `rehearse` trains a model without noise and canaries."""
     # "all" takes the largest cosine with the moves of each round's model. "means" takes the largest cosine
     # with the noisy means of updates, which follow from the moves and the momentum.
     if setting.observe == "all":
@@ -168,13 +161,8 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that measures the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the share of labels, without padding, that are a model's first choice. Every n-th example is
-    used, up to 10,000 examples and 100,000 labels.
-
-    Args:
-      setting: the setting, which names the model.
-      clients: the clients' data, used if there are no test data.
-      test: the test data's features and labels, or None.
+    Accuracy is the share of labels, without padding, that are a model's first choice. Every n-th test
+    example is used, up to 10,000 examples and 100,000 labels. Without test data, the clients' data are used.
     """
     row = federated_task(setting.model)
     model = row.make()

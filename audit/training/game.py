@@ -10,7 +10,7 @@ Every draw comes from a named root under the seed:
     presence run i's coins from fold_in(., i), if it has several canaries
     own      run i's own canaries from fold_in(., i), if the adversary draws canaries for each run
 
-A run's draws depend only on the seed and its index: not on its chunk, the number of devices or a resume.
+A run's draws do not depend on its chunk, the number of devices or a resume.
 """
 
 import functools
@@ -48,7 +48,7 @@ from audit.storage.store import Checkpoints, Range, Scores, Store, cut, hold
 
 
 class Game(NamedTuple):
-    """A training configuration and its adversary; arrays on the device, everything else static.
+    """A training configuration and its adversary.
 
     Games with equal functions share compiled programs. Arrays and numbers are arguments of these programs.
 
@@ -90,13 +90,9 @@ class Game(NamedTuple):
         return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
     def describe_scores(self, first: int, scores: Array) -> Scores:
-        """Returns the scores (n, K) of n consecutive runs with their presence and their null law's numbers.
+        """Returns the scores (n, K) of runs first, first + 1, ... with their presence and null law's numbers.
 
         Raises InputError if scores are not finite, because a model diverged.
-
-        Args:
-          first: the index of the first run.
-          scores: (n, K).
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -143,15 +139,10 @@ def root(seed: int, name: str) -> Array:
 
 
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
-    """Returns whether each of K canaries is inserted, for each of R runs: (R, K).
+    """Returns whether each of K canaries is inserted, for the R runs of these indices: (R, K).
 
     A single canary is inserted in runs with an odd index. Of several canaries, each is inserted with
     probability 1/2, independently.
-
-    Args:
-      runs: the indices of the runs, (R,).
-      canaries: K, the number of canaries in a run.
-      seed: the seed of all randomness.
     """
     if canaries == 1:
         return np.asarray(runs[:, None] % 2 == 1)
@@ -197,8 +188,8 @@ def play(
       ranges: ranges of runs, [start, stop).
       chunk: the number of runs of a chunk.
       progress: called with (0, 0) after compilation, and with (runs, steps) after each segment.
-      checkpoints: the checkpoints, if any. An interrupted chunk continues from its last checkpoint with
-        bit-identical scores. Its checkpoints are removed after the caller took its scores.
+      checkpoints: an interrupted chunk continues from its last checkpoint with bit-identical scores. Its
+        checkpoints are removed after the caller took its scores.
       watch: called with the chunk after each segment.
 
     Raises:
@@ -213,9 +204,9 @@ def play(
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
-    """Returns the scores of final models (R, p) by a game's adversary that sees no other iterate.
+    """Returns the scores of the final models (R, p) of runs first, first + 1, ...
 
-    The models are those of runs first, ..., first + R - 1. Raises InputError if one diverged.
+    The adversary sees no other iterate. Raises InputError if a model diverged.
     """
     state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
@@ -242,10 +233,7 @@ class Player:
     chunk = ""
 
     def __init__(self, game: Game, chunk: int) -> None:
-        """Puts shared arrays on the devices, and compiles the segments' programs for chunks of `chunk` runs.
-
-        The program that scores is compiled at its first call.
-        """
+        """Compiles the segments' programs for chunks of `chunk` runs, and puts shared arrays on the devices."""
         self._game = game
         # A mechanism that spreads a run's step over devices can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
@@ -283,15 +271,7 @@ class Player:
     ) -> Scores:
         """Trains runs first, ..., first + size - 1 and returns their scores.
 
-        Args:
-          first: the index of the chunk's first run.
-          size: the number of runs, without padding.
-          progress: called after each segment with (size, the segment's steps).
-          checkpoints: store states between segments, and are searched before the first.
-          watch: called with the chunk after each segment.
-
-        Raises:
-          InputError: a model diverged.
+        The arguments are those of `play`. Raises InputError if a model diverged.
         """
         self.chunk = f"{first:07d}_{self._width}_{len(self._segments)}"
         states, drawn = self._draw(np.arange(first, first + self._width))
@@ -335,8 +315,8 @@ class Player:
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, tuple[Array, Array, Array]]:
         """Returns the states of runs of these indices (R,) before the first step, and the runs' draws.
 
-        The draws are the presence of canaries (R, K), the noise's keys (R,) and the own keys (R,). The
-        presence of an inserted canary is its probability of joining a step.
+        The draws are the presence of canaries (R, K), or their probability of joining a step, the noise's
+        keys (R,) and the own keys (R,).
         """
         game = self._game
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
@@ -356,8 +336,7 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     """Returns the adversary's state before training, the theta_0 that it assumes, and the runs' theta_0.
 
-    An adversary that does not know the initialisation assumes a draw of its own. Raises InputError if the
-    adversary's functions break its contract.
+    Raises InputError if the adversary's functions break its contract.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
@@ -540,10 +519,7 @@ class ChunkTrainer:
         self._make_player = functools.cache(partial(Player, game, size))
 
     def train(self, chunk: Range) -> Scores | None:
-        """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out.
-
-        Raises InputError if a run diverged.
-        """
+        """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out."""
         first, stop = chunk
         try:
             return self._make_player().play(first, stop - first)

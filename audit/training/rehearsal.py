@@ -1,8 +1,8 @@
 """Measures how much training steps stretch distances, along runs that no audit uses.
 
-The runs train as the game's own, with and without canaries, and with different noise. Small models are
-measured at every step. Large models are measured on a grid; a step between two measured steps takes the
-larger value. The largest value over all runs counts.
+The runs train as the game's own, with and without canaries, and with different noise. The largest value over
+all runs counts. Small models are measured at every step. Large models are measured on a grid; a step between
+two measured steps takes the larger value.
 
 A derivative does not show jumps near a model. Secants on lines through the models of all runs search for
 them. The lines follow the noise, the gradient and the canaries, the directions that other runs may take.
@@ -56,8 +56,7 @@ class Rehearsal(NamedTuple):
     """The measured stretch of distances by the steps of T-step runs.
 
     Attributes:
-      constants: (T,) the largest singular value of each step's Jacobian, over all runs. A step between two
-        measured steps has the larger of their values.
+      constants: (T,) the largest singular value of each step's Jacobian, over all runs.
       secants: The stretch of the worst secant for each run and step with lines: the one that exceeds the
         derivatives most.
     """
@@ -67,11 +66,7 @@ class Rehearsal(NamedTuple):
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns the default effort for a model with this number of parameters.
-
-    It takes a minute or two on two cores. A large model has fewer measured steps and runs, and fewer and
-    shorter lines.
-    """
+    """Returns the default effort for a number of parameters: a minute or two on two cores."""
     steps = min(max(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED), _MAX_MEASURED)
     if parameters < _LARGE:
         return Effort(runs=4, steps=steps, walked=200, reach=16)
@@ -118,15 +113,9 @@ def rehearse(
     secants: list[Stretch] = []
 
     def measure(step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
-        """Measures how much a step stretches distances between models close to each run's model.
+        """Measures how much a step stretches distances between models close to each run's model (R, p).
 
-        The largest singular value of the step's Jacobian limits the stretch very close to a model. Secants
-        search for jumps further away.
-
-        Args:
-          step: The step's number from 0.
-          thetas: The models (R, p) before it.
-          inserted: (R, p) the canary's contribution to each run's step, a direction for secants.
+        `inserted` (R, p) is the canary's contribution to each run's step, a direction for secants.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
@@ -205,8 +194,8 @@ def _make_inserter(
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
     """Returns up to `effort.walked` measured steps, with secants along lines.
 
-    They are spread evenly over the measured steps before which the two coupled models differ, because only
-    these steps stretch a distance. If the models never differ, all measured steps are candidates.
+    They are spread evenly over the measured steps before which the two coupled models differ, or over all if
+    the models never differ.
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
@@ -217,11 +206,10 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the length of secants at each step, (T,), a Euclidean distance between parameter vectors.
+    """Returns the length of secants at each step, (T,): the distance between the two coupled models.
 
-    It is the distance between the two coupled models. If they are together, it is the largest distance of any
-    step, because a shorter secant would only show rounding errors. Secants of length 0 count as not
-    stretched.
+    If they are together, it is the largest distance of any step, because a shorter secant would only show
+    rounding errors. Secants of length 0 count as not stretched.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
