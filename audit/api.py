@@ -1,8 +1,4 @@
-"""The public functions for audits and lower bounds.
-
-They print only progress, and do not change JAX's configuration. Each function loads its libraries when it is
-called.
-"""
+"""The public functions for audits and lower bounds. They print only progress."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -111,12 +107,11 @@ def audit(
 ) -> Result:
     """Trains and audits a model of the repository, like the command `audit` with these flags.
 
-    The function needs a clone of the repository.
+    The function needs a clone of the repository. Models that are already in `out` are not trained again.
 
     Args:
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
-      runs: the number of models to train, half of them with the canary. Models in `out` are not trained
-        again.
+      runs: the number of models to train, half of them with the canary.
       out: the folder of the results.
       delta: the delta of the bounds.
       confidence: the confidence of each bound.
@@ -128,8 +123,7 @@ def audit(
         `rehearsals` extra runs. This is the default for smooth models at k > 1; lipschitz="none" disables it.
 
     Returns:
-      A `Result`, with the folder of scores, figure and conclusion in `folder`; with `vary` a `Grid`, which
-      has a table for pandas and a figure.
+      A `Result`, with the folder of scores, figure and conclusion in `folder`; with `vary` a `Grid`.
 
     Raises:
       InputError: the setting cannot be audited.
@@ -208,13 +202,11 @@ def audit_model(
       out: the folder of the results, with figure and report.
       delta: the delta of the bounds.
       confidence: the confidence of each bound.
-      settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `model` is the
-        model's name in the report. `lipschitz` is the Lipschitz constant of a training step without canary
-        and noise, but with learning rate, clipping and weight decay, as a map from a model to the next; or a
-        list with one for each step. If you can guarantee it, the upper bound for the last model is smaller
-        (`audit.hidden_state_epsilon`). "measured" measures the constants along extra runs, whose number
-        is `rehearsals`, and assumes that all runs have them. The measurement is stored in `out` for
-        later calls. `vary` audits a grid, as in `audit`.
+      settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `model` is the model's
+        name in the report. `lipschitz` is a guaranteed Lipschitz constant of the training steps, a number or
+        one for each step, for a smaller upper bound on the last model (`audit.hidden_state_epsilon`).
+        "measured" measures the constants along `rehearsals` extra runs, assumes that all runs have them, and
+        stores them in `out`. `vary` audits a grid, as in `audit`.
 
     Returns:
       A `Result`, with the folder of scores, figure and report in `folder`; with `vary` a `Grid`.
@@ -322,13 +314,7 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
 
 
 class _Request(NamedTuple):
-    """A checked request for an audit that trains.
-
-    Attributes:
-      runs: the number of models to train.
-      out: the folder of the store.
-      level: delta and confidence of the bounds.
-    """
+    """A checked request for an audit that trains."""
 
     runs: int
     out: Path
@@ -343,17 +329,10 @@ def _read_request(
     confidence: float,
     extras: str = TRAIN,
 ) -> _Request:
-    """Returns the checked request for an audit.
-
-    Args:
-      function: the name of the public function, for messages.
-      runs: the number of models to train.
-      out: the folder of the store.
-      delta, confidence: the level of the bounds.
-      extras: the extras of the package that the function needs.
+    """Returns the checked request for an audit by the public function of this name.
 
     Raises:
-      InputError: a value is out of range, or a library for training is not installed.
+      InputError: a value is out of range, or a library of `extras` is not installed.
     """
     installed.require_training_libraries(function, extras)
     from audit.errors import number, path

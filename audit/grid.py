@@ -82,14 +82,10 @@ def audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[Any
     """Returns the audits of all combinations of settings; the last setting changes fastest.
 
     Audits with equal shapes share their compiled program: the seed, k, the learning rate, the noise
-    multiplier and the clipping norm do not change shapes.
-
-    Args:
-      audit_one: makes an audit from the varied settings as keyword arguments.
-      vary: lists of values, by setting.
+    multiplier and the clipping norm do not change shapes. `audit_one` makes an audit from keyword arguments.
 
     Raises:
-      InputError: `vary` is not such a mapping, or a setting cannot be audited.
+      InputError: `vary` is not a mapping to lists of values, or a setting cannot be audited.
     """
     require_type("vary", vary, Mapping)
     require(len(vary) > 0, "`vary` is empty: give lists of values by setting")

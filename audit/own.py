@@ -84,11 +84,7 @@ def wrap_module(
 ) -> OwnModel:
     """Returns a Flax Linen module and data, checked, as a custom model with random initialisation.
 
-    Args:
-      module: a module that takes a single example, without a batch axis.
-      criterion: (the module's output, a label) -> the scalar loss of a single example.
-      features: (N, ...), one row an example.
-      labels: (N, ...), one row an example.
+    The arguments are those of `audit.audit_model`.
 
     Raises:
       InputError: the module does not fit the criterion or the data, or DP-SGD can't train it.
@@ -115,13 +111,7 @@ def wrap_module(
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """Returns a loss over a tree of parameters and data, checked, as a custom model.
 
-    Its gradients can only be clipped example by example.
-
-    Args:
-      loss: (params, (feature, label)) -> the scalar loss of a single example.
-      params: the tree of float arrays at which every run begins.
-      features: (N, ...), one row an example.
-      labels: (N, ...), one row an example.
+    Its gradients can only be clipped example by example. The arguments are those of `audit.audit_loss`.
 
     Raises:
       InputError: the loss does not fit params or data, or DP-SGD can't train it.
@@ -288,10 +278,9 @@ def _make_trainee(own: OwnModel) -> Trainee:
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    On a few examples, its sums must agree with per-example gradients at clipping norms that clip no gradient,
-    about half, and all. The tolerance is relative to the sum of the clipped gradients' norms, so it is also
-    strict for small gradients. Per-example gradients are always correct, and a line on stderr warns that they
-    are slow.
+    On a few examples, its sums must agree with per-example gradients at clipping norms that clip no
+    gradient, about half, and all. The tolerance is relative to the sum of the clipped gradients' norms. A
+    line on stderr warns if only per-example gradients remain, because they are slow.
     """
     batch: Batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
     theta = model.init(jax.random.key(0))
@@ -322,8 +311,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns a custom adversary as the setting's field, and the adversary to compile.
 
     The field has the name of `init` and a fingerprint of the adversary's programs. Adversaries with the same
-    fingerprint share functions, except `init`, which may contain data. Raises InputError if the functions
-    fail on the model's shapes.
+    fingerprint share functions, except `init`, which may contain data.
     """
     # The name of the outermost function.
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
@@ -351,7 +339,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns the fingerprint of an adversary's functions on a model's shapes, and of its changed fields.
 
-    It identifies stored results and compiled programs. The functions must not have been traced before.
+    The functions must not have been traced before.
     """
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
@@ -380,7 +368,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
     """Returns the SHA-256, in hex, of the programs of functions on arguments of these shapes, and of facts.
 
-    It identifies stored results. Lowering for the CPU makes it the same on all machines.
+    Lowering for the CPU makes it the same on all machines.
     """
     texts = []
     for function, arguments in calls:
@@ -417,8 +405,7 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """Returns features (N, ...) and labels (N, ...) as a data set of uint8, int32 or float32.
 
-    Raises InputError for values that are not finite numbers or do not fit these types, and for arrays that
-    are empty or have different lengths.
+    Raises InputError for values that are not finite or do not fit, and for empty or unequal arrays.
     """
     canonical: dict[str, NDArray[Any]] = {}
     for name, values in (("features", features), ("labels", labels)):

@@ -46,8 +46,8 @@ class Result:
         assumption.
 
         For several runs there is always an "assumption_free" bound, and an "if_gaussian" bound except for
-        fresh directions. If their methods have other names, as with several canaries per run, the bounds are
-        in the dict under both names.
+        fresh directions. Methods with other names, as with several canaries per run, are in the dict under
+        both.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
@@ -101,11 +101,7 @@ class Result:
         return self.conclusion.auc
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the largest true-positive rate of any threshold with at most this false-positive rate.
-
-        Args:
-          false_positive_rate: the largest share of scores without the canary that may exceed the threshold.
-        """
+        """Returns the largest true-positive rate of any threshold with at most this false-positive rate."""
         # Imported here to keep `import audit` quick.
         from audit.errors import number
         from audit.methods import curves

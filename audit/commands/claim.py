@@ -74,7 +74,7 @@ class _Loader(NamedTuple):
     Attributes:
       sampler: the sampler's name, or a truncated Poisson sampler.
       batches: the number of batches in an epoch.
-      order: the order of examples in a loader's passes, in words; empty without a loader.
+      order: the order of examples in a loader's passes; empty without a loader.
     """
 
     sampler: str | TruncatedPoisson
@@ -151,9 +151,8 @@ def _print_sampler_claims() -> None:
 def _read_sampler() -> _Loader:
     """Returns the sampler that --sampler names, with the number of batches that --batches gives.
 
-    --examples and --largest_batch describe a truncated Poisson sampler.
-
-    Raises InputError if the name or the number is missing, or if only one of these two flags is given.
+    --examples and --largest_batch describe a truncated Poisson sampler. Raises InputError if the name or the
+    number is missing, or if only one of these two flags is given.
     """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
@@ -187,8 +186,8 @@ def _name_loader(user_file: UserFile) -> _Loader:
     The file may also define `examples`, by default the size of the loader's `dataset`, and `sampling_rate`,
     by default 1 / the number of batches of a pass.
 
-    Raises InputError if a definition is missing, if 1 / the sampling rate is not whole, if the batches show
-    another rate, or if their sampler does not have a proven bound.
+    Raises InputError if a definition is missing, if 1 / the sampling rate is not whole, or if the batches
+    show another rate or a sampler without a proven bound.
     """
     definitions = user_file.definitions
     loader = definitions[user_file.name]
@@ -228,7 +227,7 @@ def _name_loader(user_file: UserFile) -> _Loader:
 def _count_batches(draw: Draw, examples: int) -> int:
     """Returns the number of batches in the pass of a loader with seed 0.
 
-    Raises InputError if the loader fails, never ends, or returns a single batch instead of a pass.
+    Raises InputError if the loader fails, never ends, or returns a single batch.
     """
     drawn = draw_pass(draw, 0, examples, MAX_BATCHES)
     require(
@@ -244,12 +243,8 @@ def _count_batches(draw: Draw, examples: int) -> int:
 def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
     """Returns the sampler of batches with every example once a pass, by the tests of their order.
 
-    Only batches without a rejected order get amplified bounds.
-
-    Args:
-      kind: the kind of batches, if their order is uniform.
-      batches: the number of batches of a pass.
-      order: the fields of the order's tests, `audit.check.order.OrderTest`.
+    Only batches without a rejected order get amplified bounds. `order` has the fields of
+    `audit.check.order.OrderTest`.
     """
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"

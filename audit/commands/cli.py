@@ -37,9 +37,7 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags and calls main; an InputError ends in a single line and exit status 2.
 
-    Args:
-      main: the command, which reads its flags.
-      keeps: whether an interrupted command can continue.
+    `keeps` tells whether an interrupted command can continue.
     """
 
     def run_main(argv: Sequence[str]) -> int:
@@ -115,7 +113,7 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give an integer".
 
-    Absl's message is "flag --name=value: reason". Advice replaces the reason, an error of Python.
+    Absl's message is "flag --name=value: reason". Advice replaces the reason.
     """
     reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
@@ -186,12 +184,7 @@ def _replace_fields_by_flags(message: str) -> str:
 
 
 def define_setting(kind: type | None = None, names: Iterable[str] | None = None) -> None:
-    """Defines a flag for each field of a setting.
-
-    Args:
-      kind: the dataclass of the setting; by default an audit's.
-      names: the names of the fields that get flags; by default all.
-    """
+    """Defines a flag for each field of a setting, by default an audit's, or for the fields of these names."""
     for field in _select_fields(kind, names):
         if field.auto:
             flags.DEFINE(_CountParser(), field.flag, field.default, field.help)
@@ -210,9 +203,7 @@ def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     """Returns the audit's setting that the flags describe.
 
-    Args:
-      names: the names of the fields to read from flags; by default all.
-      **fixed: values of fields, which replace those of flags.
+    `names` are the fields to read from flags, by default all. Values in `fixed` replace those of flags.
     """
     from audit.settings.make import setting_of, usual_insertions
     from audit.settings.setting import BY_EPOCHS
@@ -298,9 +289,7 @@ def folder() -> Path:
 def require_output(flag: str, kind: str) -> None:
     """Raises InputError if an output's flag is empty or begins with a dash, other programs' stdout.
 
-    Args:
-      flag: the name of the flag, which may not be given.
-      kind: the output in words, such as "an HTML file".
+    `kind` is the output in words, such as "an HTML file".
     """
     name = flags.FLAGS[flag].value
     if name is None:
@@ -310,10 +299,10 @@ def require_output(flag: str, kind: str) -> None:
 
 
 def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
-    """Returns the names that a list flag selects, in the order of `choices`.
+    """Returns the names that a list flag selects, in the order of `choices`; by default all.
 
-    A full name selects only that name; any other text selects all names that contain it. By default all are
-    selected. Raises InputError if no name contains a part.
+    A full name selects only that name; any other text selects all names that contain it. Raises InputError if
+    no name contains a part.
     """
     names = list(choices)
     parts: list[str] | None = flags.FLAGS[flag].value

@@ -24,8 +24,7 @@ def cores() -> int:
 def prepare_jax(cpu_devices: int = 0) -> None:
     """Configures JAX before it starts a device: full float32 and a cache of compiled programs.
 
-    Args:
-      cpu_devices: the number of devices that JAX makes of a CPU; 0: one for each core.
+    `cpu_devices` is the number of devices that JAX makes of a CPU; 0: one for each core.
 
     Raises:
       InputError: JAX finds no device.
@@ -89,11 +88,8 @@ def bar(
 ) -> Iterator[Progress]:
     """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
 
-    Args:
-      count: the number of runs to train; 0 shows no bar.
-      describe: () -> the words before the bar after compilation; by default "training".
-      unit: the unit in the bar.
-      has_stopped: () -> whether training stopped early. Otherwise the bar is filled at the end.
+    `count` is the number of runs to train; 0 shows no bar. The bar is filled at the end unless `has_stopped`
+    reports that training stopped early.
     """
     from tqdm import tqdm
 

@@ -122,8 +122,7 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     """Returns the noise of a setting's rounds.
 
     If the clipping norm C adapts (Andrew et al., 2021), a round also releases the noisy count of updates
-    within C. The noise on the sum is then larger: sum and count together cost as much privacy as a sum with
-    the setting's noise multiplier.
+    within C. The noise on the sum is then larger, for the same privacy cost.
     """
     if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
@@ -145,8 +144,8 @@ class Leaks(NamedTuple):
 def leaks(setting: FederatedSetting, most_rounds: int) -> Leaks:
     """Returns the compositions that bound the leakage of a client and of a canary.
 
-    A client takes part in at most `most_rounds` rounds, a canary in `repetitions` rounds. A round counts with
-    the setting's noise multiplier, even if `noise` divides the noise between sum and count.
+    A client takes part in at most `most_rounds` rounds, a canary in `repetitions`. A round has the setting's
+    noise multiplier, also with a noisy count.
     """
     from audit.claims.accounting import Composition
 

@@ -1,6 +1,6 @@
 """Fields of settings, each declared once by `described` with its default, help, limits and group.
 
-Flags, `--help`, validation, keywords, identities in the store and tests of bad inputs follow from it.
+Flags, `--help`, validation, keywords and identities in the store follow from it.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ class Field(NamedTuple):
       name: its keyword.
       flag: its flag, without dashes.
       kind: the type of its values.
-      default: its default; None means that the model decides, or that the field stays unset.
+      default: None means that the model decides, or that the field stays unset.
       help: its line in --help.
       group: its group in --help.
       limits: its allowed values.

@@ -41,12 +41,9 @@ from audit.written import counted
 
 @cache
 def fields(kind: type = Setting) -> dict[str, Field]:
-    """Returns all fields that describe a setting, by name.
+    """Returns all fields that describe a kind of setting, by name.
 
     An audit's setting has the fields of all its parts and adversaries, and `insertions`.
-
-    Args:
-      kind: the dataclass of the setting.
     """
     if kind is not Setting:
         return declared(kind)
@@ -70,14 +67,11 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 
 
 def setting_of(model: str, **given: Any) -> Setting:
-    """Returns a setting of one of the repository's models.
+    """Returns a setting of one of the repository's models, from values as in `make_setting`.
 
     The defaults are the model's learning rate and batch size, the adversary GC-S, and 250 steps.
-
-    Args:
-      model: the model's name.
-      **given: values as in `make_setting`. `canaries="auto"` means the catalogue's number for the model: its
-        fresh directions if the adversary draws directions, otherwise its canaries.
+    `canaries="auto"` means the catalogue's number for the model: its fresh directions if the adversary draws
+    directions, otherwise its canaries.
 
     Raises:
       InputError: the model is unknown, or as in `make_setting`.
@@ -108,9 +102,9 @@ def make_setting(
       given: values by name; None means the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: there are then insertions * periodicity steps. Without either, the
         number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
-        other adversaries are checked, but not used. NumPy scalars become Python numbers.
-      examples: the number of examples in the data, or 0 if unknown. It determines the length of an epoch if
-        the sampler is given without a number.
+        other adversaries are checked, but not used.
+      examples: the number of examples in the data, or 0 if unknown, for the length of an epoch if the sampler
+        is given without a number.
 
     Raises:
       InputError: a name is unknown, or a value has a wrong type or is out of range.
@@ -188,10 +182,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting that a config describes; missing fields have their defaults.
-
-    Args:
-      config: a dict as `setting.identity` returns it; further keys are ignored.
+    """Returns the setting of a config, a dict from `setting.identity`; missing fields have their defaults.
 
     Raises:
       KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit, or the scores
@@ -301,12 +292,7 @@ def open_store(
 ) -> Store:
     """Opens the store of a setting, or makes it, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
 
-    Args:
-      out: the root of all stores.
-      setting: the setting.
-      dataset: the training data.
-      experiment: the name of the experiment.
-      model: the checksum of a custom model; None for the repository's models.
+    `out` is the root of all stores. `model` is the checksum of a custom model.
     """
     config = _make_config(setting, dataset, experiment, model)
     return Store(out, config, _describe_in_words(setting, experiment))

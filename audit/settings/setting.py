@@ -1,8 +1,7 @@
 """An audit's setting: everything that determines a run's scores, except the data.
 
-Its parts are the model's name, the mechanism, the adversary, the schedule and the seed. The store identifies
-it by `identity`, which leaves out defaults: a further field changes no stored name. Importing it starts no
-JAX.
+The store identifies it by `identity`, which leaves out defaults: a further field changes no stored name.
+Importing it starts no JAX.
 """
 
 import dataclasses
@@ -216,14 +215,7 @@ class ScheduleFields:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of a single audit.
-
-    Attributes:
-      model: the name of a task or of a custom model.
-      adversary: the adversary and its fields.
-      mechanism: DP-SGD's hyperparameters.
-      schedule: the steps, and the steps that insert the canary.
-    """
+    """The setting of a single audit; `model` is the name of a task or of a custom model."""
 
     model: str
     adversary: AdversaryFields
@@ -258,10 +250,9 @@ class Setting:
 
     @functools.cached_property
     def insertions(self) -> int:
-        """The number of insertions of a canary.
+        """The number of insertions of a canary: of epochs with a sampler by epochs.
 
-        With Poisson sampling, this is the number of steps that may insert it. With a sampler by epochs, it is
-        the number of epochs.
+        With Poisson sampling, this is the number of steps that may insert it.
         """
         sampling = self.sampling
         if sampling.times:  # `known`
@@ -282,14 +273,12 @@ class Setting:
         return float(np.sum(weights**2))
 
     def is_rehearsed(self, parameters: int) -> bool:
-        """Returns whether scores of directions need a rehearsal, a training run without noise and canaries.
+        """Returns whether scores of directions in this number of parameters need a rehearsal.
 
-        Its final model is the expected one. It is not worth a training run if genuine gradients move the
-        model little next to the noise. Without noise, an adaptive optimizer's steps are much longer than with
-        it, so its rehearsal only adds errors. The law of the scores does not depend on this choice.
-
-        Args:
-          parameters: the number of parameters that directions are in.
+        A rehearsal is a training run without noise and canaries, with the expected final model. It is not
+        worth its time if genuine gradients move the model little next to the noise. Without noise, an
+        adaptive optimizer's steps are much longer, so its rehearsal only adds errors. The law of the scores
+        does not depend on this choice.
         """
         mechanism = self.mechanism
         # Both in units of the learning rate times C: the most by which gradients move SGD's model, and the
@@ -307,12 +296,8 @@ class Setting:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns a setting's identity in the store, for JSON, without the data's checksum.
 
-    Fields at their defaults are left out. Mechanism, adversary and schedule are nested dicts. The samplers
-    `poisson` and `known` appear as the number `sampling_rate` or `repetitions`.
-
-    Args:
-      setting: the setting.
-      experiment: the name of the experiment.
+    Fields at their defaults are left out. The samplers `poisson` and `known` appear as the number
+    `sampling_rate` or `repetitions`.
     """
     top_level_fields = deciding(setting)
     top_level_fields.pop("sampler", None)
@@ -350,12 +335,8 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a setting with a value out of range, or for too few or too many runs.
 
-    Limits by the data are checked when the game is built.
-
-    Args:
-      setting: the setting.
-      runs: the number of runs to train; None if it is not known yet.
-      delta: the delta of the upper bound on epsilon that Poisson sampling needs.
+    Limits by the data are checked when the game is built. `delta` is that of the upper bound on epsilon that
+    Poisson sampling needs.
     """
     require_fields(setting)
     steps = setting.schedule.steps
@@ -387,8 +368,8 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError for a number of runs that is out of range, or does not fit the canaries.
 
     One run is enough if each run draws its own canaries, or if it has at least LEAST_COINS canaries, some in
-    and others out. Shared canaries without coins need exactly one run: their scores are compared with a known
-    law, and further runs have no run without them for comparison.
+    and others out. Shared canaries without coins need exactly one run: their scores are compared with a
+    known law.
     """
     adversary = setting.adversary
     canaries = setting.canaries

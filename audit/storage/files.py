@@ -22,11 +22,9 @@ class CannotWriteError(InputError):
 
 
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
-    """Writes a file atomically and returns its path; makes missing folders.
+    """Writes a file atomically, by renaming a temporary one, and returns its path; makes missing folders.
 
-    A temporary file next to it is renamed. Devices and pipes are written directly.
-
-    Raises CannotWriteError if the file can't be written; `fix` is the advice in its message.
+    Devices and pipes are written directly. Raises CannotWriteError with the advice `fix`.
     """
     with writing(path, fix):
         is_file = True

@@ -95,11 +95,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     """Returns the scores of a table in memory.
 
     Its columns are score,in or score,presence (1 or 0), or in,out: scores with and without the canary.
-
-    Args:
-      place: the table's name, for messages.
-      names: the names of its columns.
-      column: a function from a column's name to its values, (runs,) or (runs, canaries).
+    `column` maps a name to values, (runs,) or (runs, canaries). `place` is the table's name, for messages.
 
     Raises:
       InputError: the table has other columns, or values that are not scores.

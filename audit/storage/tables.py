@@ -237,10 +237,7 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
 def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wanted) -> Columns:
     """Returns the wanted columns of a table in memory, such as a DataFrame.
 
-    Args:
-      names: the names of its columns.
-      column: a function from a column's name to its values, (runs,) or (runs, canaries).
-      wanted: the wanted columns.
+    `column` maps a name to values, (runs,) or (runs, canaries).
 
     Raises:
       InputError: columns are missing, or only one of two scores ends in NaN. This NaN may be padding, and

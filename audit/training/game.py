@@ -233,7 +233,7 @@ class Player:
     chunk = ""
 
     def __init__(self, game: Game, chunk: int) -> None:
-        """Compiles the segments' programs for chunks of `chunk` runs, and puts shared arrays on the devices."""
+        """Compiles the segments' programs for chunks of `chunk` runs, and puts shared arrays on devices."""
         self._game = game
         # A mechanism that spreads a run's step over devices can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
