@@ -11,23 +11,23 @@ import numpy as np
 from audit.errors import MAX_NOISE, MIN_NOISE, require, shown
 from audit.laws import conversions
 
-if TYPE_CHECKING:  # takes half a second to load
+if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
 
 FIRST = "first"
 LAST = "last"
 MOST_INSERTIONS = 10**12
-LEAST_PARTICIPANT_NOISE = 0.05  # noise multiplier below which sampling is not counted
-_SMALL_NOISE = 0.3  # noise multiplier below which privacy losses need a coarser grid
-_RELATIVE_GRID = 1e-4  # of privacy losses where noise is small, over epsilon
-_LEAST_COARSE_GRID = 1e-3  # of privacy losses where noise is small
+LEAST_PARTICIPANT_NOISE = 0.05  # sampling is not counted below
+_SMALL_NOISE = 0.3  # below, privacy losses need a coarser grid
+_RELATIVE_GRID = 1e-4  # of privacy losses, over epsilon
+_LEAST_COARSE_GRID = 1e-3  # of privacy losses
 COARSEST_GRID = 100.0  # an exponential of it is finite
 # Limits with a sampling rate.
 MOST_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
 LEAST_SAMPLED_DELTA = 1e-12
-_GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid; the curve is for deltas of all sizes
-_GRID = 1e-4  # of privacy losses; coarser where epsilon is large
+_GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid
+_GRID = 1e-4
 
 
 class Composition(NamedTuple):
@@ -63,12 +63,11 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
         return 0.0
     if noise_multiplier == 0:
         return np.inf
-    import dp_accounting  # here, since it takes half a second to load
+    import dp_accounting  # slow to load
 
     composed_noise_multiplier = noise_multiplier / np.sqrt(insertions)
     # With much noise dp-accounting takes the log of a probability that underflows to 0.
     with np.errstate(divide="ignore"):
-        # `tol` is the tolerance of its search for epsilon.
         epsilon = dp_accounting.get_epsilon_gaussian(composed_noise_multiplier, delta, tol=1e-10)
         return float(epsilon)
 
@@ -98,8 +97,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing depends on epsilon, which is still unknown. The first grid assumes that sampling lowers the
-    # bound to a hundredth, or not at all with little noise. If epsilon is lower, a finer grid follows.
+    # The spacing depends on epsilon, which is still unknown. The first grid assumes a hundredth of the bound
+    # without sampling. If epsilon is lower, a finer grid follows.
     first_grid = max(_GRID, 1e-7 * unsampled)
     share = 1e-5
     least_grid = _GRID
@@ -154,8 +153,8 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
       InputError: If the noise on the count is so small that the count exceeds the privacy cost of the round.
     """
     if noise_multiplier == 0:
-        return 0.0  # the sum has no noise either
-    # With count_noise = z / 2, the count has the privacy cost of the whole round: z'^-2 is 0.
+        return 0.0
+    # With count_noise = z / 2, z'^-2 is 0.
     least_count_noise = noise_multiplier / 2
     require(
         count_noise > least_count_noise,
@@ -184,7 +183,7 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     Raises:
       InputError: Values out of range.
     """
-    _require_steps(noise_multiplier, insertions, 0.5)  # mu does not depend on delta
+    _require_steps(noise_multiplier, insertions, 0.5)
     if insertions == 0:
         return 0.0
     if noise_multiplier == 0:

@@ -12,9 +12,9 @@ from audit.claims.accounting import LEAST_PARTICIPANT_NOISE, LEAST_SAMPLED_DELTA
 from audit.claims.random_allocation import account_allocation
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
-LEAST_ALLOCATION_NOISE = 0.1  # the smallest noise multiplier for accounting of random allocation
+LEAST_ALLOCATION_NOISE = 0.1
 LEAST_GRID = 1e-4  # of privacy losses
-_BUCKETS = 400  # of the largest sum of an epoch, by their edges
+_BUCKETS = 400
 
 
 class EveryModel(NamedTuple):
@@ -46,14 +46,13 @@ def bracket_allocation(
         why = "noise is below 0.1"
     if noise_multiplier < LEAST_ALLOCATION_NOISE or delta < LEAST_SAMPLED_DELTA:
         return EveryModel(None, composed, f"composition of epochs: {why}")
-    # Distributions of the privacy loss that bound delta from below and from above, and so epsilon.
     below = account_allocation(noise_multiplier, batches, epochs, above=False)
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
     accountant = "ours (convex order), within pld-accounting's bracket"
-    # Rounding may put a finite lower bound above the upper. An infinite one is the mass that dp-accounting
-    # counts as an infinite loss, and is not a bound.
+    # Rounding may put a finite lower bound above the upper. dp-accounting counts some mass as an infinite
+    # loss, which is not a bound.
     least = min(lower, upper) if math.isfinite(lower) else None
     return EveryModel(least, upper, accountant)
 
@@ -92,9 +91,9 @@ def compute_shuffled_epsilon(
     The bound is 0 with a noise multiplier below 0.05, which makes privacy losses too large, and with a delta
     below 1e-12.
     """
-    # The edges of buckets, with an open bucket at either end. Sums are in units of C, above the mean of the
-    # other batches' sums. Any edges give a lower bound. The largest sum is seldom below -2 sigma. The largest
-    # noise of b sums is about sigma sqrt(2 log b), and 6 sigma more cover nearly all of its law.
+    # Any edges give a lower bound. Sums are in units of C, above the mean of the other batches' sums. The
+    # largest sum is seldom below -2 sigma. The largest noise of b sums is about sigma sqrt(2 log b), and 6
+    # sigma more cover nearly all of its law.
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE:
         return 0.0
@@ -141,7 +140,7 @@ def compute_least_epsilon(
     if delta < LEAST_SAMPLED_DELTA:
         return 0.0
 
-    # The buckets that are possible in both worlds, in dp-accounting's form {bucket: log probability}.
+    # In dp-accounting's form {bucket: log probability}.
     common_inside = {}
     common_outside = {}
     for bucket in np.flatnonzero(np.isfinite(inside) & np.isfinite(outside)):

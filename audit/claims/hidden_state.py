@@ -29,7 +29,7 @@ from audit.written import at_most
 MOST_STEPS = 10**7
 LEAST, MOST = 1e-50, 1e50  # of shifts, constants and noise that are not 0
 MOST_MU = 1e12  # a larger mu does not convert to epsilon
-_ATTAINED = 0.999  # an attack that reaches this share of the bound's mu attains it
+_ATTAINED = 0.999  # reaching this share of the bound's mu attains it
 _TIMES = {2: "twice", 10: "ten times"}  # how much larger the constants of margins are
 
 
@@ -99,8 +99,8 @@ class HiddenState(NamedTuple):
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
-        # A simple attack inserts the canary along a direction without gradients and reaches the mu
-        # `constant`. If it is clearly below the bound's mu, only a crafted loss attains the bound.
+        # `constant` is the mu of a simple attack, along a direction without gradients. If it is clearly
+        # lower, only a crafted loss attains the bound.
         attained = ""
         if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
             attained = (
@@ -164,7 +164,7 @@ def hidden_state_bound(
     s = arrays.floats("values of `shifts`", shifts)
     require(s.ndim == 1, f"`shifts` has shape {s.shape}: give a number for each step")
     steps = len(s)
-    s = spread_over_steps("shifts", s, steps)  # raises InputError for values out of range
+    s = spread_over_steps("shifts", s, steps)  # checks values
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
     conversions.require_delta(delta)
@@ -173,9 +173,8 @@ def hidden_state_bound(
         step = noiseless[0] + 1
         raise InputError(f"`noise` is 0 at step {step}, which has a shift: give a number above 0")
 
-    # Payments start at the first shift that reaches the last model. Any maps attain the bound before it: the
-    # returned slopes are c_t there.
-    in_noise = np.zeros(steps)  # a_t / n_t: the payments, in units of the noise
+    # Any maps attain the bound before the first shift that reaches the last model: their slopes are c_t.
+    in_noise = np.zeros(steps)  # a_t / n_t
     attaining_slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
@@ -219,8 +218,8 @@ def bound_periods(
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
     if math.isinf(composed_mu):  # insertions without noise
-        # As in composition, each step pays for its own shift. Linear maps with the Lipschitz constants as
-        # slopes preserve all distances (unless a constant after the last insertion is 0).
+        # Each step pays for its own shift. Linear maps with the Lipschitz constants as slopes preserve all
+        # distances (unless a constant after the last insertion is 0).
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(mu=math.inf, epsilon=math.inf, paid=shifts, attained_by=constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
@@ -241,7 +240,7 @@ def make_hidden_state(
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = {}
     for factor in _TIMES:  # 2 and 10
-        margins[factor] = bound  # the factor does not matter if all constants are 1
+        margins[factor] = bound
         if np.any(constants != 1):
             margins[factor] = compute(stretch_more(constants, factor))
     return HiddenState(bound, periods, margins, reason, runs=runs)
@@ -308,21 +307,20 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
       a_t / n_t, (T,), the payments in units of the noise.
       x_(t-1) / x_t, (T,), the shares of c_t that are the slopes of the maps; 0 for the first step.
     """
-    # log W_t sums the logs of all c_j after t; it is 0 for the last step.
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)
 
-    # The blocks. A step without a shift has the slope of the step before it, so each block starts at a shift,
-    # and the points of the regression are the shifts with the noise up to the next shift.
+    # A step without a shift has the slope of the step before it, so each block starts at a shift. The points
+    # of the regression are the shifts with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
-    # The payments. Within a block, W_t n_t is divided by the block's scale, its largest value, and the slope
-    # x is multiplied by the scale, which leaves a_t / n_t unchanged.
+    # Within a block, W_t n_t is divided by its largest value, the scale, and the slope x is multiplied by
+    # it, which leaves a_t / n_t unchanged.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
@@ -331,7 +329,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     scaled_slopes = sums / weights
     in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
-    # The shares x_(t-1) / x_t, which are 1 within a block.
+    # They are 1 within a block.
     shares = np.ones(len(s))
     shares[0] = 0.0  # both worlds are the same before the first shift
     with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
@@ -347,7 +345,7 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
     `scipy.optimize.isotonic_regression`. Each point starts a block, which absorbs the blocks before it while
     their ratio is at least its own.
     """
-    blocks: list[tuple[int, float, float]] = []  # start, log of the sum, log of the weight
+    blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         while blocks and blocks[-1][1] - blocks[-1][2] >= log_sum - log_weight:
             start, sum_before, weight_before = blocks.pop()

@@ -27,8 +27,8 @@ EXPECTED = Assumption(
     "not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
     "the leak under linear losses (Steinke et al., 2024), not a bound",
 )
-_DROPPED = 1e-6  # the share of delta of the insertion counts that are left out at each end
-_FAR = 40.0  # standard deviations of the noise that limit the search for a threshold
+_DROPPED = 1e-6  # the share of delta of the insertion counts that each end leaves out
+_FAR = 40.0  # standard deviations of the noise, the limit of the search
 
 
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
@@ -50,9 +50,9 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     require(steps >= n, f"`steps={steps}`: give at least the {n:,} insertions")
     conversions.require_delta(delta)
     if mu == 0 or math.isinf(mu):
-        return mu  # epsilon is 0, or infinite, as well
+        return mu
 
-    # The law of the number of insertions, without negligible tails but with a number above 0.
+    # Without negligible tails, but with a number above 0.
     law = scipy.stats.binom(n, rate)
     fewest = law.ppf(_DROPPED * delta)
     most = max(law.isf(_DROPPED * delta), 1.0)
@@ -103,12 +103,12 @@ def _compute_epsilon(
             subtrahend = log_inserted - log_ratio
         if subtrahend >= minuend:
             return -math.inf
-        # The log of a difference of exponentials, log(e^a - e^b) = a + log(1 - e^(b - a)).
+        # log(e^a - e^b) = a + log(1 - e^(b - a))
         return minuend + math.log(-math.expm1(subtrahend - minuend))
 
     def compute_difference(x: float) -> float:
         """Returns the log of the excess at x less log delta, never -inf: a search needs finite values."""
-        # -1e6 is below the log of any delta, which keeps the sign.
+        # -1e6 is below the log of any delta.
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
     # Epsilon is 0 at the x with equal densities. Each term of the ratio, exp(c (x - c / 2) / deviation^2) of
@@ -119,11 +119,9 @@ def _compute_epsilon(
     if compute_difference(equal) <= 0:
         return 0.0
 
-    # From there outwards (up for sign 1, down for -1) the excess falls. At the end of the search, far beyond
-    # the mass of the more likely law, it is below delta.
+    # From there outwards (up for sign 1, down for -1) the excess falls below delta.
     end = -_FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation
-    # The tolerance is close to that of floats, since the threshold determines epsilon.
     threshold = scipy.optimize.brentq(compute_difference, equal, end, rtol=1e-13)
     return sign * compute_log_ratio(threshold)

@@ -67,7 +67,7 @@ class MatrixMechanism(Claim):
         fields = ("noise_multiplier", "steps", "k", "insert")
         for name, value in zip(fields, (sigma, steps, k, place), strict=True):
             object.__setattr__(self, name, value)
-        self._sensitivity()  # raises InputError for numbers out of range
+        self._sensitivity()  # checks numbers
 
     @functools.cached_property
     def encoder(self) -> Strategy:

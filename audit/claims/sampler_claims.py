@@ -21,7 +21,7 @@ _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
 _SIGMAS = (0.05, 1e4)  # the smallest and largest noise multiplier
 _SEARCH_STEP = math.log(1.5)  # of the search for a noise multiplier
-_SIGMA_TOLERANCE = 1e-5  # relative, of a noise multiplier that is searched
+_SIGMA_TOLERANCE = 1e-5  # relative
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def sampler_claims(
     every_model = method.bracket(sigma, batches, epochs, delta)
     limit = method.bound(schedule, delta)
     assumes = f"holds {condition}, and nobody sees {method.unseen}"
-    if limit.error:  # the bound was simulated, and may be too low with this probability
+    if limit.error:
         assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
     # The last model leaks no more than all models, and noise-only steps do not leak more.
     yours = LastModel(min(limit.epsilon, every_model.upper), None, assumes)
@@ -248,7 +248,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
 
 def _check_training(batches: int, epochs: int, delta: float) -> float:
     """Returns delta; raises InputError if it or a number of batches or epochs is out of range."""
-    # With a single batch an epoch, every example is in every step, without sampling.
+    # A single batch an epoch means no sampling.
     for name, value, least in (("batches", batches, 2), ("epochs", epochs, 1)):
         in_range = least <= number(name, value, int) <= _MAX_STEPS
         require(in_range, f"`{name}={value}`: give {least} to {_MAX_STEPS:,}")
@@ -290,14 +290,14 @@ def _bracket_truncated(
     truncation: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
     """Returns an upper bound on epsilon for truncated Poisson batches: dp-accounting's, or composition."""
-    import dp_accounting  # here, since it takes half a second to load
+    import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
     composed = _bracket_cut(sigma, batches, epochs, delta).upper
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         truncation.examples, 1 / batches, truncation.largest_batch, sigma
     )
-    grid = max(1e-4, 1e-7 * composed)  # distance of privacy losses; coarser where epsilon is large
+    grid = max(1e-4, 1e-7 * composed)
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, batches * epochs).get_epsilon(delta))
     return EveryModel(None, min(epsilon, composed), "dp-accounting (truncated PLD)")
@@ -339,7 +339,7 @@ _SHUFFLED = _Sampler(brackets.bracket_shuffled, samplers.bound_one_of_each_epoch
 _ANY_ORDER = _Sampler(
     brackets.bracket_shuffled,
     samplers.bound_any_order,
-    unseen="an earlier model",  # the batches may be seen
+    unseen="an earlier model",
     order="each example comes once an epoch, in any step, which may be known",
 )
 _SAMPLERS = {

@@ -33,10 +33,10 @@ MOST_ENUMERATED = 20_000  # orders
 MOST_STRATA = 10_000
 SIMULATED = 500_000  # orders
 _LEAST_DRAWS = 50  # of each stratum
-_POSITIONS = 100  # positions in an epoch that strata distinguish
-_EPSILONS = 1000  # epsilons of the simultaneous bounds on the simulated mean
-_DROPPED = 1e-3  # the share of delta that orders with too many participations may cost
-_CHUNK = 100_000  # orders that are computed together
+_POSITIONS = 100
+_EPSILONS = 1000  # epsilons with simultaneous bounds
+_DROPPED = 1e-3  # the share of delta for orders with too many participations
+_CHUNK = 100_000  # orders computed together
 _HALVINGS = 60
 
 
@@ -115,14 +115,12 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
 
     A constant of 0 erases all shifts before its step, but not the step's own shift.
     """
-    # The last step that erases earlier shifts; 0 without such a step.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # these multiply only shifts before `first`, which do not count
+    constants[: first + 1] = 1.0  # these multiply only shifts before `first`
     log_constants = np.log(constants)
-    # log W_t is the sum of log constants over steps t + 1 to T - 1: a sum from the end, 0 for the last step.
     log_w = np.append(np.cumsum(log_constants[:0:-1])[::-1], 0.0)
-    # Cumulative sums of W^2 from both ends; the log of an empty sum is -inf.
+    # The log of an empty sum is -inf.
     log_before = np.append(-np.inf, np.logaddexp.accumulate(2 * log_w))
     log_after = np.append(np.logaddexp.accumulate(2 * log_w[::-1])[::-1], -np.inf)
     return StepWeights(log_w, log_before, log_after, first)
@@ -145,14 +143,13 @@ def compute_order_mus(
     """
     steps = len(weights.log_w)
     orders = np.minimum(orders, steps)  # T now means no participation
-    # Shifts before `weights.first` are erased by a step of Lipschitz constant 0.
     reaches_last_model = (orders < steps) & (orders >= weights.first)
     if log_shifts is None:
-        # The index T is out of range: the last step's weight replaces it and is not used.
+        # The index T is out of range, and not used.
         log_shifts = weights.log_w[np.minimum(orders, steps - 1)]
     log_noises = _compute_log_noises(weights, orders)
     squares = _pool(log_shifts, log_noises, reaches_last_model)
-    composed_squares = reaches_last_model.sum(axis=1)  # shifts of 1, over noise of deviation 1
+    composed_squares = reaches_last_model.sum(axis=1)
     return np.asarray(np.sqrt(np.minimum(squares, composed_squares)))
 
 
@@ -169,12 +166,12 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
       log_noises: (N, K) the log of the sum of W^2 from it to the next participation.
     """
     size, participations = log_shifts.shape
-    # A stack for each order: `counts` blocks, with logs of their sums and noises, the top block last.
+    # A stack of `counts` blocks for each order, with logs of their sums and noises.
     counts = np.zeros(size, np.intp)
     log_sums = np.zeros((participations, size))
     log_block_noises = np.zeros((participations, size))
     for i in range(participations):
-        merging = np.flatnonzero(takes_part[:, i])  # the orders that have participation i
+        merging = np.flatnonzero(takes_part[:, i])
         log_sums[counts[merging], merging] = log_shifts[merging, i]
         log_block_noises[counts[merging], merging] = log_noises[merging, i]
         counts[merging] += 1
@@ -210,8 +207,7 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     log_from = weights.log_after[orders]
     log_from_following = weights.log_after[following]
 
-    # The log of a difference is log(e^a - e^b) = a + log(1 - e^(b - a)), with b at most a except for
-    # rounding.
+    # log(e^a - e^b) = a + log(1 - e^(b - a)), with b at most a except for rounding.
     with np.errstate(divide="ignore", invalid="ignore"):
         drop_before = np.minimum(log_before - log_before_following, 0.0)
         by_sums_before = log_before_following + np.log(-np.expm1(drop_before))
@@ -220,7 +216,6 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     log_noises = np.where(log_before < log_from_following, by_sums_before, by_sums_from)
 
     # The sum is at least the W^2 of its first step, which replaces NaN and smaller results of rounding.
-    # Without a participation the last step's W^2 is read, and the result is not used.
     log_least = 2 * weights.log_w[np.minimum(orders, steps - 1)]
     return np.asarray(np.fmax(log_noises, log_least))
 
@@ -234,7 +229,7 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_first = special.log_ndtr(-epsilon / mus + mus / 2)
         log_second = epsilon + special.log_ndtr(-epsilon / mus - mus / 2)
-        # The difference's share of the first term; rounding may not make it negative.
+        # Rounding may not make it negative.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
     return np.where(mus > 0, log_first + log_share, -np.inf)
 
@@ -252,7 +247,7 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
 
     if not exceeds(0.0):
         return 0.0
-    highest = conversions.epsilon_from_mu(float(mus.max()), delta)  # of the worst mechanism
+    highest = conversions.epsilon_from_mu(float(mus.max()), delta)
     _, high = bisect(exceeds, 0.0, highest, _HALVINGS)
     return float(high)
 
@@ -262,7 +257,7 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
 
     It is exact, for the worst place of an example in that order.
     """
-    # Row i of the orders (batches, epochs) has the steps of an example in batch i of every epoch.
+    # Row i has the steps of an example in batch i of every epoch.
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
     return _limit_worst(schedule, compute_order_mus(weigh_steps(schedule.lipschitz), orders), delta)
@@ -307,23 +302,21 @@ def bound_one_of_each_epoch(
     batches = schedule.batches
     epochs = schedule.epochs
     sigma = schedule.noise_multiplier
-    weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
-    if epochs * math.log(batches) <= math.log(most_enumerated):  # there are batches**epochs orders
+    weights = weigh_steps(schedule.lipschitz)
+    if epochs * math.log(batches) <= math.log(most_enumerated):
         orders = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        orders += batches * np.arange(epochs)  # from places in an epoch to steps of the run
+        orders += batches * np.arange(epochs)  # steps of the run
         return _mix_orders(schedule, orders, np.full(len(orders), 1 / len(orders)), delta)
 
-    # `mus` (draws, strata) has in each row the mu of an order from every stratum. Rows are filled in chunks,
-    # to save memory.
+    # Row by row, the mu of an order from every stratum. Rows are filled in chunks, to save memory.
     strata = _cut_last_epochs(batches, epochs, min(MOST_STRATA, most_enumerated))
     draws = max(simulated // len(strata.shares), _LEAST_DRAWS)
     rng = np.random.default_rng(seed)
     mus = np.empty((draws, len(strata.shares)))
     rows_at_once = max(_CHUNK // len(strata.shares), 1)
     for start in range(0, draws, rows_at_once):
-        rows = mus[start : start + rows_at_once]  # a view of `mus`, which is filled below
+        rows = mus[start : start + rows_at_once]
         places = rng.integers(0, batches, (*rows.shape, epochs))
-        # In the last epochs, places from each stratum's own intervals replace these.
         last_shape = (len(rows), *strata.lows.shape)
         places[..., epochs - last_shape[2] :] = rng.integers(strata.lows, strata.highs, last_shape)
         orders = places + batches * np.arange(epochs)
@@ -362,20 +355,18 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
     places for each of the last epochs, and any places before these epochs. Intervals are shortest near an
     epoch's end. Places there matter most, since fewer steps come after them.
     """
-    cells = min(batches, _POSITIONS, most)  # the number of intervals
-    # The largest number of last epochs with cells**last_epochs at most `most`. 1e-9 compensates rounding, and
-    # 2 avoids a division by log(1).
+    cells = min(batches, _POSITIONS, most)
+    # cells**last_epochs is at most `most`. 1e-9 compensates rounding, and 2 avoids a division by log(1).
     last_epochs = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
 
     # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, cells + 1).round().astype(np.int64))
-    if batches == cells:  # every place is an interval; rounding would merge some of them
+    if batches == cells:  # rounding would merge some places
         edges = np.arange(1, batches + 2)
     lows = np.sort(batches + 1 - edges[1:])
-    highs = np.sort(batches + 1 - edges[:-1])  # each is the place after an interval's last
+    highs = np.sort(batches + 1 - edges[:-1])  # the place after an interval's last
 
-    # A stratum combines an interval for each of the last epochs. Without last epochs there is a single, empty
-    # combination.
+    # Without last epochs there is a single, empty combination.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     cells_of_strata = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     shares = ((highs - lows) / batches)[cells_of_strata].prod(axis=1)
@@ -394,14 +385,13 @@ def _compute_worst_mus(schedule: ShuffledSteps, strata: _Strata) -> Array:
     epochs = schedule.epochs
     weights = weigh_steps(schedule.lipschitz)
 
-    # At first no place is ruled out: each stratum (row) has the last step of each epoch (column), with the
-    # largest W of the epoch.
+    # First the last step and the largest W of each epoch (column), for every stratum (row).
     rows = (len(strata.shares), 1)
     log_w = weights.log_w[: schedule.insertable].reshape(epochs, batches)
     orders = np.tile(batches * np.arange(1, epochs + 1) - 1, rows)
     log_shifts = np.tile(log_w.max(axis=1), rows)
 
-    # In the last epochs a stratum allows only some places. Epoch -i is the i-th from the end.
+    # In the last epochs a stratum allows only some places.
     last_epochs = strata.lows.shape[1]
     for i in range(1, last_epochs + 1):
         last_places = strata.highs[:, -i] - 1
@@ -433,17 +423,15 @@ def bound_poisson(
         rate = 1 / schedule.batches
     steps = schedule.insertable
     sigma = schedule.noise_multiplier
-    weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
-    no_step = len(schedule.lipschitz)  # means no participation; greater than any step
+    weights = weigh_steps(schedule.lipschitz)
+    no_step = len(schedule.lipschitz)  # no participation
     if 2**steps <= MOST_ENUMERATED:
-        # Every combination of steps with and without the example, (orders, steps).
         taken = np.array(list(itertools.product([False, True], repeat=steps)))
         orders = np.sort(np.where(taken, np.arange(steps), no_step), axis=1)
         counts = taken.sum(axis=1)
         return _mix_orders(schedule, orders, rate**counts * (1 - rate) ** (steps - counts), delta)
 
-    # The worst order has late participations. Earlier participations may have a larger W, so each counts with
-    # the largest W up to its step. `[None]` makes an array of a single order.
+    # Earlier participations may have a larger W, so each counts with the largest W up to its step.
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_order_mus(weights, latest[None], largest_log_w[latest][None])
@@ -451,12 +439,12 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < simulated:
-        # The number of steps between participations is geometric. Orders are cut after the number of
-        # participations of the worst order; the reserved share of delta covers longer orders.
+        # Gaps between participations are geometric. Orders are cut after the number of participations of the
+        # worst order; the reserved share of delta covers longer orders.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, no_step)))
-    # Worse orders are cut at the limit. As a column, the orders are a single stratum.
+    # Worse orders are cut at the limit. All orders are a single stratum.
     simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
     remaining_delta = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
@@ -472,21 +460,19 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     ... and among all steps. A random order meets all limits, except with a probability of at most `dropped`.
     The result is the order with the latest and most participations that still meets them.
     """
-    # The limit on participations among the last 1, 2, 4, ... steps: a quantile of their binomial law. Each
-    # limit may fail with an equal share of `dropped`.
+    # The limits are quantiles of binomial laws, which may fail with equal shares of `dropped`.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     limits = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
     # Backwards from the end of training: the steps within `shorter` of the end have `taken` participations.
     # If the next limit allows more, they take the latest steps before.
-    distances: list[int] = []  # from the last step
+    distances: list[int] = []
     taken = 0
     for shorter, limit in zip(np.append(0, lengths[:-1]), limits, strict=True):
         added = max(int(limit) - taken, 0)
         distances.extend(range(shorter, shorter + added))
         taken += added
 
-    # Ensures that ranges neither overlap nor reach back before the first step.
     unique = np.unique(np.array(distances, np.int64))
     return np.sort(steps - 1 - unique[unique < steps])
 
@@ -508,7 +494,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
-    # `limit_mean` uses two limits, which may both fail at each epsilon: all get an equal share of the error.
+    # Two limits may fail at each epsilon, with equal shares of the error.
     log_inverse_error = math.log(2 * _EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -517,7 +503,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
         most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
         return limit_mean(means, most, log_inverse_error) <= delta
 
-    # The mean delta is low enough at the last index, since even that of the worst orders is.
+    # The mean delta is low enough at the last index.
     indices = range(_EPSILONS)
     first = bisect_left(indices, True, key=lambda index: is_bounded(float(grid[index])))
     return float(grid[first])
@@ -546,8 +532,8 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     spread = math.sqrt(2 * float(values.var(ddof=1)) * bernstein_log / draws)
     bernstein = mean + spread + 7 * most * bernstein_log / (3 * (draws - 1))
 
-    # Hoeffding's inequality, of values over `most`, by bisection from their mean up to 1.
-    share = min(mean / most, 1.0)  # rounding may raise it above 1
+    # By bisection from the mean up to 1.
+    share = min(mean / most, 1.0)
 
     def is_possible(mean_share: float) -> bool:
         """Returns whether the values allow that their mean is this share of `most`."""

@@ -15,14 +15,14 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun
 
 from audit.mechanism.clipping.base import ClippedSum, clip
 
-Tree = Any  # a pytree of arrays
+Tree = Any
 # Features (N, ...), labels (N, ...), and further arrays that a mechanism needs.
 Data = tuple[Array, ...]
 
-# The maximum number of entries (K, p) of drawn directions that a segment keeps in memory.
+# The most entries (K, p) of drawn directions that a segment keeps in memory.
 _MAX_STORED = 1 << 25
-BLOCK = 1 << 12  # coordinates per key, if a direction is drawn in blocks
-# The axis of devices that share a run's step, for a mechanism that `spreads`.
+BLOCK = 1 << 12  # coordinates per key
+# The axis of devices that share a run's step.
 PARTS = "parts"
 
 
@@ -38,12 +38,11 @@ def local_hardware() -> Hardware:
     """Returns the kind, number and memory of this process's devices."""
     devices = jax.local_devices()
     if devices[0].platform == "cpu":
-        # Each device gets an equal share of the machine's memory.
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         share = memory // len(devices)
         return Hardware(is_cpu=True, number=len(devices), memory=share)
-    stats = devices[0].memory_stats() or {}  # None if a device keeps no statistics
-    # A low default, 4 GiB: too low a value only makes fewer runs train at once.
+    stats = devices[0].memory_stats() or {}  # a device may keep no statistics
+    # Too low a value only makes fewer runs train at once.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
@@ -65,8 +64,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         analysis: Any = step.memory_analysis()
         return int(analysis.temp_size_in_bytes)
     program = jax.make_jaxpr(function)(theta, *shared)
-    _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
-    # The step of several runs at once, which differ only in theta.
+    _, *others = program.in_avals  # types of the flattened arguments; theta is the first
     axes = (0, *[None] * len(others))
     mapped = jax.vmap(jaxpr_as_fun(program), axes)
     written = []
@@ -74,7 +72,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         several = jax.make_jaxpr(mapped)(thetas, *others)
         written.append(_count_written(several.jaxpr))
-    # The difference leaves out the results that both runs share.
+    # Without the results that both runs share.
     return written[1] - written[0]
 
 
@@ -235,9 +233,8 @@ class Canaries(NamedTuple):
 # (step, theta, mask) -> the clipped sum (p,) of canaries.
 Inserter = Callable[[Array, Array, Array], Array]
 # (hyper, state before, data, schedule, canaries, the run's key) -> the state after the schedule's last step.
-# The draws of step t come from fold_in(run_key, t), wherever segments begin. `sum_canaries` clips each canary
-# separately, so no insertion exceeds the sensitivity C. All arguments are traced except the functions in
-# `canaries`: one compiled program serves runs with and without canaries, and every setting of these shapes.
+# The draws of step t come from fold_in(run_key, t), wherever segments begin. All arguments are traced except
+# the functions in `canaries`: one program serves runs with and without canaries.
 Segment = Callable[[Hyperparameters, State, Data, Schedule, Canaries, Array], State]
 
 
@@ -277,7 +274,7 @@ def sum_canaries(
       clipped_sum: sums clipped gradients of examples, if canaries are examples.
     """
     crafted = canaries.craft(step, theta)
-    weights = canaries.presence * mask  # (K,), 0 for canaries that are not inserted
+    weights = canaries.presence * mask  # 0 for canaries that are not inserted
 
     if isinstance(crafted, Examples):
 
@@ -289,17 +286,15 @@ def sum_canaries(
         return _sum_positive(weights, theta, weighted_gradient)
 
     if isinstance(crafted, Coordinates):
-        # The norm of a canary along a single coordinate is its absolute value there.
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
         zeros = jnp.zeros_like(theta)
         return zeros.at[crafted.indices].add(weights * clipped)
 
     if isinstance(crafted, Directions):
-        # All canaries have the same norm: clipping multiplies the sum.
         norm = jnp.minimum(crafted.norm, clipping_norm)
         like = crafted.select(theta)
-        # We draw only the directions in the mask. We draw those of canaries that are out too: runs that
-        # `vmap` trains at once share the mask but not the presence, so they share the draws.
+        # Only directions in the mask are drawn, but also those of canaries that are out: runs under `vmap`
+        # share the mask but not the presence, so they share the draws.
         masks = jnp.broadcast_to(mask, weights.shape)
 
         def weighted_direction(weight: Array, k: Array) -> Array:
@@ -309,7 +304,6 @@ def sum_canaries(
 
         return crafted.spread(norm * _sum_positive(masks, like, weighted_direction), theta)
 
-    # The canaries are an array (K, p).
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
@@ -383,12 +377,11 @@ def make_inserter(
     stored = None
     total = None
     if canaries.crafts_constant and canaries.join is None:
-        # The sum of all canaries that are in, for the mask 1. Other masks () multiply it.
+        # Masks () multiply this sum.
         one = jnp.float32(1)
         total = sum_canaries(canaries, state.step, state.theta, clipping_norm, one, clipped_sum)
     elif canaries.crafts_constant:
         crafted = canaries.craft(state.step, state.theta)
-        # The product is K p if each direction has a single key; else it is larger.
         if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MAX_STORED:
             draw = jax.vmap(draw_unit_direction, (0, None))
             units = draw(crafted.keys, crafted.select(state.theta))
@@ -397,7 +390,6 @@ def make_inserter(
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
-        # A mask (K,) leaves out some canaries, which `total` has.
         if total is not None and not jnp.ndim(mask):
             return mask * total
         joining = canaries.joining(step, run_key)
@@ -466,8 +458,8 @@ def rehearse(
     decides whether a canary is in, its presence is the coin's probability, and the canary has that weight.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # This key only decides the clients' shuffles of a federated mechanism. We name its generator to make the
-    # shuffles independent of JAX's default.
+    # This key only decides the clients' shuffles of a federated mechanism. We name its generator to not
+    # depend on JAX's default.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -492,7 +484,7 @@ def simulate(
     def advance(carry: Carry, batch: Array) -> tuple[Carry, None]:
         """Takes a step on a mini-batch (B,), and adds the square of its update to the sum (p,)."""
         state, squares = carry
-        schedule = Schedule(batch[None], jnp.zeros(1))  # a single step without insertion
+        schedule = Schedule(batch[None], jnp.zeros(1))
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)
         squares = squares + (after.theta - state.theta) ** 2
         return (after, squares), None

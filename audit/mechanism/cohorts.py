@@ -40,13 +40,12 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
         part_key = jax.random.fold_in(key, i)
         order = np.asarray(jax.random.permutation(part_key, canaries))
         # The previous permutation may have ended within the first round of this part. The canaries that it
-        # dealt to that round go last now, or the round could get them twice. The stable sort keeps the order
-        # of the others.
+        # dealt to that round go last now, or the round could get them twice.
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
-        # The permutations of all parts form a single row of n places, dealt evenly to all rounds: place j
-        # goes to round j * rounds / n, rounded down.
+        # The permutations form a single row of n places, dealt evenly to all rounds: place j goes to round j
+        # * rounds / n.
         places = i * canaries + np.arange(canaries)
         joined_rounds = places * rounds // (canaries * repetitions)
         mask[joined_rounds, order] = 1

@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 SEGMENT_STEPS = 250
 
-# The maximum that a chunk's step writes on a CPU's core. Larger chunks do not fit the cache.
+# Larger chunks do not fit a CPU core's cache.
 _CACHE_BYTES = 32 << 20
-_MEMORY_SHARE = 0.25  # the maximum share of the memory for a chunk's step
-# The smallest chunk if memory allows: models of a chunk share computations that depend only on the data.
+_MEMORY_SHARE = 0.25
+# Models of a chunk share computations that depend only on the data.
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
@@ -31,8 +31,7 @@ _BY_RUN = PartitionSpec("runs")
 _EVERYWHERE = PartitionSpec()
 
 
-# The number of compiled programs of a kind that stay in memory. Functions that make programs are cached by
-# their arguments, compared by `==`.
+# The number of compiled programs of a kind in memory, cached by their arguments, compared by `==`.
 MAX_PROGRAMS = 64
 
 
@@ -58,7 +57,7 @@ class Placement(NamedTuple):
         rows = min(runs or number, number)
         while number % rows:
             rows -= 1
-        # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
+        # Rows are the axis of runs.
         axes = ("runs", base.PARTS)
         types = (AxisType.Auto, AxisType.Auto)
         mesh = Mesh(devices.reshape(rows, -1), axes, axis_types=types)
@@ -95,7 +94,7 @@ class Placement(NamedTuple):
             mesh=self.mesh,
             in_specs=specs,
             out_specs=_BY_RUN,
-            check_vma=False,  # devices that share a run agree on its results
+            check_vma=False,  # devices that share a run agree
         )
         return jax.jit(mapped, donate_argnums=donated)
 

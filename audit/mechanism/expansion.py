@@ -34,28 +34,27 @@ from scipy.stats import norm
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-# The measured constant c is below the true one by at most this share of |c - 1|, plus rounding in float32.
+# The measured constant c is below the true one by at most this share of |c - 1|, plus rounding.
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start hides a larger constant
-# Up to this number of parameters we compute the whole Jacobian in a single call. Lanczos iterations take
-# fewer products, but one call each, which costs more than a small product.
+# Up to this number of parameters we compute the whole Jacobian. Lanczos iterations take fewer products, but
+# one call each, which costs more than a small product.
 MAX_WHOLE = 128
 # If these iterations are not enough, we compute the whole Jacobian of up to `_MAX_WHOLE_AFTERWARDS`
-# parameters. For more parameters, the constant is an upper limit.
+# parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
 _LINES_AT_ONCE = 16
-_LARGE = 10_000  # the number of parameters of a large model
+_LARGE = 10_000  # parameters
 # A secant may exceed the derivative's stretch by this share of its excess over 1 plus this constant, for
 # rounding to float32 and larger derivatives between the measured places.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
-# Derivatives away from the models count up to this multiple of the excess over 1 at the models, the largest
-# margin of a bound.
+# Derivatives away from the models count up to this multiple of the excess over 1 at the models.
 MAX_MARGIN = 10
-_SLOPES_PER_SECANT = 4  # derivatives along a secant, without the one at its end
+_SLOPES_PER_SECANT = 4  # without the one at its end
 
 Vector = NDArray[np.float64]
 
@@ -101,7 +100,7 @@ class Stretch(NamedTuple):
     derivative: float
 
 
-# The vector-Jacobian product of d at a model, w (p,) -> (H'w,), as `jax.vjp` returns it.
+# w (p,) -> (H'w,), as `jax.vjp` returns it.
 _PullBack = Callable[[Array], tuple[Array]]
 
 
@@ -142,7 +141,7 @@ def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
     """Returns H v, (p,), the vector-Jacobian product of w -> H'w."""
-    # A linear function has the same derivative everywhere, here at 0.
+    # A linear function has the same derivative everywhere.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
     pushed: Array = transpose(v)[0]
@@ -184,7 +183,7 @@ def _on_lines(
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # Programs that take several lines at once compile slowly for large models.
+    # These programs compile slowly for large models.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     gains: Array = jax.lax.map(measure, directions, batch_size=at_once)
     return gains
@@ -290,7 +289,7 @@ def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
     """Returns the expansion of a step from its whole Jacobian."""
     jacobian = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
-    last = theta.size - 1  # eigenvalues come in rising order
+    last = theta.size - 1  # in rising order
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
     constant = _find_constant(step, eigenvalues[0])
     return Expansion(constant, eigenvectors[:, 0])
@@ -343,7 +342,6 @@ def _find_largest_eigenvalue(
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
-        # As k grows, we check only every few iterations.
         if k % (1 + k // 16) == 0 or length == 0 or k == most:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
@@ -402,8 +400,7 @@ def worst_on_lines(
     gains = _on_lines(_walk, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(gains, np.float64)
 
-    # First we try derivatives at models. If they do not explain a secant, we use the maximum of these and
-    # the derivatives along each secant, up to the limit by `line.most`.
+    # If derivatives at models do not explain a secant, we also use those along each secant.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
@@ -429,7 +426,7 @@ def _find_slopes(
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # For each secant, the slopes at its start and inside, (n, m, _SLOPES_PER_SECANT), and at its end, (n, m).
+    # The slopes at each secant's start and inside, and at its end.
     starts = slopes[:, :-1].reshape(-1, count, _SLOPES_PER_SECANT)
     ends = slopes[:, _SLOPES_PER_SECANT::_SLOPES_PER_SECANT]
     largest: Vector = np.maximum(starts.max(axis=2), ends)

@@ -24,9 +24,9 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
     presence (K,) is the sampling rate for a canary that is in, 0 for a canary that is out.
     """
     step_key = jax.random.fold_in(run_key, step)
-    # The noise of the step uses `step_key`, so the coins need another key.
+    # The noise uses `step_key`.
     coins_key = jax.random.fold_in(step_key, _COINS)
-    # The mode "high" draws more random bits, for probabilities below float32's steps.
+    # "high" draws more random bits, for small probabilities.
     joins = jax.random.bernoulli(coins_key, presence, mode="high")
     return joins.astype(jnp.float32)
 
@@ -54,7 +54,6 @@ def draw_by_shuffling(batches: int) -> Join:
 
     def draw_places(key: Array, canaries: int) -> Array:
         slots = batches * -(-canaries // batches)  # at least one per canary
-        # Slot s belongs to step s % batches.
         return jax.random.permutation(key, slots)[:canaries] % batches
 
     return _join_at_places(draw_places, batches)
@@ -68,7 +67,7 @@ def _join_at_places(draw_places: Callable[[Array, int], Array], batches: int) ->
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0."""
-        # All steps of an epoch share the key: they draw the same places.
+        # All steps of an epoch draw the same places.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)

@@ -57,7 +57,7 @@ def _draw_independent(
 INDEPENDENT = NoiseStrategy(lambda theta: (), _draw_independent)
 
 
-@lru_cache  # equal arguments give the same functions, and so the same programs
+@lru_cache  # equal arguments give the same programs
 def correlate(bands: int) -> NoiseStrategy:
     """Returns the strategy with b = `bands` coefficients in its numerator."""
 

@@ -34,14 +34,14 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# Replaces a squared norm of 0. Its root times any C is far below float32's sums.
+# Its root times any C is far below float32's sums.
 _TINY = 1e-30
 
 
 @jax.custom_jvp
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
     """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0."""
-    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))  # finite for a norm of 0 too
+    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
 
@@ -57,10 +57,10 @@ def _differentiate_scale(
     squared_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
-    # Without clipping, the squared norm may be 0. Then we divide by 1.
+    # Without clipping, the squared norm may be 0.
     squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
-    # For a squared norm r the scale is C r^(-1/2), and its change C r^(-1/2) (dC / C - dr / (2 r)).
+    # For a squared norm r the scale C r^(-1/2) changes by C r^(-1/2) (dC / C - dr / (2 r)).
     change = scale * (clipping_change / clipping_divisor - 0.5 * squared_change / squared_divisor)
     return scale, jnp.where(is_clipped, change, 0.0)
 
@@ -73,7 +73,6 @@ def clip(vector: Array, clipping_norm: Array) -> Array:
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
     norm = largest * jnp.linalg.norm(scaled)
-    # For a norm of 0, C / norm is infinite and the factor is 1.
     return vector * jnp.minimum(1.0, clipping_norm / norm)
 
 
@@ -82,7 +81,6 @@ def per_example(loss: Loss) -> ClippedSum:
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
-        # JAX could not otherwise `vmap` convolutions over models on a mesh of devices.
         separate_batch = separate(theta, batch)
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
         gradients = compute_gradients(theta, separate_batch)
@@ -102,12 +100,12 @@ def separate(theta: Array, batch: Batch) -> Batch:
     entry of theta makes `vmap` batch the features too. XLA removes it from the compiled program.
     """
     features, labels = batch
-    # True, or False if theta is NaN. In both cases the selection below gives the features.
+    # False if theta is NaN. In both cases the selection gives the features.
     depends_on_theta = theta[0] == theta[0]
     return jnp.where(depends_on_theta, features, features), labels
 
 
-# The maximum multiply-adds per output column of a product that is written out as a sum.
+# Up to these multiply-adds per output column, a product is written out as a sum.
 _UNROLLED = 32
 
 
@@ -149,7 +147,7 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 taps[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # Paths of the layers that read the features. All models of an ensemble share these inputs.
+        # Layers that read the features, which all models of an ensemble share.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
@@ -165,8 +163,7 @@ def book_keeping(
                 if inputs is columns:
                     reads_features.add(layer.path)
                 kernel = parameters["kernel"]
-                # XLA fuses the written-out sums of a small kernel with later operations, but not the call
-                # of a matrix product.
+                # XLA fuses the written-out sums with later operations, but not the call of a matrix product.
                 is_small = kernel.size <= _UNROLLED
                 product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
                 output = product + parameters["bias"][:, None] + taps[layer.path]
@@ -176,7 +173,7 @@ def book_keeping(
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
 
-        # This traces `total_loss`: afterwards `reads_features` is complete.
+        # This traces `total_loss` and completes `reads_features`.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in gradients:
@@ -185,13 +182,12 @@ def book_keeping(
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
-        # A layer's clipped sum is the product of its inputs with the scaled output gradients.
         sums = {}
         for path, gradient in gradients.items():
             scaled = gradient * scales
             if path in reads_features:
-                # A single product gives both sums, with a row of 1 as the bias's input. In other layers that
-                # row would cost a copy of every model's inputs.
+                # One product gives both sums, with a row of 1 as the bias's input. Other layers would copy
+                # every model's inputs for it.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)

@@ -22,12 +22,12 @@ from audit.mechanism.clipping import layers
 from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
 from audit.mechanism.clipping.layers import Path
 
-# A block should stay in a CPU's cache. This is the best of 0.6 to 2.5 MiB for the ConvNet, with four models.
+# The best of 0.6 to 2.5 MiB for the ConvNet on a CPU, with four models.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-_BLOCK_BY_PARAMETERS = 4  # the minimum size of a block, relative to the parameters
+_BLOCK_BY_PARAMETERS = 4  # relative to the parameters
 
-_Shapes = dict[Path, tuple[int, int]]  # of each layer's output, as a matrix
+_Shapes = dict[Path, tuple[int, int]]
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
 _Pass = tuple[Array, dict[Path, layers.Call]]  # logits or losses; each layer's call
 
@@ -59,18 +59,16 @@ def unfolded_book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
         params = unravel(theta)
-        # The shapes of a single example's pass, which JAX only traces.
         example = batch[0][0]
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), example)
         shapes = {path: call.shape for path, call in calls.items()}
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
-        # A block has at least one example, even if that exceeds the budget.
         most = max(1, budget // _count_bytes(calls))
         blocks = _cut_into_blocks(batch, most)
         flat = flatten_dict(params)
 
-        # Every block would read and write the sum of a whole kernel. If we have the factors of that sum, the
-        # inputs and the scaled output gradients, we stack them and multiply all at the end.
+        # Every block would read and write the sum of a whole kernel. If we have its factors, we stack them
+        # and multiply all at the end.
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds a block's sums to the totals, and returns the factors of the sums that it leaves out."""
             by_layer = _measure_block(module, params, criterion, shapes, block)
@@ -137,7 +135,7 @@ def _measure_block(
         losses, calls = jax.vmap(loss)(features, labels, taps)
         return jnp.sum(losses), calls
 
-    # Taps are zeros added to the layers' outputs, so their gradients are those at the outputs.
+    # Gradients at zeros added to a layer's output are those at the output.
     taps = {}
     for path, shape in shapes.items():
         taps[path] = jnp.zeros((len(labels), *shape))
