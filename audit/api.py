@@ -144,7 +144,7 @@ def audit(
         None if data_file is None else str(path("data_file", data_file)),
         None if tfds_dir is None else str(path("tfds_dir", tfds_dir)),
     )
-    # Without any of these settings, the number of steps follows from the default of insertions.
+    # Otherwise the number of steps follows from the default of insertions.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.usual_insertions(model)
     if not isinstance(settings.get("adversary", ""), str):  # a custom adversary
@@ -153,7 +153,6 @@ def audit(
         row = task.task(model)
         wrapped = own.wrap_task(row, row.data.load(sources))
         return _make_result(partial(own.audited, wrapped, settings, *request), request)
-    # The setting does not have these two fields.
     lipschitz = settings.pop("lipschitz", None)
     rehearsed = settings.pop("rehearsals", None)
     setting = make.setting_of(model, **settings)

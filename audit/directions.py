@@ -48,7 +48,7 @@ from audit.one_run import (
 Array = NDArray[np.float64]
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
 _ROOT = 2  # the random stream; `audit.one_run` uses 0 and 1 under the same seed
-_BLOCK = 1 << 13  # coordinates of each canary in memory at once
+_BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
@@ -109,7 +109,7 @@ def cosines(
     few = f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates"
     require(not leave_one_out or count < size, few)
 
-    # All directions at once, an array (count, dimension), may not fit in memory.
+    # All directions, (count, dimension), may not fit in memory.
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
@@ -122,7 +122,6 @@ def cosines(
         else:
             squares += np.square(directions).sum(1)
 
-    # Divide by the lengths of the normal vectors.
     if not leave_one_out:
         return products / np.sqrt(squares)
     from audit.evidence import leave_one_out as projection  # loads SciPy
@@ -146,8 +145,8 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
     """Returns (seed, run, count, dimension) as Python's ints; raises InputError for those out of range."""
     seed = check_seed(seed)
-    run = check_whole_number("run", run, 0, MOST_SEED)  # `run` is a part of a random seed
+    run = check_whole_number("run", run, 0, MOST_SEED)
     count = check_whole_number("count", count, 1, MAX_COUNT)
-    # In a single dimension every cosine is 1 or -1.
+    # In one dimension every cosine is 1 or -1.
     dimension = check_whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension

@@ -38,7 +38,6 @@ def require_type(name: str, value: object, kind: type) -> None:
     is_whole_float = kind is float and type(value) is int
     is_allowed_bool = kind is bool or type(value) is not bool
     fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
-    # `repr` quotes a text, which may be a number: `k='5'`.
     require(fits, f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}")
 
 

@@ -134,9 +134,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         self._draw = (seed, run, count)
         self._present = present
         self._steps_taken = 0
-        self._is_moved = False  # whether a step was seen to move every chosen parameter
+        self._is_moved = False  # whether a step moved every chosen parameter
         self._start = self._read_parameters()  # (dimension,) before training
-        # The sum of all directions, each scaled to the clipping norm, split by parameter.
         total = directions.inserted(*self._draw, self.dimension, float(self.max_grad_norm))
         self._parts = [part.float() for part in self._split(total)]
 
@@ -198,8 +197,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         Raises:
           InputError: no movement, parameters that are not finite, or too many directions for leave-one-out.
         """
-        # Steps subtract gradients, so the movement minus the drift is negated: an inserted direction then has
-        # a positive cosine.
+        # Steps subtract gradients: negated, an inserted direction has a positive cosine.
         movement = self._read_parameters() - self._start
         displacement = np.asarray(drift, np.float64) - movement
         return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)

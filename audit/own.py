@@ -41,7 +41,7 @@ from audit.written import Level
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _PROBE = 4  # examples to compare a strategy with per-example gradients
-_TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
+_TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times rounding
 _USUAL = {"learning_rate": 0.1, "batch_size": 400}
 
 
@@ -202,7 +202,6 @@ def audited(
     adversary = None
     if isinstance(fields["adversary"], Adversary):
         field, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
-        # The adversary fixes the number of canaries.
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
@@ -214,7 +213,7 @@ def audited(
     if rehearsed is not None:
         lipschitz.require_rehearsals(constants, rehearsed)
     is_measured = isinstance(constants, str) and constants == MEASURED
-    # Before a measurement, any constant shows whether there is a bound.
+    # Any constant shows whether there is a bound.
     vouched = Steps(1.0 if is_measured else constants, "as its author vouches")
     if constants is not None:
         bound = lipschitz.hidden_state(setting, level.delta, vouched, own_model=True)
@@ -223,7 +222,7 @@ def audited(
             reason = reason or _why_adversary_uncovered(adversary, own.model.n_parameters)
         require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
 
-    trained = functools.cache(partial(_make_trainee, own))  # only needed for training
+    trained = functools.cache(partial(_make_trainee, own))  # for training only
 
     def make(dataset: Dataset) -> Any:
         """Returns the game of the setting."""
@@ -317,7 +316,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     observer = adversary.observer
-    # Unique functions: JAX would reuse an earlier trace, but a function may read something that changed.
+    # JAX would reuse an earlier trace, but a function may read something that changed.
     anew = adversary._replace(
         init=partial(adversary.init),
         craft=partial(adversary.craft),
@@ -381,8 +380,7 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns the reason why a custom adversary has no hidden-state bound; empty if it may have one."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # Other canaries that depend on the model change the map of a step and its constant. The gradients of
-    # examples always depend on the model.
+    # Other canaries that depend on the model change the map of a step and its constant.
     norm = jax.ShapeDtypeStruct((), jnp.float32)
     state = jax.eval_shape(adversary.init, _key(), _vector(parameters), norm)
     crafted = shapes(adversary, state, parameters).crafted

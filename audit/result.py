@@ -52,7 +52,7 @@ class Result:
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
             bounds["assumption_free"] = self.conclusion.assumption_free
-            if not self.conclusion.law_is_known:  # these are not fresh directions
+            if not self.conclusion.law_is_known:
                 bounds["if_gaussian"] = self.conclusion.gaussian
         for bound in self.conclusion.ranked():
             bounds[bound.method] = bound
@@ -102,7 +102,6 @@ class Result:
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """Returns the largest true-positive rate of any threshold with at most this false-positive rate."""
-        # Imported here to keep `import audit` quick.
         from audit.errors import number
         from audit.methods import curves
 
@@ -111,7 +110,6 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the conclusion as nested dicts and lists, as `bound --json` prints it."""
-        # Imported here to keep `import audit` quick.
         from audit.conclusions import results
 
         values: dict[str, Any] = json.loads(results.answer_json(self.conclusion))
@@ -126,7 +124,6 @@ class Result:
         Raises:
           InputError: if the path is not a path or has another suffix.
         """
-        # Imported here to keep `import audit` quick.
         from audit import errors
         from audit.report import audit_panels, style
         from audit.storage import files
@@ -139,7 +136,6 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page, to a path; returns the path."""
-        # Imported here to keep `import audit` quick.
         from audit import errors
         from audit.report import audit_page
         from audit.storage import files

@@ -120,7 +120,7 @@ def _format_percent(share: Decimal) -> str:
 def shortened(text: str, width: int) -> str:
     """Returns the text, or its beginning and an ellipsis, in at most `width` characters."""
     words = textwrap.shorten(text, width, placeholder=" ...")
-    if words == "...":  # the first word does not fit
+    if words == "...":
         return f"{text[: width - 3]}..."
     return words
 

@@ -48,12 +48,11 @@ else:
     mechanism = _Module("audit.mechanism.base")
 
 # (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
-# theta_0 is the initialisation that the adversary assumes.
 Init = Callable[["Array", "Array", "Array"], "Tree"]
 # (state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): higher means in.
 Score = Callable[["Tree", "Tree", "Array", "Array"], "Array"]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. It does not know the noise
-# and the coins, so it trains without noise and inserts each canary times its probability.
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. It does not know noise and
+# coins, so it trains without noise and inserts each canary times its probability.
 Expect = Callable[["Craft", "Tree", "Array"], "Array"]
 # theta_0 (p,) -> the final model (p,) of training without noise and canaries.
 Rehearse = Callable[["Array"], "Array"]
@@ -155,7 +154,7 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
     rows = f"an array (canaries, parameters) = {(canaries, parameters)}"
-    # Results without a shape are not arrays, such as a tuple of arrays. The messages show their type.
+    # Messages show the type of a result that is not an array.
     shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
         leading_axis = jax.tree.leaves(crafted)[0].shape[:1]
@@ -227,7 +226,7 @@ class Knowledge(NamedTuple):
         @functools.lru_cache(maxsize=1)
         def train(theta_0: bytes) -> Array:
             """Trains from a float32 theta_0, given as bytes to be hashable for the cache."""
-            key = jax.random.key(0, impl="threefry2x32")  # not used without noise
+            key = jax.random.key(0, impl="threefry2x32")  # not used
             return self.simulate(noiseless, key, jnp.frombuffer(theta_0, jnp.float32)).theta
 
         return lambda theta_0: train(np.asarray(theta_0, np.float32).tobytes())

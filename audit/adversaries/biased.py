@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 # (key, theta_0) -> the distinct coordinates of K canaries, (K,).
 Choose = Callable[["Array", "Array"], "Array"]
 
-_NUM_NOISY_SIMULATIONS = 4  # the number of training runs of the noisy variants of GC-S
+_NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
 
 
-# GC-S finds the coordinate that moves least in simulations with the training run's noise and clipping or with
-# neither, by the movement of each step or by the final model.
+# Simulations with the run's noise and clipping or with neither, by each step's movement or the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -84,7 +83,7 @@ class GcS(AdversaryFields):
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
             hyper = dpsgd.without_privacy(hyper)
-            simulations = 1  # without noise, all are the same
+            simulations = 1  # all are the same
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
@@ -97,7 +96,7 @@ class GcS(AdversaryFields):
             total = jnp.sum(jnp.stack(movements), axis=0)
             if not isinstance(total, jax.core.Tracer):  # an audit may only ask for shapes
                 infinite = int(jnp.sum(~jnp.isfinite(total)))
-                # Noiseless simulations do not clip either, and diverge sooner than the training run.
+                # Noiseless simulations do not clip either.
                 fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
                 place = f"{infinite} of {total.size} coordinates"
                 require(not infinite, f"`gc_s`: the simulated training diverges at {place}: {fix}")
@@ -151,7 +150,7 @@ class GcR(AdversaryFields):
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
             """Trains the expected model. In every run, `draw` replaces the coordinates."""
             values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-            placeholders = jnp.arange(canaries)  # `draw` reads only their number
+            placeholders = jnp.arange(canaries)
             return OwnCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
 
         return Adversary(
@@ -161,9 +160,7 @@ class GcR(AdversaryFields):
             canaries,
             crafts_constant=True,
             draw=OwnCoordinates.draw,
-            null=NullLaw(
-                all_in=True, draws=others
-            ),  # a canary's coordinate is ranked among the others
+            null=NullLaw(all_in=True, draws=others),
         )
 
 
@@ -208,12 +205,12 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)
         if canaries == 1:
-            # An array, since a program with `Coordinates` rounds differently: stored scores would change.
+            # A program with `Coordinates` rounds differently: stored scores would change.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
             return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         crafted = mechanism.Coordinates(dimensions, values)
-        # `_craft` does not read the expected values, so we can train with this state.
+        # `_craft` does not read the expected values.
         state = BiasedDimensions(dimensions, crafted, theta_0[dimensions])
         return state._replace(expected=expect(_craft, state, theta_0)[dimensions])
 

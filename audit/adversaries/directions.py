@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Craft, Directions, Tree
 
-_TINY = 1e-30  # the divisor instead of a length of 0
-# The maximum number of entries (K, p) of directions that stay in memory, 1 GiB.
+_TINY = 1e-30
+# The most entries (K, p) of directions in memory, 1 GiB.
 _MAX_KEPT = 1 << 28
 
 
@@ -105,11 +105,9 @@ class OneShotCanaries(AdversaryFields):
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
-            # The law of a largest cosine is not known, so coins decide which canaries are in.
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, ORIGINS[self.observe])
-        # In an audit of a single run the law is known for shared directions too. An audit of several runs
-        # does not use it.
+        # The law is known for shared directions too; only audits of a single run use it.
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
 
 
@@ -124,7 +122,7 @@ class RandomDirection(NamedTuple):
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns the cosine (1,) of the canary's direction and origin - theta_T; 0 if these are equal."""
-        direction = self.gradient[0]  # the only canary, C * u
+        direction = self.gradient[0]
         displacement = self.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
         cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
@@ -141,7 +139,6 @@ def zero_model(theta_0: Array) -> Array:
     return jnp.zeros_like(theta_0)
 
 
-# The origin of the displacement, by the name of the vector.
 ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
@@ -154,7 +151,6 @@ def random_direction(origin: Rehearse = initial_model) -> Adversary:
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))
-        # [None] gives the gradient the axis of canaries: (1, p).
         return RandomDirection(gradient[None], origin(theta_0))
 
     return Adversary(init, RandomDirection.craft, RandomDirection.score)
@@ -188,7 +184,6 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        # Canaries do not depend on the origin, so we can train with this state.
         blank = RandomDirections(jax.random.split(key, canaries), jnp.zeros_like(theta_0))
         return blank._replace(origin=expect(craft_unclipped, blank, theta_0))
 
@@ -270,7 +265,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MAX_
         def draw(direction_key: Array) -> Array:
             return mechanism.draw_unit_direction(direction_key, theta_0)
 
-        # One after the other, to keep only the result in memory.
+        # One by one, to save memory.
         units = jax.lax.map(draw, keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 # (theta, (features, label)) -> the loss of a single example.
 ExampleLoss = Callable[["Array", "tuple[Array, Array]"], "Array"]
-_BLOCK = 4096  # the number of examples converted to float64 at once
-_POISON_LABEL = 5  # the label of poisoned examples, as in the LiDP paper's code (Errata L10)
+_BLOCK = 4096  # examples converted to float64 at once
+_POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Poisoned(AdversaryFields):
         require(is_range, f"`first_direction` must be less than `end_direction`, {ends}")
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        most = knowledge.count_inputs()  # a direction per entry of an example
+        most = knowledge.count_inputs()
         allowed = f"at most {most}, the number of directions of the data"
         message = f"`end_direction` must be {allowed}, got {self.end_direction}"
         require(self.end_direction <= most, message)
@@ -154,7 +154,7 @@ class ClipBkd(AdversaryFields):
         canaries = knowledge.canaries
         message = "ClipBKD has one canary; choose `adversary=poisoned`"
         require(canaries == 1, f"`canaries={canaries}`: {message}")
-        knowledge.count_inputs()  # raises InputError if features are not floats
+        knowledge.count_inputs()  # checks that features are floats
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
@@ -169,7 +169,6 @@ class ClipBkd(AdversaryFields):
                 return loss(theta, (features, label))
 
             losses = jax.vmap(loss_of_label)(jnp.arange(classes))
-            # [None] gives label and features the axis of canaries, of length 1.
             label = jnp.argmax(losses)[None].astype(jnp.int32)
             return mechanism.Examples(features[None], label)
 
@@ -217,7 +216,7 @@ def inserted_examples(
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
         """Makes the examples and their losses on the expected final model, 0 without one."""
-        # `_craft` does not read the losses, so we can train with this state.
+        # `_craft` does not read the losses.
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is None:
             return blank
@@ -273,7 +272,6 @@ def principal(examples: NDArray[np.float32]) -> Principal:
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
-    # Only one block of rows is in memory as float64.
     blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
 
     block_sums = [block.sum(0, np.float64) for block in blocks]
@@ -283,9 +281,9 @@ def principal(examples: NDArray[np.float32]) -> Principal:
         centred = block - mean
         scatter += centred.T @ centred
 
-    # eigh returns eigenvectors as columns, largest eigenvalue last.
+    # eigh returns columns, largest eigenvalue last.
     directions = np.linalg.eigh(scatter)[1].T[::-1]
-    # The sign of an eigenvector is arbitrary. We make the entry of the largest size positive.
+    # The sign is arbitrary: the entry of the largest size becomes positive.
     largest_entry = np.abs(directions).argmax(1)[:, None]
     signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Examples, Tree
 
-# The number of examples that are drawn and scored at once. More examples only need memory for their scores.
+# The number of examples that are drawn and scored at once.
 _BLOCK = 512
 MAX_DRAWS = 10_000_000  # float32 counts them exactly
 
@@ -51,7 +51,7 @@ class RandomExamples(AdversaryFields):
         "their gradients. After the run it draws many more from the same generator. A score is an example's "
         "rank among these, by how far training lowered its loss."
     )
-    # Version 1 scored canaries in a separate batch, which a compiled program may round differently.
+    # Version 1 scored canaries in a separate batch, which may round differently.
     version: ClassVar[int] = 2
     fresh: int = described(
         "examples: number of fresh examples that rank a run's canaries.",
@@ -72,7 +72,7 @@ class RandomExamples(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         features, labels = knowledge.data[:2]
         label_law = _fit_law(labels)
-        if knowledge.classes:  # all are equally likely, also those that the data do not have
+        if knowledge.classes:  # also those that the data do not have
             label_law = dataclasses.replace(label_law, largest=knowledge.classes - 1)
         return fresh_examples(
             RandomExampleGenerator(_fit_law(features), label_law),
@@ -125,7 +125,7 @@ def fresh_examples(
     draw = _DrawExamples(generate, canaries)
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        placeholder = mechanism.Examples(key, key)  # `draw` reads only the reference
+        placeholder = mechanism.Examples(key, key)
         return draw(Draws(placeholder, key, key, refer(theta_0)), key)
 
     return Adversary(
@@ -170,7 +170,7 @@ class _RankExamples:
         def score_block(start: Array) -> Array:
             """Returns the scores of the block of examples that begins with place `start`."""
             drawn = self.generate(jax.random.fold_in(state.fresh, start), block)
-            # `set` drops the canaries of other blocks, at a place past the block's end.
+            # `set` drops places past the block's end.
             is_here = (start <= places) & (places < start + block)
             rows = jnp.where(is_here, places - start, block)
 
@@ -182,7 +182,6 @@ class _RankExamples:
 
         starts = jnp.arange(0, total, block)
         scores = jax.lax.map(score_block, starts).ravel()
-        # The last block goes on beyond the last place.
         return count_below(scores[:total], places, state.ties)
 
 
@@ -192,7 +191,7 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     A compiled program may round an example's score by its place in a block, which could break a tie. At
     random places, canaries and fresh examples are exchangeable despite rounding.
     """
-    # Fresh examples use `fold_in` with the first place of a block, which is less than `total`.
+    # Fresh examples fold in the first place of a block, which is less than `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
@@ -209,11 +208,10 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
     """
     canary_scores = scores[places]
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
-    # (K, K + M): each canary is compared with each draw.
     below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
     tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
-    # If t draws tie with a canary, a uniformly drawn number of them, 0 to t, counts as below it. This makes
-    # the canary's rank among them uniform.
+    # Of t draws that tie with a canary, a uniform number, 0 to t, counts as below it. This makes the
+    # canary's rank among them uniform.
     ties_below = jax.random.randint(ties, below.shape, 0, tied + 1)
     counts = (below + ties_below).astype(jnp.float32)
     return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
@@ -249,7 +247,7 @@ class EntryLaw:
         """Draws `number` arrays with independent entries, (number, *shape)."""
         shape = (number, *self.shape)
         if jnp.issubdtype(self.dtype, jnp.integer):
-            # As uint32, the end of the range is a number even after the largest int32.
+            # uint32 has the number after the largest int32.
             end = jnp.uint32(self.largest + 1)
             integers: Array = jax.random.randint(key, shape, 0, end, jnp.uint32)
             return integers.astype(self.dtype)

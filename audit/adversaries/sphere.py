@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from audit.mechanism.base import Directions, Tree
     from audit.tasks.model import Model
 
-_TINY = 1e-30  # the divisor instead of a length of 0
-_INVERSION_ERROR = 1e-8  # Newton's iteration ends at this error
-_MIN_EDGE = 0.2  # the minimum of the lower limit of eigenvalues, as a share of that for large p
-# Random directions are only nearly orthogonal. If the other canaries add more than this share to a score's
-# variance, the score leaves them out.
+_TINY = 1e-30
+_INVERSION_ERROR = 1e-8
+_MIN_EDGE = 0.2  # a share of the lower limit for large p
+# If the other canaries add more than this share to a score's variance, the score leaves them out.
 _MAX_INTERFERENCE = 0.01
 
 
@@ -87,8 +86,8 @@ class SphereFields(AdversaryFields):
         require(is_several or not self.coins, raise_them)
 
         # Along a direction, in units of the learning rate times C, the noise has the variance noise_steps *
-        # sigma^2. The other canaries are only nearly orthogonal to it and add the variance canaries *
-        # insertions^2 / parameters. Both are multiplied by `parameters` here.
+        # sigma^2. The other canaries add canaries * insertions^2 / parameters. Both are multiplied by
+        # `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
@@ -225,17 +224,14 @@ def _fold_blocks(
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
     u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
-    # False for the padding of the last block.
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
     def add_block(total: Tree, block: tuple[Array, Array, Array]) -> tuple[Tree, None]:
         """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
         block_keys, u_block, is_inside = block
-        # `draw_block` reads only the size and dtype of u.
         directions = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
 
-    # scan iterates over the first axis, the blocks.
     total, _ = jax.lax.scan(add_block, start, (keys.T, u_blocks, is_coordinate))
     return total
 
@@ -271,7 +267,7 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)
-    # The fluctuations of an edge root^2 / p, relative to the edge, have the scale (K p)^(-1/6) root^(-2/3).
+    # Relative to the edge root^2 / p, its fluctuations have the scale (K p)^(-1/6) root^(-2/3).
     scale = 6 * (canaries * parameters) ** (-1 / 6)
     lower_factor = max(1 - scale * lower_root ** (-2 / 3), _MIN_EDGE)
     upper_factor = 1 + scale * upper_root ** (-2 / 3)
@@ -301,16 +297,14 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     start = (jnp.zeros(size), jnp.zeros((size, size)))
     products, gram = _fold_blocks(keys, u, start, add)
 
-    # The directions above do not have length 1 yet.
     lengths = jnp.sqrt(jnp.diagonal(gram))
     products = products / lengths
     inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
 
     weights = inverse @ products
     diagonal = jnp.diagonal(inverse)
-    # u's part orthogonal to all directions: its squared length, which rounding may make negative.
+    # The squared length of u's part off all directions, which rounding may make negative.
     off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
-    # For each direction: its dot product with u's part orthogonal to the others, and that part's length.
     along = weights / diagonal
     off_others = jnp.sqrt(off_all + weights**2 / diagonal)
     return jnp.asarray(along / jnp.maximum(off_others, _TINY))

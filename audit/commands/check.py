@@ -143,7 +143,7 @@ def _print_report(report: CheckReport, path: Path) -> None:
     if FLAGS.report is not None:
         print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
     if not report.passed:
-        sys.stdout.flush()  # an error of printing is reported before the exit
+        sys.stdout.flush()
         sys.exit(FAILED if report.findings else INCOMPLETE)
 
 

@@ -65,7 +65,7 @@ flags.DEFINE_integer("k", None, "With --noise: the canary comes once in k steps;
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
-_ROUNDING = 1e-6  # relative tolerance of the inverse of a sampling rate, a whole number
+_ROUNDING = 1e-6  # relative
 
 
 class _Loader(NamedTuple):
@@ -200,10 +200,9 @@ def _name_loader(user_file: UserFile) -> _Loader:
     if rate is None:
         rate = 1 / _count_batches(draw, examples)
     rate = read_sampling_rate(rate)
-    # An epoch has at least two batches.
     require(rate <= 0.5, f"a sampling rate of {rate:g}: give 0.5 at most")
     batches = round(1 / rate)
-    # A claim for a rounded number of batches would be one for another sampling rate.
+    # A rounded number would claim another sampling rate.
     require(
         abs(1 / rate - batches) <= _ROUNDING * batches,
         f"a sampling rate of {rate:g} is one in {1 / rate:.6g} batches: state 1 / a whole number, or, of "
@@ -216,7 +215,7 @@ def _name_loader(user_file: UserFile) -> _Loader:
     kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
     unknown = f"{kind or 'these'} batches do not come from a sampler with a bound: "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
-    order = report.figures.get("order")  # of batches with every example once a pass
+    order = report.figures.get("order")
     if order is None:
         return _Loader(kind, batches)
     message = f"a pass does not end after {batches} batches: let it end, like an epoch"
@@ -250,8 +249,8 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
-        # The mixture gives all steps of an epoch the same probability. A smaller last batch is less probable.
-        # This is not worse, unless steps expand: then an earlier step may leak more.
+        # A smaller last batch is less probable than the mixture assumes. This is not worse, unless steps
+        # expand: then an earlier step may leak more.
         expands = max(cli.numbers("lipschitz"), default=1.0) > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"

@@ -29,7 +29,7 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh, which reads the flags before it installs packages
+_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh to read the flags first
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 
@@ -68,7 +68,7 @@ def _report_unprinted(error: OSError) -> int:
 
     Raises any other error again.
     """
-    if error.filename is not None:  # the error of a file
+    if error.filename is not None:
         raise error
     # Flushing stdout's buffer at the end would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -130,7 +130,6 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _format_help() -> str:
     """Returns the help of the current command: its module's docstring and its flags."""
     lines = [sys.modules["__main__"].__doc__ or ""]
-    # absl lists the flags of the main program under argv[0].
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
         if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
             continue

@@ -37,7 +37,7 @@ from audit.written import show_level, show_percent
 Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-_LIGHT = 0.3  # opacity of the bar of a bound with assumptions
+_LIGHT = 0.3  # opacity of a bar with assumptions
 _LABEL_WIDTH = 26  # characters of a line in a bar's name
 _POINTS = 801  # false-positive rates of a drawn curve
 _MAX_DECADES = 4  # with more decades, every second one has a tick
@@ -55,7 +55,6 @@ def audit_figure(conclusion: Conclusion, audited: str = "") -> Figure:
     rows = len(draws) // columns
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.7 * rows))
-        # A legend above a panel needs a subfigure for each panel.
         subfigures = figure.subfigures(rows, columns, squeeze=False)
         for subfigure, draw in zip(subfigures.flat, draws, strict=True):
             _draw_panel(subfigure.subplots(), draw, conclusion)
@@ -185,7 +184,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     without a leak.
     """
     labels: list[str] = []
-    assumed = {}  # the assumptions of light bars
+    assumed = {}  # of light bars
     if conclusion.is_one_run:
         for estimate in conclusion.estimates:
             axis.barh(len(labels), estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
@@ -195,7 +194,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     for row in list_rows(conclusion):
         if row.finding is None:
             continue
-        # A bound is light if the audit itself does not ensure its assumption.
+        # Its assumption is not ensured by the audit itself.
         look: dict[str, Any] = {"color": BOUND, "alpha": 0.8}
         if not isinstance(row.finding, Bound):
             look = {"facecolor": "white", "edgecolor": FADED, "hatch": "///"}
@@ -277,8 +276,7 @@ def draw_trade_off(
         draw_gaussian(upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
     if claim is not None and claim.assumes == GIVEN and upper is None:
-        # The least false-negative rates that the claim allows. Axes of normal deviates cannot show 0 or the
-        # curve of a large epsilon, which is below them.
+        # Axes of normal deviates cannot show 0 or the curve of a large epsilon, which is below them.
         allowed = 1 - claim.power(grid)
         if allowed.max() > grid[0]:
             axis.plot(grid, np.clip(allowed, grid[0] / 2, None), color=UPPER, ls=":", label="claim")

@@ -235,7 +235,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs the exact law of cosines without a leak, or enough coins.
+        # The test needs the exact law of cosines without a leak, or enough coins.
         why = f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"
         return [why] * conclusion.is_one_run
     result = "not rejected by "
@@ -316,8 +316,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
         return ""
     upper = conclusion.tightest
     most = conclusion.most_provable  # the proven epsilon if all guesses were right
-    assert upper is not None and most is not None  # else it would not be beyond reach
-    # Fewer insertions or a larger sigma lower the upper bound.
+    assert upper is not None and most is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
     if conclusion.is_claimed:  # the reader may not train
         advice = f"use {verdicts.BETTER_SCORES}"
@@ -358,13 +357,13 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
                 fresh = "fresh draws"
             yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
     elif not conclusion.has_one_canary:
-        # A method of order L uses the L-th moment of a run's errors, which needs L canaries per run.
+        # A method of order L needs L canaries per run.
         fewest = min(conclusion.evidence.canaries)
         orders = {method.canaries for method in lifted.METHODS.values()}
         needed = " and ".join(str(order) for order in sorted(orders) if order > fewest)
         if needed:
             yield f"methods of order {needed} need at least that many canaries per run, got {fewest}"
-    elif conclusion.tightest is None:  # else `explain_too_few_runs` covers it
+    elif conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         is_leak_shown = max(bound.epsilon for bound in conclusion.bounds) >= _SHOWN
         if min(n_in, n_out) < _FEW and not is_leak_shown:
@@ -387,6 +386,6 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
         level = "not rejected"
         if test.rejected_at is not None:
             level = f"rejected at {test.rejected_at:.3g}"
-        critical_at_5_percent = test.critical[2]  # of the levels 15%, 10%, 5%, 2.5% and 1%
+        critical_at_5_percent = test.critical[2]  # at 15%, 10%, 5%, 2.5% and 1%
         values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
         yield f"normal cosines: {level} ({values})"

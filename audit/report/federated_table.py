@@ -81,7 +81,7 @@ def upper_bounds(audit: FederatedAudit) -> list[_Epsilon]:
     The last is the one-shot paper's analytical epsilon (Andrew et al., ICLR 2024). It counts a single round
     and is not an upper bound.
     """
-    delta = audit.runs[0].delta  # the same for all runs
+    delta = audit.runs[0].delta
     rows = []
     for name, participant in (("canary", audit.canary), ("client", audit.client)):
         epsilon = participant_upper_bound(participant, delta)
@@ -96,7 +96,7 @@ def federated_table(audit: FederatedAudit) -> str:
 
     Several runs have means in the first table. A bound from all runs together comes between the tables.
     """
-    first = audit.runs[0]  # all runs have its delta
+    first = audit.runs[0]
     columns = (
         Column(head="mechanism", value=attrgetter("name"), left=True),
         Column(head="epsilon", value=attrgetter("epsilon"), show=at_most),
@@ -122,7 +122,7 @@ def federated_table(audit: FederatedAudit) -> str:
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
     """Returns an audit of federated runs as a JSON object on a single line, with the fields `about` first."""
-    first = audit.runs[0]  # all runs have its delta and its confidence
+    first = audit.runs[0]
     fields = {
         **about,
         "delta": first.delta,

@@ -224,12 +224,11 @@ def _describe_setting(
 def _describe_insertions(setting: Setting) -> str:
     """Returns the number of steps that insert canaries, and which: "50, every 5 steps"."""
     sampling = setting.sampling
-    if sampling.batches:  # the canary joins one step of each epoch
+    if sampling.batches:
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
     if sampling.times:  # so many steps, drawn beforehand
         return f"{sampling.times:,}, at random steps that the adversary knows"
 
-    # Otherwise one step of each period of k steps inserts.
     k = setting.schedule.periodicity
     text = f"{setting.insertions:,}, at every step"
     if k > 1:
@@ -268,7 +267,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
         "The upper bound counts the steps with an insertion, without amplification by sampling, because the "
         "adversary knows the mini-batches."
     )
-    if sampling.batches:  # the canary joins one step of each epoch
+    if sampling.batches:
         counted_steps = (
             "Each epoch inserts the canary at a random step that the adversary does not see; the upper bound "
             f"is that of {sampling.name}."

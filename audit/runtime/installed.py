@@ -9,7 +9,7 @@ from audit.errors import InputError
 TRAIN = "train"  # the extra for training
 ZOO = "train,zoo"  # the extras for training a model of the repository
 _PACKAGE = "hidden-state-audit"
-_LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")  # in the order of the search
+_LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")
 
 
 def require_training_libraries(function: str, extras: str = TRAIN) -> None:

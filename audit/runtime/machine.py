@@ -33,8 +33,8 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
     count = cpu_devices or cores()
     logging.getLogger("jax").setLevel(logging.WARNING)
-    # Runs are spread over the devices, so XLA does not use several threads for a product. Vectors of 512 bits
-    # save up to 14% of time over 256 bits. The user's flags come last, and override the others.
+    # Runs are spread over the devices, so a product needs one thread. Vectors of 512 bits save up to 14% of
+    # time over 256 bits. The user's flags override these.
     users_flags = os.environ.get("XLA_FLAGS", "")
     flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
     os.environ["XLA_FLAGS"] = flags
@@ -62,7 +62,7 @@ def _cache_programs() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "hidden-state-audit" / "jax"
     try:
-        # Only for the user, because JAX runs these programs. `mkdir` does not change an existing folder.
+        # Only for the user, because JAX runs these programs.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
     except OSError as error:

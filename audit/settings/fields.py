@@ -138,7 +138,7 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, by name, in order."""
     fields = {}
-    kinds = get_type_hints(kind)  # also if annotations are text
+    kinds = get_type_hints(kind)  # also from text
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue
@@ -166,8 +166,7 @@ def deciding(part: Any) -> dict[str, Any]:
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        # No value equals MISSING, the default of a field without one.
-        if is_always_in or value != field.default:
+        if is_always_in or value != field.default:  # no value equals MISSING
             identity[field.name] = value
     return identity
 
@@ -195,5 +194,5 @@ def _format_bound(number: float) -> str:
     """Returns a bound as people write it: "10,000" or "1e-6"."""
     if isinstance(number, int):
         return f"{number:,}"
-    # 1e-06 becomes 1e-6, and 1e+06 becomes 1e6.
+    # 1e-06 becomes 1e-6.
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

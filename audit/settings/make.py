@@ -124,14 +124,14 @@ def make_setting(
         if default is not None:
             values[name] = default
     values |= changes
-    # The batch size has not been checked yet: it may be 0.
+    # The batch size is not checked yet.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     values["noise"] = pin_file(values["noise"])
     periodicity = values["periodicity"]
-    # Settings with the same meaning get the same name of the inserting step, and so the same identity.
+    # Settings with the same meaning get the same identity.
     names = {"1": FIRST, str(periodicity): LAST}
-    names[FIRST] = names["1"]  # LAST if the period is 1
+    names[FIRST] = names["1"]
     values["insert"] = names.get(values["insert"], values["insert"])
     if insertions is not None:
         values["steps"] = insertions * periodicity
@@ -169,7 +169,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         field = fields()[by_flag.get(name, name)]
         value = plain(value)
-        if field.name == "insert" and type(value) is int:  # the field is text
+        if field.name == "insert" and type(value) is int:
             value = str(value)
         if value is None:
             continue
@@ -189,13 +189,13 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
         come from another version of the adversary.
     """
     mechanism = dict(config["mechanism"])
-    del mechanism["name"]  # DP-SGD is the only mechanism
+    del mechanism["name"]
     adversary = dict(config["adversary"])
     kinds: dict[str, type[AdversaryFields]] = {**ADVERSARIES, OwnAdversary.name: OwnAdversary}
     kind = kinds[adversary.pop("name")]
     require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
     own = {name: config[name] for name in declared(Setting) if name in config}
-    # Identities have only the number of the samplers `poisson` and `known`; !r writes all its digits.
+    # Identities have only the sampler's number; !r writes all its digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
             own["sampler"] = f"{sampler}:{config[name]!r}"
@@ -208,7 +208,6 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     )
 
 
-# Keys of a config that do not belong to the setting.
 _DATA = "data_sha256"
 _MODEL = "model_sha256"
 
@@ -248,7 +247,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
             return None
         setting = from_identity(config)
         validate(setting)
-    except (KeyError, TypeError, AttributeError, ValueError):  # an InputError is a ValueError
+    except (KeyError, TypeError, AttributeError, ValueError):
         return None
     return StoredConfig(setting, config.get(_DATA), config.get(_MODEL))
 
@@ -315,7 +314,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
         words.append(experiment)
 
     model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
-    words.append(model[:_MODEL_WIDTH] or "model")  # a name may have only other characters
+    words.append(model[:_MODEL_WIDTH] or "model")
     words.append(setting.adversary.name)
 
     k = setting.schedule.periodicity

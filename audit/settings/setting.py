@@ -21,17 +21,16 @@ MAX_STEPS = 10**7
 MAX_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 4 GB
 MAX_CANARIES = 100_000
 
-# If genuine gradients add at most this share to the noise's square, SGD's cosines are at most 2% smaller
-# without the expected model.
+# With this share of the noise's square by genuine gradients, SGD's cosines are at most 2% smaller without
+# the expected model.
 _MAX_DRIFT = 0.04
 
 NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
 
-ADAPTIVE = ("adam", "adamw")  # optimizers that divide by the size of gradients
+ADAPTIVE = ("adam", "adamw")
 OPTIMIZERS = ("sgd", "momentum", *ADAPTIVE)
 PRECISIONS = ("float32", "tf32")
 
-# Names of the step of a period that inserts the canary.
 LAST = "last"
 FIRST = "first"
 
@@ -117,7 +116,6 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     if name not in (POISSON, KNOWN, *BY_EPOCHS) or bool(colon) != bool(number):
         raise wrong
     if not number:
-        # An epoch of a single batch has nothing to sample.
         if batches < 2 or name == KNOWN:
             raise wrong
         number = str(batches)
@@ -132,7 +130,6 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         if rate == 1:
             return Sampling()
         return Sampling(POISSON, rate=rate)
-    # Settings never have steps with nine digits.
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise wrong
     count = int(number)
@@ -260,7 +257,6 @@ class Setting:
         schedule = self.schedule
         if sampling.batches:  # a sampler by epochs
             return schedule.steps // sampling.batches
-        # The steps place, place + k, place + 2 k, ...
         return (schedule.steps - schedule.place) // schedule.periodicity + 1
 
     @functools.cached_property
@@ -281,8 +277,8 @@ class Setting:
         does not depend on this choice.
         """
         mechanism = self.mechanism
-        # Both in units of the learning rate times C: the most by which gradients move SGD's model, and the
-        # mean squared length of its noise.
+        # In units of the learning rate times C: the most by which gradients move SGD's model, and the mean
+        # squared length of its noise.
         drift = self.schedule.steps * mechanism.batch_size
         noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
         return mechanism.optimizer not in ADAPTIVE and drift**2 > _MAX_DRIFT * noise
@@ -350,11 +346,10 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
 
     noise = setting.mechanism.noise
     if noise != INDEPENDENT:
-        read_strategy(noise, steps)  # raises InputError for another text
+        read_strategy(noise, steps)  # checks the text
         sampled = f"`noise={noise}` has no accountant for `sampler={setting.sampler}`"
         require(setting.sampling.name == EVERY, f"{sampled}: drop one of them")
 
-    # The indices of all mini-batches are in memory.
     batch_size = setting.mechanism.batch_size
     draws = f"`steps={steps}` of `batch_size={batch_size}`"
     require(steps * batch_size <= MAX_DRAWS, f"{draws}: the product must be at most {MAX_DRAWS:,}")
@@ -403,13 +398,11 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
     both = "`periodicity` and `insert` choose steps too: drop them"
     require(setting.schedule.periodicity == 1, f"{given}: {both}")
     if sampling.name == KNOWN:
-        # Canaries are dealt evenly to the steps: a single canary would get evenly spaced steps, as with
-        # `periodicity`.
+        # Dealt evenly to the steps, a single canary would get evenly spaced steps, as with `periodicity`.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 
-    # Samplers by epochs insert a canary in a random step of each epoch. In a part of an epoch, chance would
-    # decide whether it is inserted.
+    # In a part of an epoch, chance would decide whether a canary is inserted.
     fix = f"give a multiple of {sampling.batches}"
     is_whole = steps % sampling.batches == 0
     require(is_whole, f"{given}: `steps={steps}` are not whole epochs: {fix}")

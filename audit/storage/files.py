@@ -13,7 +13,7 @@ from pathlib import Path
 
 from audit.errors import InputError
 
-_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the writing process
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the process's number
 _OTHER_FOLDER = "name another folder with `out`"
 
 
@@ -82,7 +82,6 @@ def beside(path: Path) -> Iterator[Path]:
 
     After an error in the block, it is removed instead.
     """
-    # `remove_abandoned` reads this process's number in the name.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary

@@ -10,7 +10,7 @@ from audit.errors import InputError, require
 from audit.storage import files
 from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
-_DATA = "data_sha256"  # the only key of a config that does not belong to the setting
+_DATA = "data_sha256"  # not part of the setting
 
 
 class Holdings(NamedTuple):

@@ -155,7 +155,7 @@ class Store:
             return Kept()
         try:
             result = json.loads(content)
-            row = (result.get("bounds") or [{}])[0]  # all rows have the same delta and confidence
+            row = (result.get("bounds") or [{}])[0]
             upper_bound = result.get("upper_bound")
             if upper_bound is None and "upper_bound" in result:
                 upper_bound = math.inf
@@ -305,7 +305,7 @@ def hold(folder: Path) -> Iterator[None]:
 
     Raises CannotWriteError if the folder can't be written.
     """
-    import filelock  # imported here: a finished sweep needs no lock
+    import filelock  # a finished sweep needs no lock
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -353,7 +353,7 @@ class Checkpoints:
 
         expected, structure = jax.tree.flatten(states)
         for done, path in self._find(chunk):
-            with contextlib.suppress(Exception):  # NumPy raises almost anything for damaged bytes
+            with contextlib.suppress(Exception):  # damaged bytes
                 with np.load(path, allow_pickle=False) as file:
                     leaves = list(file.values())
                 types = [(leaf.shape, leaf.dtype) for leaf in leaves]

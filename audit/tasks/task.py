@@ -313,7 +313,7 @@ def _find_zoo() -> Any:
         importlib.invalidate_caches()
     spec = importlib.util.find_spec("models")
     assert spec is not None
-    # Another package or module named `models` may come first; a module has no folder, only a file.
+    # Another package or module named `models` may come first.
     locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
     if Path(locations[0]).resolve() == _ROOT / "models":
         return importlib.import_module("models.catalogue")

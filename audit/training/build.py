@@ -30,8 +30,7 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Compiled programs are keyed by their functions (`Game`), so functions that make them are cached: equal
-# arguments give the same function.
+# Programs are keyed by their functions, so functions that make them are cached.
 
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
@@ -114,9 +113,9 @@ def build(
         fields.clipping_norm,
         fields.noise_multiplier,
         own=_read_noise(setting),
-        weight_decay=fields.weight_decay or None,  # None leaves the decay out of the program
+        weight_decay=fields.weight_decay or None,  # None leaves the decay out
     )
-    if fields.optimizer == "adamw":  # has a decay of its own, which this one replaces
+    if fields.optimizer == "adamw":  # has a decay, replaced here
         hyper = hyper._replace(weight_decay=fields.weight_decay)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     schedule = _make_schedule(setting, examples)
@@ -158,9 +157,8 @@ def build(
     is_same = adversary.canaries == setting.canaries
     require(is_same, f"{mismatch} {adversary.canaries}: {fix}")
 
-    # Poisson sampling tosses a coin for each canary and step. Samplers with epochs draw a step of each epoch,
-    # either by shuffling, which deals the canaries evenly to the steps, or independently for each canary.
-    # Without a sampler, the schedule fixes the steps.
+    # Samplers with epochs draw a step of each epoch, either by shuffling, which deals the canaries evenly to
+    # the steps, or independently for each canary.
     sampler = setting.sampling
     join: base.Join | None = None
     if sampler.name == POISSON:
@@ -194,11 +192,11 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     key = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
     times = setting.sampling.times
-    if not times:  # step `place` of each period inserts, for all canaries alike
+    if not times:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
-    # Each canary has `times` random steps, the same in all runs. `base.fixed_shuffle` folds numbers of epochs
-    # into the same key; this number is larger than any of them.
+    # The canaries' steps are the same in all runs. `base.fixed_shuffle` folds smaller numbers into the same
+    # key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
     drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, times)
     return Schedule(batches, jnp.asarray(drawn))

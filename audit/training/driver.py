@@ -254,7 +254,6 @@ def until_multiple(multiple: float) -> Until:
             return None
         if mu is None:
             return _find_first_reaching(conclusion.path, multiple * upper.epsilon)
-        # All audits that may stop early have a bound on mu, and its path is in epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _find_first_reaching(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
 
@@ -292,14 +291,14 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
         with nullcontext(report) if report else machine.bar(missing) as advance:
             return trainer.train(store, most, most, advance)
 
-    stage = min(trainer.stage(most), most)  # a number of runs
+    stage = min(trainer.stage(most), most)
     trained = None
     runs = 0
     status = "training"
-    # The bar calls the functions whenever it is redrawn, and stays where it is if training stops early.
+    # It calls the functions whenever it is redrawn, and stays where it is if training stops early.
     with machine.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
         while runs < most:
-            # Other processes may have stored runs meanwhile: the stage begins after them.
+            # Other processes may have stored runs meanwhile.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, stage, bar).after(trained)
             conclusion = request.conclude(store, trained.scores)
@@ -307,5 +306,5 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
             if enough := request.until(conclusion):
                 return trained._replace(scores=trained.scores.of_first(enough))
-    assert trained is not None  # there is at least a run
+    assert trained is not None
     return trained

@@ -102,7 +102,7 @@ class Game(NamedTuple):
             raise InputError(f"run {first + diverged[0]} diverged ({count}): {fix}")
         null = self.adversary.null
         dimension = 0
-        if null.law_is_known:  # any key gives the size of theta
+        if null.law_is_known:
             size = jax.eval_shape(self.init, jax.random.key(0)).size
             dimension = size if null.dimension is None else null.dimension
         present = self.presence(np.arange(first, first + len(scores)))
@@ -129,7 +129,7 @@ class Midway(NamedTuple):
     own_keys: Array
 
 
-Watch = Callable[[Midway], object]  # looks at a chunk after each segment
+Watch = Callable[[Midway], object]
 
 
 def root(seed: int, name: str) -> Array:
@@ -157,7 +157,7 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
 
 def chunk_size(game: Game, runs: int) -> int:
     """Returns the number of runs to train at once: chunks fit into memory and have about equal sizes."""
-    batch_size = game.schedule.batches.shape[1]  # `batches` is (steps, B)
+    batch_size = game.schedule.batches.shape[1]
     example = tuple(map(jax.typeof, game.data))
     return ensemble.chunk_size(
         runs, _estimate_memory(game.mechanism, game.init, example, batch_size)
@@ -235,27 +235,27 @@ class Player:
     def __init__(self, game: Game, chunk: int) -> None:
         """Compiles the segments' programs for chunks of `chunk` runs, and puts shared arrays on devices."""
         self._game = game
-        # A mechanism that spreads a run's step over devices can use more devices than a chunk has runs.
+        # A step that is spread can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
         rows = placement.mesh.shape["runs"]
-        # Rounded up: each device gets the same number of runs.
+        # Each device gets the same number of runs.
         self._width = -(-chunk // rows) * rows
 
-        # Hyperparameters become traced scalars: programs do not depend on their values.
+        # Programs do not depend on their values.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
         self._state, self._assumed_theta_0, self._theta_0 = attack
 
-        # Programs do not depend on the adversary's `init`, which may contain the data.
+        # `init` may contain the data.
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # A program depends only on its arguments' shapes, dtypes and devices: any runs will do. JAX caches
-        # what it compiles. All segments have the length of the first, except the last.
+        # Any runs will do: a program depends only on its arguments' shapes, dtypes and devices. All segments
+        # have the length of the first, except the last.
         states, drawn = self._draw(np.arange(self._width))
         for part in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, part, self._state, drawn)
@@ -286,17 +286,16 @@ class Player:
         done = 0  # segments
         if checkpoints is not None:
             done, states = checkpoints.resume(self.chunk, states, self._fits)
-            # Checkpoints are NumPy arrays: put the runs back on their devices.
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
             states = self._train(self._hyper, states, self._data, segment, self._state, drawn)
-            jax.block_until_ready(states)  # JAX returns before the steps are done
+            jax.block_until_ready(states)  # JAX returns before
             progress(size, len(segment.mask))
             if watch is not None:
                 watch(
                     Midway(
                         first,
-                        steps=int(states.step[0]),  # all runs are at the same step
+                        steps=int(states.step[0]),
                         thetas=states.theta[:size],
                         scores=partial(score, states),
                         state=self._state,
@@ -358,8 +357,7 @@ def _check_shapes(
     shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
-# The cache keeps all arguments in memory, so this function does not get the game with its data. Arguments of
-# a mapped program with axis 0 have a leading axis of runs; runs share those with axis None.
+# The cache keeps all arguments in memory, so it does not get the game with its data.
 @functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _map_programs(
     mechanism: Mechanism,

@@ -28,12 +28,12 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# The number of measured steps of a run is this over the number of parameters, within the limits below.
+# The measured steps of a run times its parameters, within the limits below.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
-_MIN_SHARE = 0.01  # of the largest distance; closer processes count as together
-_LARGE = 10_000  # number of parameters of a large model: measuring a step takes seconds
+_MIN_SHARE = 0.01  # of the largest distance; closer models count as together
+_LARGE = 10_000  # parameters: measuring a step takes seconds
 
 
 class Effort(NamedTuple):
@@ -107,8 +107,7 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     with_lines = _choose_steps_with_lines(distances, effort)
-    values: dict[int, float] = {}  # step -> the largest stretch by its derivative
-    # run -> the direction that its last measured step stretched most
+    values: dict[int, float] = {}
     directions: dict[int, NDArray[np.float64]] = {}
     secants: list[Stretch] = []
 
@@ -122,7 +121,7 @@ def rehearse(
         models = np.asarray(thetas)
         constants = []
         for run, theta in enumerate(models):
-            # The search begins with the direction at the last measured step, which is close.
+            # The direction at the last measured step is close.
             largest = expansion.largest_expansion(
                 step_map, jnp.asarray(theta), batch, directions.get(run), (step, run)
             )
@@ -134,14 +133,13 @@ def rehearse(
                 length=float(lengths[step]),
                 reach=effort.reach,
                 derivative=values[step],
-                most=max(values.values()),  # the limit of what nearby derivatives explain
+                most=max(values.values()),
             )
             # With a single canary, the next run is of the other world.
             to_next = np.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             for run, theta in enumerate(models):
                 model = jnp.asarray(theta)
-                # The mean clipped gradient, plus the weight decay's term.
                 descent = np.asarray(step_map.descend(model, batch))
                 along = (directions[run], inserted[run], to_next[run], descent, at_random[run])
                 secants.append(
@@ -155,13 +153,13 @@ def rehearse(
             inserted = insert(midway.state, midway.own_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, np.asarray(inserted))
 
-    # Audits have indices below MAX_RUNS, so these runs have different randomness. The first index is even: a
+    # Audits have indices below MAX_RUNS, so these runs have different randomness. The first is even: a
     # single canary is inserted in odd runs.
     first = MAX_RUNS + MAX_RUNS % 2
     thetas = games.initial_models(game, np.arange(first, first + runs))
-    # A canary at the first step only matters to later steps: no line follows it.
+    # A canary at the first step only matters to later steps.
     measure(0, thetas, np.zeros(thetas.shape, np.float32))
-    # A segment ends before each measured step. The scores of the only chunk are not used.
+    # A segment ends before each measured step.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=watch):
         pass
@@ -180,7 +178,7 @@ def _make_inserter(
     norm = jnp.float32(game.hyper.clipping_norm)
 
     @jax.jit
-    @partial(jax.vmap, in_axes=(None, 0, 0, None))  # own keys and models differ by run
+    @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def insert(state: Tree, own_key: Array, theta: Array, step: Array) -> Array:
         """Returns the contribution of the step's canary to the step of a single run, (p,)."""
         craft = partial(adversary.craft, adversary.draw_for_run(state, own_key))
@@ -228,7 +226,6 @@ def _spread(values: dict[int, float], steps: int) -> NDArray[np.float64]:
     """
     measured = np.array(sorted(values))
     numbers = np.arange(steps)
-    # For each step, the places in `measured` of the measured steps before and after it.
     before = np.searchsorted(measured, numbers, side="right") - 1
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
     at_measured = np.array([values[step] for step in measured])
