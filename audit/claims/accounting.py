@@ -54,6 +54,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
     Args:
       noise_multiplier: The standard deviation of each step's noise over its sensitivity C.
       insertions: The number of steps.
+      delta: The delta of epsilon.
 
     Raises:
       InputError: Values out of range.
@@ -87,6 +88,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
     Args:
       composition: The steps that may take the participant (an example or a client).
+      delta: The delta of epsilon.
 
     Raises:
       InputError: Values out of range, or so extreme that no grid fits the privacy losses.

@@ -22,6 +22,7 @@ class EveryModel(NamedTuple):
 
     Attributes:
       lower: A lower bound on the leak in the worst case; None if only an upper bound is computed.
+      upper: An upper bound.
       accountant: The method of the bounds.
     """
 
@@ -125,15 +126,13 @@ def compute_least_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon of compositions of a mechanism with a finite number of outputs.
 
-    Three simplifications can only lower epsilon: privacy losses are rounded down to a grid; buckets that are
-    possible in only one world are left out; and only the losses of training with the example count.
+    `inside` and `outside` (buckets,) are the log probabilities of buckets with and without the example, and
+    `grid` is the spacing of privacy losses. Three simplifications can only lower epsilon: losses are rounded
+    down to the grid; buckets that are possible in only one world are left out; and only the losses of
+    training with the example count.
 
     The result is 0 with a delta below 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite
     loss, and its Fourier transforms have errors of about 1e-14.
-
-    Args:
-      inside: (buckets,) the log probability of each bucket with the example.
-      outside: (buckets,) the log probability of each bucket without it.
     """
     from dp_accounting.pld import privacy_loss_distribution
 

@@ -72,6 +72,8 @@ class HiddenState(NamedTuple):
     """The bound on the last model of a schedule, and its assumptions.
 
     Attributes:
+      bound: The bound.
+      periods: The schedule, and its Lipschitz constants.
       margins: Maps a factor f, 2 or 10, to the bound for larger constants, c + (f - 1) |c - 1|.
       reason: Why the steps have these constants.
       constant: The mu of an adversary who inserts along a direction without gradients; None if not computed.
@@ -157,6 +159,7 @@ def hidden_state_bound(
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
       lipschitz: c_t of the maps, a number or (T,), at least 0.
       noise: n_t, a number or (T,), in the units of shifts, as eta_t sigma; above 0 at steps with a shift.
+      delta: The delta of epsilon.
 
     Raises:
       InputError: If values are out of range or shapes do not match.
@@ -200,6 +203,8 @@ def bound_periods(
 
     Args:
       composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
+      periods: The schedule, and its Lipschitz constants.
+      delta: The delta of epsilon.
       step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
 
     Raises:

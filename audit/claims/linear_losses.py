@@ -40,6 +40,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     Args:
       composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
       steps: T, at least n.
+      delta: The delta of epsilon.
 
     Raises:
       InputError: If values are out of range.
@@ -70,15 +71,11 @@ def _compute_epsilon(
 ) -> float:
     """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
-    The adversary sees x: only noise (law Q), or noise plus a random number of insertions (law P). The ratio
-    of densities P / Q rises in x. So the most powerful event is x above a threshold (sign 1, more likely
-    under P) or below it (sign -1, more likely under Q). At the right threshold the ratio of the more likely
-    law's density to the other is e^epsilon, and the event's probability under the more likely law is
-    e^epsilon times that under the other, plus delta.
-
-    Args:
-      counts: (n,) numbers of insertions.
-      log_law: (n,) their log probabilities.
+    The adversary sees x: only noise (law Q), or noise plus a random number of insertions (law P), one of
+    `counts` (n,). The ratio of densities P / Q rises in x. So the most powerful event is x above a threshold
+    (sign 1, more likely under P) or below it (sign -1, more likely under Q). At the right threshold the
+    ratio of the more likely law's density to the other is e^epsilon, and the event's probability under the
+    more likely law is e^epsilon times that under the other, plus delta.
     """
 
     def compute_log_ratio(x: float) -> float:

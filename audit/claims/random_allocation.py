@@ -58,11 +58,13 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    The adversary sees all models. The law of the mean X of an epoch's b terms (module docstring) gives the
+    The adversary sees all models. The law of the mean X of an epoch's terms (module docstring) gives the
     privacy loss of an epoch, and composition that of all epochs.
 
     Args:
+      noise_multiplier: sigma.
       batches: b, the number of steps in an epoch, at least 1.
+      epochs: The number of epochs.
       above: Whether delta is bounded from above rather than from below.
       cells: The number of cells of each grid; more are slower and tighter.
     """
@@ -87,11 +89,8 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     """Returns the law of a single term of the density ratio X, as atoms on a grid.
 
     The term is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the
-    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it.
-
-    Args:
-      above: Whether the grid raises delta, by spreading each cell's mass to its ends, or lowers it, by
-        concentrating the mass at the cell's mean.
+    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. If `above`, the grid raises delta, by spreading each
+    cell's mass to its ends. Otherwise it lowers delta, by concentrating the mass at the cell's mean.
     """
     # Equal steps in the term's logarithm, and an open cell at either end.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it, minus that
@@ -122,9 +121,7 @@ def _average(
 ) -> _Law:
     """Returns the law of the mean of all terms of two independent means, on a geometric grid.
 
-    Args:
-      first_terms: The number of its terms.
-      second_terms: The number of its terms.
+    The two laws are of means of `first_terms` and `second_terms` terms. `above` is as in `_discretise_term`.
     """
     # The weighted mean of every pair of atoms, from the first law (rows) and the second (columns).
     share = first_terms / (first_terms + second_terms)
@@ -159,12 +156,9 @@ def _spread(
 ) -> _Law:
     """Returns the law with each atom's mass split between the two adjacent grid points, at the same mean.
 
-    Atoms above the grid move to its last point, and their mean excess is added to `beyond`.
-
-    Args:
-      places: (n,) the index of the grid point below each atom, up to a rounding error of 1.
-      grid: (m,) points, ascending, the first not above any atom.
-      beyond: The part of the law's mean without an atom.
+    Atoms above the grid move to its last point, and their mean excess is added to `beyond`. `places` (n,)
+    has the grid point below each atom, up to a rounding error of 1. The first of the ascending points is not
+    above any atom.
     """
     last = len(grid) - 1
     below = np.clip(places, 0, last - 1)

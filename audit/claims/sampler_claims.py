@@ -67,7 +67,10 @@ class SamplerClaim(NamedTuple):
     """The epsilon that may be claimed for a sampler.
 
     Attributes:
+      sampler: the sampler's name.
       yours: whether it is the caller's sampler, not one to compare with.
+      every_model: bounds against an adversary who sees every model.
+      last_model: upper bounds against an adversary who only sees the last model.
       advice: a sentence with the changes to make, or with the condition of the claim.
     """
 
@@ -82,12 +85,12 @@ class SamplerClaim(NamedTuple):
 class SamplerClaims:
     """The epsilon that may be claimed for a sampler, and that of Poisson sampling.
 
-    `audit.report.claims_table` shows it as a table.
-
     Attributes:
       rows: the claims, that of the caller's sampler first.
+      noise_multiplier: sigma, of all rows.
+      delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
-      order: the condition on the order of examples, in words; empty if batches do not have an order.
+      order: the condition on the order of examples; empty if batches do not have an order.
     """
 
     rows: tuple[SamplerClaim, ...]
@@ -214,12 +217,10 @@ def sampler_claims(
 
 
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
-    """Returns the smallest sigma for which Poisson batches leak at most epsilon, up to 1e-4 of it.
+    """Returns the smallest sigma for which Poisson batches leak at most epsilon at delta, up to 1e-4 of it.
 
-    A statement of epsilon for batches that are not Poisson usually has this sigma.
-
-    Args:
-      batches: the number of batches of an epoch, at least 2.
+    A statement of epsilon for batches that are not Poisson usually has this sigma. An epoch has at least 2
+    batches.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.

@@ -44,7 +44,9 @@ class ShuffledSteps(NamedTuple):
     """The steps of a training run with batches drawn by a sampler.
 
     Attributes:
+      noise_multiplier: sigma.
       batches: The number of batches in an epoch, a step each.
+      epochs: The number of epochs.
       lipschitz: (T,) the Lipschitz constants of all steps, including the tail.
       tail: The number of steps at the end that add noise and no gradient.
     """
@@ -134,10 +136,11 @@ def compute_order_mus(
     An order lists the steps that use the example, its participations. Each moves the model by a shift s_t =
     1, which counts at most W_t s_t in the last model. The noise that hides it has the variance sum of W^2,
     over the steps from t to the step before the next participation. mu is that of
-    `hidden_state.hidden_state_bound`, computed for many orders at once, and at most that of composition,
-    sqrt(K) for K participations. No order exceeds it, but a hypothetical worse order in `log_shifts` may.
+    `hidden_state.hidden_state_bound`, computed for many orders at once. It is at most that of composition,
+    sqrt(K) for K participations, which only limits hypothetical orders with larger shifts.
 
     Args:
+      weights: How the steps count in the last model.
       orders: (N, K) the steps of participations, ascending; T or more means no participation.
       log_shifts: (N, K) the log of W_t s_t; by default for s_t = 1.
     """
@@ -164,6 +167,7 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
     Args:
       log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from it to the next participation.
+      takes_part: (N, K) whether the last model shows such a participation.
     """
     size, participations = log_shifts.shape
     # A stack of `counts` blocks for each order, with logs of their sums and noises.
@@ -296,6 +300,9 @@ def bound_one_of_each_epoch(
     ERROR.
 
     Args:
+      schedule: The steps of training.
+      delta: The delta of epsilon.
+      seed: The seed of the simulation.
       most_enumerated: The largest number of orders that is enumerated, and of strata.
       simulated: About how many orders are simulated, but at least 50 in each stratum.
     """
@@ -416,6 +423,9 @@ def bound_poisson(
     orders that may be worse.
 
     Args:
+      schedule: The steps of training.
+      delta: The delta of epsilon.
+      seed: The seed of the simulation.
       simulated: The number of orders that are simulated, rounded up to 100,000s.
       rate: The probability that a step uses the example, by default 1 / batches.
     """
@@ -481,16 +491,15 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     """Returns an upper bound on epsilon of the mixture of all orders, from orders that were simulated.
 
     The mixture's delta is at most the mean of all orders' deltas. At the returned epsilon this mean is at
-    most `delta`, except with a probability of at most ERROR over the simulation.
-
-    The sum of deltas in a row, weighted by the strata's probabilities, is an unbiased draw of this mean.
-    `limit_mean` bounds the mean at each epsilon of a grid, and bisection finds the least epsilon with a
-    sufficiently low bound.
+    most `delta`, except with a probability of at most ERROR over the simulation. The sum of deltas in a row
+    of `mus`, weighted by `shares`, is an unbiased draw of this mean. `limit_mean` bounds the mean at each
+    epsilon of a grid, and bisection finds the least epsilon with a sufficiently low bound.
 
     Args:
       mus: (R, S) mu of simulated orders, a row for each draw of an order from every stratum.
       worst: (S,) bounds on mu in each stratum.
       shares: (S,) the probabilities of strata.
+      delta: The delta of epsilon.
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
@@ -513,14 +522,10 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
     It is the lower of two limits. Each is below the mean with a probability of at most the error, and the
-    result with at most twice the error. The first is the empirical Bernstein inequality (Maurer and Pontil,
-    2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the least m with R * KL(mean / most || m / most) >= log_inverse_error, with the KL divergence between two
-    coins.
-
-    Args:
-      most: The largest possible value.
-      log_inverse_error: log(1 / error), with the error of each limit.
+    result with at most twice the error. `log_inverse_error` is log(1 / error). The first is the empirical
+    Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the relative-entropy form of
+    Hoeffding's inequality (1963, Theorem 1): the least m with
+    R * KL(mean / most || m / most) >= log_inverse_error, with the KL divergence between two coins.
     """
     if most == 0:  # all values are 0
         return 0.0
