@@ -45,8 +45,7 @@ def bounds(
         bounds are too high.
       claim: a privacy claim, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`, for the upper bound
         and for a test of the claim.
-      delta: the delta of the bounds.
-      confidence: the confidence of each bound.
+      delta, confidence: the delta of epsilon, and the confidence of each bound.
       name: a name for the report.
 
     Returns:
@@ -113,8 +112,7 @@ def audit(
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
       runs: the number of models to train, half of them with the canary.
       out: the folder of the results.
-      delta: the delta of the bounds.
-      confidence: the confidence of each bound.
+      delta, confidence: as in `bounds`.
       data_file, tfds_dir: a file or a TFDS folder with the data; by default the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
@@ -199,8 +197,7 @@ def audit_model(
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
       out: the folder of the results, with figure and report.
-      delta: the delta of the bounds.
-      confidence: the confidence of each bound.
+      delta, confidence: as in `bounds`.
       settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `model` is the model's
         name in the report. `lipschitz` is a guaranteed Lipschitz constant of the training steps, a number or
         one for each step, for a smaller upper bound on the last model (`audit.hidden_state_epsilon`).

@@ -111,8 +111,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
       count: the number of directions.
       present: whether they are inserted; False for the rehearsal, which has no noise either.
       parameters: the parameters that directions are in, chosen before training; by default all that the
-        optimizer trains. A single tensor of a large model is as powerful, and its directions are drawn
-        faster.
+        optimizer trains. A single tensor of a large model is as powerful and faster.
 
     Raises:
       InputError: the optimizer is of another kind, a parameter is not one of its float32 parameters, or a

@@ -74,7 +74,7 @@ class NullLaw(NamedTuple):
     """The known properties of the law of the scores of canaries that are out.
 
     Attributes:
-      all_in: whether every canary is in in every run, because a known law replaces canaries that are out.
+      all_in: whether all canaries are inserted in every run; a known law replaces canaries that are out.
       law_is_known: whether each score is the cosine of a canary's uniform direction and a vector that does
         not depend on it if the canary is out. Directions are drawn by every run or shared by all.
       draws: M, if a score is the number of a run's M fresh draws that score below the canary; else 0.
@@ -92,9 +92,8 @@ class Adversary(NamedTuple):
 
     All functions except init are compiled. Audits with equal functions (`==`) share compiled programs, so
     use functions of a module, not lambdas, and keep values that differ between audits in the state. If a
-    value must be compiled in, make it a field of a frozen dataclass with `__call__`: two of them are equal
-    if all their fields are. Objects that a function refers to stay in memory with its programs, so only init
-    should use the data.
+    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Objects that a function
+    refers to stay in memory with its programs, so only init should use the data.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.

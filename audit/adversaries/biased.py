@@ -198,8 +198,8 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     A canary's score is expected[d] - theta_T[d]. A step subtracts the canary, so an inserted canary raises
     the score. `expect` gives the expected model of several canaries, trained without noise and with half of
     every canary, since a fair coin decides whether a canary is in. For a single canary it is theta_0. That
-    score would be worse for several: it also contains the movement of the coordinate by training, which is
-    many times the noise.
+    would be worse for several: the score would contain the coordinate's movement by training, many times the
+    noise.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:

@@ -40,7 +40,7 @@ class CotS(AdversaryFields):
 
     If `cots_score` is "weights", the vector is -theta_T. Else it is the displacement theta_0 - theta_T for a
     single canary, and expected - theta_T for several. The expected model is trained without noise and with
-    half of every canary, since a fair coin decides whether a canary is in.
+    half of every canary.
     """
 
     name: ClassVar[str] = "cots"
@@ -180,7 +180,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns CotS with K canaries: C * u_k for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine of u_k and expected - theta_T, with the model (p,) of `expect`. The
-    state has only the directions' keys. Each use draws the direction again.
+    state has only keys. Each use draws the direction again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:

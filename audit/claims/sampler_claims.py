@@ -55,7 +55,7 @@ class LastModel(NamedTuple):
     Attributes:
       upper: the bound without noise-only steps at the end.
       tail: the bound with these steps; None without them.
-      assumes: what both bounds assume, in words.
+      assumes: the assumptions of both bounds.
     """
 
     upper: float

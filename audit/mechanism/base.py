@@ -270,7 +270,7 @@ def sum_canaries(
       step: the number of the step, from 0.
       theta: the model (p,) before the step.
       clipping_norm: C.
-      mask: () for all canaries, or (K,) for each.
+      mask: 1 to insert canaries, else 0: () for all, or (K,) for each.
       clipped_sum: sums clipped gradients of examples, if canaries are examples.
     """
     crafted = canaries.craft(step, theta)

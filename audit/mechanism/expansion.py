@@ -13,8 +13,7 @@ with H the Jacobian of d. The square of this singular value is 1 + eta m, with m
 H' pull a vector back through the clipped sum. Products with H transpose that function, since layers with a
 custom backward pass do not support forward differentiation.
 
-A derivative at a point does not see jumps nearby. `worst_on_lines` takes secants of a given length end to end
-along lines through theta, which detect every jump between their ends.
+A derivative at a point does not see jumps nearby. `worst_on_lines` searches for them with secants.
 """
 
 import math
@@ -382,10 +381,10 @@ def worst_on_lines(
 ) -> Stretch:
     """Returns the stretch of the secant that exceeds most what derivatives explain, on lines through theta.
 
-    A step phi stretches the secant from x to x + u by |phi(x + u) - phi(x)| / |u|. The secants of a line lie
-    end to end, so they detect every jump of phi on the line: if a jump is shorter than a secant, some secant
-    covers at least half of it. The search does not see jumps off the lines. It computes derivatives along
-    the secants only if some secant stretches more than `line.derivative` explains.
+    The secants of a line lie end to end, so they detect every jump of the step on the line: if a jump is
+    shorter than a secant, some secant covers at least half of it. The search does not see jumps off the
+    lines. It computes derivatives along the secants only if some secant stretches more than
+    `line.derivative` explains.
 
     Args:
       step: The step.

@@ -59,8 +59,7 @@ class FedAvg(NamedTuple):
     Attributes:
       losses: (unravel(theta), (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
-      batch_size: the batch size of the clients' SGD.
-      epochs: the number of epochs of the clients' SGD.
+      batch_size, epochs: those of the clients' SGD.
       most_examples: the largest number of examples of any client.
       block: the number of clients that vmap trains at once. Blocks train one after the other.
       optimizer: learning rate -> the server's Optax optimizer.

@@ -24,10 +24,8 @@ class FieldLimits(NamedTuple):
     """The allowed values of a field: one of some texts, or a number between bounds.
 
     Attributes:
-      least: the smallest allowed number.
-      most: the largest allowed number.
-      above: an excluded lower bound.
-      below: an excluded upper bound.
+      least, most: the smallest and the largest allowed number.
+      above, below: excluded bounds.
       choices: the allowed texts; if empty, every text is allowed.
       zero_too: whether 0 is also allowed.
       numbers_too: whether whole numbers from 1, as text, are also allowed.

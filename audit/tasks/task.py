@@ -187,7 +187,7 @@ class Task(NamedTuple):
       convex: the limits that make its steps Lipschitz, if its loss is convex in a scalar.
       not_convex: the reason why its steps have no known Lipschitz constant, without `convex`.
       curved: the limits on its curvature, if known, without `convex`.
-      smooth: whether its loss has no kinks, so that constants may be measured along training runs.
+      smooth: whether its loss has no kinks, so constants may be measured along training runs.
       noise_multiplier, insertions: defaults; None for those of all models.
       sizes: the forms of its name, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
     """

@@ -84,8 +84,7 @@ class Request(NamedTuple):
     """A request for an audit.
 
     Attributes:
-      setting: the training and its adversary.
-      dataset: the training data.
+      setting, dataset: the training and its adversary, and the data.
       runs: the largest number of models to train.
       recipe: how to make the game.
       level: the delta and the confidence of the bounds.
@@ -115,8 +114,7 @@ class Finished(NamedTuple):
 
     Attributes:
       request: the request; its `runs` is the number of runs in `scores`.
-      store: the store of the scores.
-      scores: the scores of all runs.
+      store, scores: the store, and the scores of all runs.
       conclusion: the conclusion from them.
       provenance: the versions and devices of the training.
       trained: the cost of training in this process; None if the store had all runs already.

@@ -53,8 +53,7 @@ class Game(NamedTuple):
     Games with equal functions share compiled programs. Arrays and numbers are arguments of these programs.
 
     Attributes:
-      mechanism: the training mechanism.
-      adversary: the adversary that attacks it.
+      mechanism, adversary: how to train, and who attacks.
       init: key -> theta_0 (p,).
       data: the training data.
       hyper: the mechanism's hyperparameters.
@@ -224,10 +223,8 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 class Player:
     """Plays a game's chunks with its compiled programs and shared arrays, which stay on the devices.
 
-    Chunks are padded with further runs to a common width, so they share programs.
-
-    Attributes:
-      chunk: the name of the last chunk's checkpoints.
+    Chunks are padded with further runs to a common width, so they share programs. `chunk` names the last
+    chunk's checkpoints.
     """
 
     chunk = ""

@@ -57,8 +57,7 @@ class Rehearsal(NamedTuple):
 
     Attributes:
       constants: (T,) the largest singular value of each step's Jacobian, over all runs.
-      secants: The stretch of the worst secant for each run and step with lines: the one that exceeds the
-        derivatives most.
+      secants: For each run and step with lines, the stretch of the secant that exceeds derivatives most.
     """
 
     constants: NDArray[np.float64]

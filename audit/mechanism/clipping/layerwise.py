@@ -1,9 +1,8 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores results of a backward pass and sums the clipped
-gradients from them. `layers` has the layers and the forms of their norms. The stored values of a block fit a
-processor's cache. Memory contains a single block and the factors of dense kernels' sums (`layers.Factors`).
-`clipping.book_keeping` is faster for narrow dense networks.
+gradients from them. `layers` has the layers and their norms. The stored values of a block fit a processor's
+cache. Memory contains a single block and the factors of dense kernels' sums (`layers.Factors`).
 """
 
 import math
