@@ -78,7 +78,7 @@ def bounds(
 
 
 def _takes_grids(function: Door) -> Door:
-    """Returns an audit's function that also takes `vary`, lists of values by setting, for a grid."""
+    """Returns an audit's function that also takes `vary`, lists of values by setting."""
 
     @wraps(function)
     def audit_some(*args: Any, vary: Any = None, **settings: Any) -> Any:

@@ -184,13 +184,8 @@ def audited(
 ) -> driver.Finished:
     """Audits a custom model: trains the missing runs, concludes, and writes figure and page.
 
-    Args:
-      own: the model with its data.
-      fields: the settings by field. `adversary` is a name or an Adversary. `lipschitz` is the guaranteed
-        constants of the steps, or "measured"; `rehearsals` is the number of runs to measure.
-      runs: the total number of runs.
-      out: the folder of the stores.
-      level: delta and confidence of the bounds.
+    `fields` are the settings. `adversary` is a name or an Adversary. `lipschitz` is the guaranteed constants
+    of the steps, or "measured"; `rehearsals` is the number of runs to measure.
 
     Raises:
       InputError: the setting, the adversary or the requested constants do not fit the model or each other.

@@ -164,7 +164,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     confidence. For an audit that trained it also has its folder and all fields of its setting.
 
     Args:
-      results: results of audits and of `bounds`, in the order of the rows.
+      results: results of audits and of `bounds`.
 
     Raises:
       InputError: if one of them is not a `Result`.

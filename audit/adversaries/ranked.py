@@ -188,8 +188,8 @@ class _RankExamples:
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws the distinct places (K,) of a run's canaries among all `total` scored examples.
 
-    A compiled program may round an example's score by its place in a block, which could break a tie. At
-    random places, canaries and fresh examples are exchangeable despite rounding.
+    A compiled program may round a score by its example's place in a block. At random places, canaries and
+    fresh examples are exchangeable despite rounding.
     """
     # Fresh examples fold in the first place of a block, which is less than `total`.
     place_key = jax.random.fold_in(fresh_key, total)

@@ -3,8 +3,8 @@
 A score is the cosine of a canary's direction and u = expected - theta_T. If the canary is out, its law is
 known exactly (`audit.methods.exact_null`). The expected model comes from a training run without noise and
 canaries, or is theta_0 if the noise is much larger than the other movement. Many canaries blur each other,
-since u moves along all of them. Leave-one-out removes the part of u along the other canaries' directions. The
-adversary knows them all, and they are independent of the scored direction, so the law does not change.
+since u moves along all of them. Leave-one-out removes the part of u along the other canaries' directions. It
+does not change the law: the scored direction is independent of them.
 
 Directions come from a run's key, in blocks of coordinates, so memory never contains K x p numbers.
 """
@@ -104,7 +104,7 @@ class SphereFields(AdversaryFields):
 def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:
     """Returns the indices (m,) of the chosen tensors' coordinates in theta; None for all of theta.
 
-    Raises InputError if there is no such tensor, or if K canaries are more than half of its parameters.
+    Raises InputError without such a tensor, or if K canaries are more than half of its parameters.
     """
     tensors = model.tensors()
     names = choose_tensors(tensors, canaries, within).names

@@ -299,9 +299,8 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
-    The linear maps with slopes c_t x_(t-1) / x_t attain the bound. audit/methods/README.md has the proof. W_t
-    spans thousands of orders of magnitude, so blocks are found in logarithms, and within a block W_t n_t is
-    divided by its largest value.
+    audit/methods/README.md has the proof. W_t spans thousands of orders of magnitude, so blocks are found in
+    logarithms.
 
     Args:
       s: (T,) the shifts s_t, the first above 0.

@@ -160,9 +160,9 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
     Adjacent participations are merged into blocks until the slopes of an order's blocks, sum of W s / sum of
-    W^2, increase. Each order has a stack of blocks. A participation pushes a block, and the top absorbs the
-    block below it while that block's slope is at least as large. mu^2 is the sum over blocks of
-    (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
+    W^2, increase. A participation pushes a block on the order's stack, and the top absorbs the block below it
+    while that block's slope is at least as large. mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2.
+    audit/methods/README.md derives it.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.

@@ -77,11 +77,7 @@ class Toeplitz(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """A strategy of T steps as a matrix.
-
-    Attributes:
-      matrix: (T, T) S, lower triangular.
-    """
+    """A strategy of T steps as a lower-triangular matrix S (T, T)."""
 
     matrix: Array
 
@@ -142,10 +138,7 @@ def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
 
 
 def pin_file(text: str) -> str:
-    """Returns a file's name with a checksum of its content, which `read_strategy` verifies; else the text.
-
-    A stored audit then never takes the numbers of a file that has changed.
-    """
+    """Returns a file's name with a checksum of its content, which `read_strategy` verifies; else the text."""
     if text.partition(":")[0] in _NAMED or not Path(text).is_file():
         return text
     return f"{text}#{_compute_checksum(text)}"

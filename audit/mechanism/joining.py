@@ -19,7 +19,7 @@ _PLACES = zlib.crc32(b"places")
 
 
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which of K canaries join a step, by Poisson sampling: 1.0 for those that do, else 0.0, (K,).
+    """Draws which of K canaries join a step, by independent coins (Poisson sampling): 1.0 or 0.0, (K,).
 
     presence (K,) is the sampling rate for a canary that is in, 0 for a canary that is out.
     """
@@ -35,7 +35,7 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
 def draw_by_dice(batches: int) -> Join:
     """Returns the function that draws, by balls-in-bins sampling, which canaries join a step.
 
-    Each canary joins a single step of each epoch of `batches` steps, independently of other canaries.
+    Each canary joins one uniformly drawn step of each epoch of `batches` steps, independently of the others.
     """
 
     def draw_places(key: Array, canaries: int) -> Array:

@@ -34,10 +34,8 @@ class BoundRow(NamedTuple):
     """A row of a table of bounds.
 
     Attributes:
-      name: its name in text.
-      label: its name on a page.
-      epsilon: its epsilon.
-      mu: its mu, or None.
+      name, label: its name in text, and on a page.
+      epsilon, mu: its epsilon, and its mu or None.
       assumes: the assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: function from epsilon or mu to its text: rounded down if it comes from scores, else up.

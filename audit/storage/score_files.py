@@ -47,7 +47,7 @@ def read_files(
 ) -> Evidence:
     """Returns the scores in a table or a .npz, in two files, or on standard input.
 
-    Arrays are (runs,) or, with several canaries a run, (runs, canaries).
+    Arrays are (runs,) or (runs, canaries).
 
     Args:
       files: one of
@@ -222,9 +222,8 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 def _rank(found: Columns) -> Fresh:
     """Returns the evidence of R runs with K canaries that are ranked among M fresh draws.
 
-    Args:
-      found: `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties; or `ranks` (R, K)
-        and `fresh_draws`, M. Optionally `presence` (R, K), the coins of the canaries.
+    The arrays are `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties; or `ranks`
+    (R, K) and `fresh_draws`, M. Optionally `presence` (R, K), the coins of the canaries.
     """
     scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
     missing = {scores, fresh} - set(found)
@@ -278,8 +277,7 @@ def _convert(cell: Any, has_commas: bool = False) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns whether commas in cells are decimal; raises InputError if a mark may separate thousands.
 
-    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002, both readings have the same order,
-    and bounds only depend on the order.
+    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002, both readings have the same order.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)

@@ -169,9 +169,7 @@ class Task(NamedTuple):
     """A model and its training data.
 
     Attributes:
-      name: the name that users type.
-      label: the name on figures.
-      description: the description in reports.
+      name, label, description: what users type, the name on figures, and a text for reports.
       data: the data set.
       make: maps the shape of one example's features to the model.
       classes: the number of classes; 0 for a regression.

@@ -5,7 +5,7 @@ A strategy is a function
     clipped_sum(theta (p,), (features (B, ...), labels (B, ...)), clipping_norm) -> (p,)
 
 that returns sum_i g_i * min(1, C / ||g_i||) for the gradients g_i of a loss of a single example (hidden-state
-paper, Equation 2). It is written for a single model; `vmap` over theta makes it an ensemble's.
+paper, Equation 2), for a single model.
 
     strategy                works for             materialises (B, p)   cost of one model-step
     per_example             any loss              yes                   a backward pass per example
