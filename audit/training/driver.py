@@ -84,7 +84,7 @@ class Request(NamedTuple):
     """A request for an audit.
 
     Attributes:
-      setting, dataset: the training and its adversary, and the data.
+      setting, dataset: the training with its adversary, and its data.
       runs: the largest number of models to train.
       recipe: how to make the game.
       level: the delta and the confidence of the bounds.

@@ -268,7 +268,7 @@ class Player:
     ) -> Scores:
         """Trains runs first, ..., first + size - 1 and returns their scores.
 
-        The arguments are those of `play`. Raises InputError if a model diverged.
+        `progress`, `checkpoints` and `watch` are as in `play`. Raises InputError if a model diverged.
         """
         self.chunk = f"{first:07d}_{self._width}_{len(self._segments)}"
         states, drawn = self._draw(np.arange(first, first + self._width))
