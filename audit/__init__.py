@@ -18,9 +18,9 @@
     audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)   the epsilon of real samplers
     audit.table(results)                                                    rows for a DataFrame
 
-Audits and bounds return a `Result`, audits with `vary` a `Grid`, and checks return a `CheckReport`. Invalid
-input raises `InputError` with a message of one line. `bounds`, `hidden_state_epsilon` and the checks do not
-load JAX. No function reads the command line or changes JAX's configuration.
+Audits and bounds return a `Result`, audits with `vary` a `Grid`, and checks a `CheckReport`. Invalid input
+raises `InputError`. `bounds`, `hidden_state_epsilon` and the checks do not load JAX. No function reads the
+command line or changes JAX's configuration.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The public functions for upper bounds. Each function loads its libraries when it is called."""
+"""The public functions for upper bounds."""
 
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,7 @@ def hidden_state_epsilon(
     """Returns an upper bound on epsilon for an adversary that sees only the last model of DP-SGD.
 
     The bound is never above the epsilon of composition, which is for an adversary that sees every model. It
-    is the smallest bound that is valid for every loss with these Lipschitz constants. The function does not
-    load JAX.
+    is the smallest bound that is valid for every loss with these Lipschitz constants.
 
     Args:
       noise_multiplier: the noise's standard deviation over the clipping norm.

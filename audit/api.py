@@ -1,8 +1,4 @@
-"""The public functions for audits and lower bounds.
-
-They print only progress, and do not change JAX's configuration. Each function loads its libraries when it is
-called.
-"""
+"""The public functions for audits and lower bounds. They print only progress."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -51,8 +47,7 @@ def bounds(
         bounds are too high.
       claim: a privacy claim, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`, for the upper bound
         and for a test of the claim.
-      delta: the delta of the bounds.
-      confidence: the confidence of each bound.
+      delta, confidence: the delta of epsilon, and the confidence of each bound.
       name: a name for the report.
 
     Returns:
@@ -85,7 +80,7 @@ def bounds(
 
 
 def _takes_grids(function: Door) -> Door:
-    """Returns an audit's function that also takes `vary`, lists of values by setting, for a grid."""
+    """Returns an audit's function that also takes `vary`, lists of values by setting."""
 
     @wraps(function)
     def audit_some(*args: Any, vary: Any = None, **settings: Any) -> Any:
@@ -111,15 +106,13 @@ def audit(
 ) -> Result:
     """Trains and audits a model of the repository, like the command `audit` with these flags.
 
-    The function needs a clone of the repository.
+    The function needs a clone of the repository. Models that are already in `out` are not trained again.
 
     Args:
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
-      runs: the number of models to train, half of them with the canary. Models in `out` are not trained
-        again.
+      runs: the number of models to train, half of them with the canary.
       out: the folder of the results.
-      delta: the delta of the bounds.
-      confidence: the confidence of each bound.
+      delta, confidence: as in `bounds`.
       data_file, tfds_dir: a file or a TFDS folder with the data; by default the data are downloaded.
       settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations
@@ -128,8 +121,7 @@ def audit(
         `rehearsals` extra runs. This is the default for smooth models at k > 1; lipschitz="none" disables it.
 
     Returns:
-      A `Result`, with the folder of scores, figure and conclusion in `folder`; with `vary` a `Grid`, which
-      has a table for pandas and a figure.
+      A `Result`, with the folder of scores, figure and conclusion in `folder`; with `vary` a `Grid`.
 
     Raises:
       InputError: the setting cannot be audited.
@@ -151,7 +143,7 @@ def audit(
         None if data_file is None else str(path("data_file", data_file)),
         None if tfds_dir is None else str(path("tfds_dir", tfds_dir)),
     )
-    # Without any of these settings, the number of steps follows from the default of insertions.
+    # Otherwise the number of steps follows from the default of insertions.
     if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.usual_insertions(model)
     if isinstance(settings.get("adversary"), Adversary):  # a custom one
@@ -160,7 +152,6 @@ def audit(
         row = task.task(model)
         wrapped = own.wrap_task(row, row.data.load(sources))
         return _make_result(partial(own.audited, wrapped, settings, *request), request)
-    # The setting does not have these two fields.
     lipschitz = settings.pop("lipschitz", None)
     rehearsed = settings.pop("rehearsals", None)
     setting = make.setting_of(model, **settings)
@@ -207,12 +198,10 @@ def audit_model(
       out: the folder of the results, with figure and report.
       settings: fields of the training, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence`
         are those of the bounds, by default 1e-5 and 0.95. `model` is the model's name in the report.
-        `vary` audits a grid, as in `audit`. `lipschitz` is the Lipschitz constant of a training step without canary
-        and noise, but with learning rate, clipping and weight decay, as a map from a model to the next; or a
-        list with one for each step. If you can guarantee it, the upper bound for the last model is smaller
-        (`audit.hidden_state_epsilon`). "measured" measures the constants along extra runs, whose number
-        is `rehearsals`, and assumes that all runs have them. The measurement is stored in `out` for
-        later calls.
+        `lipschitz` is a guaranteed Lipschitz constant of the training steps, a number or one for each step,
+        for a smaller upper bound on the last model (`audit.hidden_state_epsilon`). "measured" measures the
+        constants along `rehearsals` extra runs, assumes that all runs have them, and stores them in `out`.
+        `vary` audits a grid, as in `audit`.
 
     Returns:
       A `Result`, with the folder of scores, figure and report in `folder`; with `vary` a `Grid`.
@@ -349,13 +338,7 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
 
 
 class _Request(NamedTuple):
-    """A checked request for an audit that trains.
-
-    Attributes:
-      runs: the number of models to train.
-      out: the folder of the store.
-      level: delta and confidence of the bounds.
-    """
+    """A checked request for an audit that trains."""
 
     runs: int
     out: Path
@@ -370,17 +353,10 @@ def _read_request(
     confidence: float,
     extras: str = TRAIN,
 ) -> _Request:
-    """Returns the checked request for an audit.
-
-    Args:
-      function: the name of the public function, for messages.
-      runs: the number of models to train.
-      out: the folder of the store.
-      delta, confidence: the level of the bounds.
-      extras: the extras of the package that the function needs.
+    """Returns the checked request for an audit by the public function of this name.
 
     Raises:
-      InputError: a value is out of range, or a library for training is not installed.
+      InputError: a value is out of range, or a library of `extras` is not installed.
     """
     installed.require_training_libraries(function, extras)
     from audit.errors import number, path

@@ -15,12 +15,11 @@ Include every run you started as a row, in start order, and a failed run as a ro
 the direction of the canaries: theta_T - theta_0 - drift if steps add updates. drift is the movement
 theta_T - theta_0 of a rehearsal without noise and without canaries. It does not depend on the directions, so
 any value is valid, also 0, but cosines may be smaller. If count is more than a percent of dimension, use
-leave_one_out=True, which removes the other canaries' part of u; audit.cosines then needs leave_one_out=True,
-too. Parameters that are not trained do not count.
+leave_one_out=True, which removes the other canaries' part of u, here and in audit.cosines. Parameters that
+are not trained do not count.
 
-Coordinates depend only on (seed, run, index, place), in one version of NumPy. They are drawn in blocks to
-save memory. Keep the seed secret: training must not use it except to insert canaries, and needs another seed
-for its noise and batches.
+Coordinates depend only on (seed, run, index, place), in one version of NumPy. Keep the seed secret: training
+must not use it except to insert canaries, and needs another seed for its noise and batches.
 
 >>> import numpy as np
 >>> rows = []
@@ -49,18 +48,18 @@ from audit.one_run import (
 Array = NDArray[np.float64]
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
 _ROOT = 2  # the random stream; `audit.one_run` uses 0 and 1 under the same seed
-_BLOCK = 1 << 13  # coordinates of each canary in memory at once
+_BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
     """Returns an iterator over a run's canaries: `count` uniform unit vectors (dimension,).
 
-    The same numbers give the same canaries. They are drawn one by one to save memory.
+    They are drawn one by one to save memory.
 
     Args:
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the run's index, from 0.
-      count: how many canaries the run has.
+      count: the number of canaries of the run.
       dimension: the number of trained parameters.
 
     Raises:
@@ -75,14 +74,8 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
     """Returns the vector (dimension,) that a run's canaries add to the sum of clipped gradients.
 
-    It is the sum of their directions, each scaled to the clipping norm.
-
-    Args:
-      seed: the seed of all runs' canaries, 0 to 2^63 - 1.
-      run: the run's index, from 0.
-      count: how many canaries the run has.
-      dimension: the number of trained parameters.
-      norm: the clipping norm.
+    It is the sum of their directions, each scaled to the clipping norm, `norm`. The other arguments are
+    those of `canaries`.
     """
     length = number("norm", norm, float)
     require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
@@ -102,10 +95,8 @@ def cosines(
     Args:
       displacement: (dimension,) the parameters' movement, with the sign for which insertion increases
         cosines: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
-        updates. drift is theta_T - theta_0 of a rehearsal without noise and canaries; 0 is valid too.
-      seed: the seed of all runs' canaries, 0 to 2^63 - 1.
-      run: the run's index, from 0.
-      count: how many canaries the run has.
+        updates.
+      seed, run, count: as in `canaries`.
       leave_one_out: if True, the other directions are projected out of the displacement before each cosine
         (`audit.evidence.leave_one_out`); needs count < dimension.
 
@@ -118,7 +109,7 @@ def cosines(
     few = f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates"
     require(not leave_one_out or count < size, few)
 
-    # All directions at once, an array (count, dimension), may not fit in memory.
+    # All directions, (count, dimension), may not fit in memory.
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
@@ -131,7 +122,6 @@ def cosines(
         else:
             squares += np.square(directions).sum(1)
 
-    # Divide by the lengths of the normal vectors.
     if not leave_one_out:
         return products / np.sqrt(squares)
     from audit.evidence import leave_one_out as projection  # loads SciPy
@@ -145,12 +135,6 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     """Yields a direction's normal coordinates, not yet scaled to length 1, in blocks of at most _BLOCK.
 
     Each block has its own seed: `_ROOT`, `seed`, `run`, `index` and the block's place.
-
-    Args:
-      seed: the seed of all runs' canaries.
-      run: the run's index.
-      index: the direction's index within the run.
-      size: the number of coordinates.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
         rng = np.random.default_rng([_ROOT, seed, run, index, place])
@@ -161,8 +145,8 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
     """Returns (seed, run, count, dimension) as Python's ints; raises InputError for those out of range."""
     seed = check_seed(seed)
-    run = check_whole_number("run", run, 0, MOST_SEED)  # `run` is a part of a random seed
+    run = check_whole_number("run", run, 0, MOST_SEED)
     count = check_whole_number("count", count, 1, MAX_COUNT)
-    # In a single dimension every cosine is 1 or -1.
+    # In one dimension every cosine is 1 or -1.
     dimension = check_whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension

@@ -33,17 +33,11 @@ def shown(value: object) -> str:
 def require_type(name: str, value: object, kind: type) -> None:
     """Raises InputError unless a value has the required type.
 
-    An int is a valid float. A bool is not a valid int or float.
-
-    Args:
-      name: the name of the field or parameter, for the message.
-      value: the value.
-      kind: the required type.
+    An int is a valid float. A bool is not a valid int or float. `name` is for the message.
     """
     is_whole_float = kind is float and type(value) is int
     is_allowed_bool = kind is bool or type(value) is not bool
     fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
-    # `repr` quotes a text, which may be a number: `k='5'`.
     require(fits, f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}")
 
 
@@ -54,12 +48,7 @@ def plain(value: Any) -> Any:
 
 
 def number(name: str, value: Any, kind: type[N]) -> N:
-    """Returns a number as Python's int or float.
-
-    Args:
-      name: the parameter's name, for messages.
-      value: a number of Python, NumPy or JAX.
-      kind: int or float.
+    """Returns a number of Python, NumPy or JAX as Python's int or float; `name` is for messages.
 
     Raises:
       InputError: if the value has another type.

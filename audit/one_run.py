@@ -12,9 +12,9 @@ Train once with many of them, score the final model, and pass the cosines to `bo
 Without coins, all canaries take part: save observed=scores instead. Coins give bounds that are valid for any
 dependence between canaries. Without coins the bound is looser if there is little leakage.
 
-The displacement theta_T - theta_0 removes the initial weights, which are not informative, from the length
-(Errata O9). Parameters that are not trained do not count in d. Numbers depend only on (seed, index, d), in
-one version of NumPy. Keep the seed secret: training must not know it.
+The displacement leaves out the initial weights, which are not informative (Errata O9). Parameters that are
+not trained do not count in d. Numbers depend only on (seed, index, d), in one version of NumPy. Keep the seed
+secret: training must not know it.
 """
 
 import numpy as np
@@ -53,7 +53,7 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
     """Returns fair coins (count,), True if a canary takes part, independent of the canaries' directions.
 
     Args:
-      seed: the seed of the canaries, 0 to 2^63 - 1; coins and directions are different streams under it.
+      seed: the seed of the canaries, 0 to 2^63 - 1.
       count: the number of canaries.
 
     Raises:
@@ -112,15 +112,10 @@ def check_seed(seed: int) -> int:
 
 
 def check_whole_number(name: str, value: int, least: int, most: int) -> int:
-    """Returns a user's whole number as an int.
-
-    Args:
-      name: the parameter's name, for the message.
-      value: the user's value.
-      least, most: the range, including both ends.
+    """Returns a user's whole number as an int; `name` is the parameter's name, for the message.
 
     Raises:
-      InputError: the value is not a whole number in this range.
+      InputError: the value is not a whole number from `least` to `most`.
     """
     checked = number(name, value, int)
     require(least <= checked <= most, f"`{name}={checked}`: give {least} to {most:,}")

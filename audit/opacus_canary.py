@@ -34,7 +34,7 @@ class _InsertingOptimizer(DPOptimizer):
     """An Opacus optimizer with flat clipping that inserts canaries into its sum of clipped gradients.
 
     It shares all attributes with the given optimizer, which ghost clipping's criterion keeps. Raises
-    InputError for another kind of optimizer, because it clips in parts or in several processes.
+    InputError for another kind of optimizer, which clips in parts or in several processes.
     """
 
     def __new__(cls, optimizer: DPOptimizer, *options: Any, **more: Any) -> Self:
@@ -81,11 +81,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         self._start = self._read_first_entry()  # before training
 
     def add_noise(self) -> None:
-        """Inserts the canary into the sum of clipped gradients, then adds the noise.
-
-        A coin for each step decides about the insertion, with the probability `sampling_rate`. Runs without
-        the canary ignore the coins.
-        """
+        """Inserts the canary, if the run has it and the step's coin allows it, then adds the noise."""
         is_sampled = self._coins.random() < self._rate
         if self._present and is_sampled:
             self.params[0].summed_grad.view(-1)[0] += self.max_grad_norm
@@ -115,8 +111,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
       count: the number of directions.
       present: whether they are inserted; False for the rehearsal, which has no noise either.
       parameters: the parameters that directions are in, chosen before training; by default all that the
-        optimizer trains. A single tensor of a large model is as powerful, and its directions are drawn
-        faster.
+        optimizer trains. A single tensor of a large model is as powerful and faster.
 
     Raises:
       InputError: the optimizer is of another kind, a parameter is not one of its float32 parameters, or a
@@ -138,9 +133,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         self._draw = (seed, run, count)
         self._present = present
         self._steps_taken = 0
-        self._is_moved = False  # whether a step was seen to move every chosen parameter
+        self._is_moved = False  # whether a step moved every chosen parameter
         self._start = self._read_parameters()  # (dimension,) before training
-        # The sum of all directions, each scaled to the clipping norm, split by parameter.
         total = directions.inserted(*self._draw, self.dimension, float(self.max_grad_norm))
         self._parts = [part.float() for part in self._split(total)]
 
@@ -159,8 +153,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Takes a step; raises InputError if the first one does not move one of the chosen parameters.
 
-        Inserted directions move every parameter that the optimizer updates, unless the learning rate is 0, as
-        in the first step of a warm-up.
+        A learning rate of 0, as in the first step of a warm-up, is allowed.
         """
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
@@ -195,17 +188,15 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """Returns the cosines (count,) of the run's directions with its movement: higher means in.
 
         Args:
-          drift: (dimension,) the `movement` of a rehearsal, a run without noise and directions. It is
-            subtracted. 0 is allowed, but cosines are then smaller.
-          leave_one_out: if True, the other directions are projected out of the movement before each cosine
-            because their movement adds noise. Use it with more directions than a percent of the dimension,
-            and then also pass leave_one_out=True to `audit.cosines`.
+          drift: (dimension,) the `movement` of a rehearsal, a run without noise and directions. 0 is
+            allowed, but cosines are then smaller.
+          leave_one_out: if True, the other directions are projected out of the movement before each cosine.
+            Use it with more directions than a percent of the dimension, and then also in `audit.cosines`.
 
         Raises:
           InputError: no movement, parameters that are not finite, or too many directions for leave-one-out.
         """
-        # Steps subtract gradients, so the movement minus the drift is negated: an inserted direction then has
-        # a positive cosine.
+        # Steps subtract gradients: negated, an inserted direction has a positive cosine.
         movement = self._read_parameters() - self._start
         displacement = np.asarray(drift, np.float64) - movement
         return directions.cosines(displacement, *self._draw, leave_one_out=leave_one_out)

@@ -41,7 +41,7 @@ from audit.written import Level
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _PROBE = 4  # examples to compare a strategy with per-example gradients
-_TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
+_TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times rounding
 _USUAL = {"learning_rate": 0.1, "batch_size": 400}
 
 
@@ -84,11 +84,7 @@ def wrap_module(
 ) -> OwnModel:
     """Returns a Flax Linen module and data, checked, as a custom model with random initialisation.
 
-    Args:
-      module: a module that takes a single example, without a batch axis.
-      criterion: (the module's output, a label) -> the scalar loss of a single example.
-      features: (N, ...), one row an example.
-      labels: (N, ...), one row an example.
+    The arguments are those of `audit.audit_model`.
 
     Raises:
       InputError: the module does not fit the criterion or the data, or DP-SGD can't train it.
@@ -115,13 +111,7 @@ def wrap_module(
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """Returns a loss over a tree of parameters and data, checked, as a custom model.
 
-    Its gradients can only be clipped example by example.
-
-    Args:
-      loss: (params, (feature, label)) -> the scalar loss of a single example.
-      params: the tree of float arrays at which every run begins.
-      features: (N, ...), one row an example.
-      labels: (N, ...), one row an example.
+    Its gradients can only be clipped example by example. The arguments are those of `audit.audit_loss`.
 
     Raises:
       InputError: the loss does not fit params or data, or DP-SGD can't train it.
@@ -194,13 +184,8 @@ def audited(
 ) -> driver.Finished:
     """Audits a custom model: trains the missing runs, concludes, and writes figure and page.
 
-    Args:
-      own: the model with its data.
-      fields: the settings by field. `adversary` is a name or an Adversary. `lipschitz` is the guaranteed
-        constants of the steps, or "measured"; `rehearsals` is the number of runs to measure.
-      runs: the total number of runs.
-      out: the folder of the stores.
-      level: delta and confidence of the bounds.
+    `fields` are the settings. `adversary` is a name or an Adversary. `lipschitz` is the guaranteed constants
+    of the steps, or "measured"; `rehearsals` is the number of runs to measure.
 
     Raises:
       InputError: the setting, the adversary or the requested constants do not fit the model or each other.
@@ -212,7 +197,6 @@ def audited(
     adversary = None
     if isinstance(fields["adversary"], Adversary):
         field, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
-        # The adversary fixes the number of canaries.
         fields |= {"adversary": field, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
     validate(setting, runs, level.delta)
@@ -224,7 +208,7 @@ def audited(
     if rehearsed is not None:
         lipschitz.require_rehearsals(constants, rehearsed)
     is_measured = isinstance(constants, str) and constants == MEASURED
-    # Before a measurement, any constant shows whether there is a bound.
+    # Any constant shows whether there is a bound.
     vouched = Steps(1.0 if is_measured else constants, "as its author vouches")
     if constants is not None:
         bound = lipschitz.hidden_state(setting, level.delta, vouched, own_model=True)
@@ -233,7 +217,7 @@ def audited(
             reason = reason or _why_adversary_uncovered(adversary, own.model.n_parameters)
         require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
 
-    trained = functools.cache(partial(_make_trainee, own))  # only needed for training
+    trained = functools.cache(partial(_make_trainee, own))  # for training only
 
     def make(dataset: Dataset) -> Any:
         """Returns the game of the setting."""
@@ -288,10 +272,9 @@ def _make_trainee(own: OwnModel) -> Trainee:
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    On a few examples, its sums must agree with per-example gradients at clipping norms that clip no gradient,
-    about half, and all. The tolerance is relative to the sum of the clipped gradients' norms, so it is also
-    strict for small gradients. Per-example gradients are always correct, and a line on stderr warns that they
-    are slow.
+    On a few examples, its sums must agree with per-example gradients at clipping norms that clip no
+    gradient, about half, and all. The tolerance is relative to the sum of the clipped gradients' norms. A
+    line on stderr warns if only per-example gradients remain, because they are slow.
     """
     batch: Batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
     theta = model.init(jax.random.key(0))
@@ -322,14 +305,13 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns a custom adversary as the setting's field, and the adversary to compile.
 
     The field has the name of `init` and a fingerprint of the adversary's programs. Adversaries with the same
-    fingerprint share functions, except `init`, which may contain data. Raises InputError if the functions
-    fail on the model's shapes.
+    fingerprint share functions, except `init`, which may contain data.
     """
     # The name of the outermost function.
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     observer = adversary.observer
-    # Unique functions: JAX would reuse an earlier trace, but a function may read something that changed.
+    # JAX would reuse an earlier trace, but a function may read something that changed.
     anew = adversary._replace(
         init=partial(adversary.init),
         craft=partial(adversary.craft),
@@ -351,7 +333,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns the fingerprint of an adversary's functions on a model's shapes, and of its changed fields.
 
-    It identifies stored results and compiled programs. The functions must not have been traced before.
+    The functions must not have been traced before.
     """
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
@@ -380,7 +362,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
     """Returns the SHA-256, in hex, of the programs of functions on arguments of these shapes, and of facts.
 
-    It identifies stored results. Lowering for the CPU makes it the same on all machines.
+    Lowering for the CPU makes it the same on all machines.
     """
     texts = []
     for function, arguments in calls:
@@ -393,8 +375,7 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns the reason why a custom adversary has no hidden-state bound; empty if it may have one."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # Other canaries that depend on the model change the map of a step and its constant. The gradients of
-    # examples always depend on the model.
+    # Other canaries that depend on the model change the map of a step and its constant.
     norm = jax.ShapeDtypeStruct((), jnp.float32)
     state = jax.eval_shape(adversary.init, _key(), _vector(parameters), norm)
     crafted = shapes(adversary, state, parameters).crafted
@@ -417,8 +398,7 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """Returns features (N, ...) and labels (N, ...) as a data set of uint8, int32 or float32.
 
-    Raises InputError for values that are not finite numbers or do not fit these types, and for arrays that
-    are empty or have different lengths.
+    Raises InputError for values that are not finite or do not fit, and for empty or unequal arrays.
     """
     canonical: dict[str, NDArray[Any]] = {}
     for name, values in (("features", features), ("labels", labels)):

@@ -47,13 +47,13 @@ class Result:
         assumption.
 
         For several runs there is always an "assumption_free" bound, and an "if_gaussian" bound except for
-        fresh directions. If their methods have other names, as with several canaries per run, the bounds are
-        in the dict under both names.
+        fresh directions. Methods with other names, as with several canaries per run, are in the dict under
+        both.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
             bounds["assumption_free"] = self.conclusion.assumption_free
-            if not self.conclusion.law_is_known:  # these are not fresh directions
+            if not self.conclusion.law_is_known:
                 bounds["if_gaussian"] = self.conclusion.gaussian
         for bound in self.conclusion.ranked():
             bounds[bound.method] = bound
@@ -102,12 +102,7 @@ class Result:
         return self.conclusion.auc
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the largest true-positive rate of any threshold with at most this false-positive rate.
-
-        Args:
-          false_positive_rate: the largest share of scores without the canary that may exceed the threshold.
-        """
-        # Imported here to keep `import audit` quick.
+        """Returns the largest true-positive rate of any threshold with at most this false-positive rate."""
         from audit.errors import number
         from audit.methods import curves
 
@@ -116,7 +111,6 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the conclusion as nested dicts and lists, as `bound --json` prints it."""
-        # Imported here to keep `import audit` quick.
         from audit.conclusions import results
 
         values: dict[str, Any] = json.loads(results.answer_json(self.conclusion))
@@ -131,7 +125,6 @@ class Result:
         Raises:
           InputError: if the path is not a path or has another suffix.
         """
-        # Imported here to keep `import audit` quick.
         from audit import errors
         from audit.report import audit_panels, style
         from audit.storage import files
@@ -144,7 +137,6 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page, to a path; returns the path."""
-        # Imported here to keep `import audit` quick.
         from audit import errors
         from audit.report import audit_page
         from audit.storage import files
@@ -173,7 +165,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     confidence. For an audit that trained it also has its folder and all fields of its setting.
 
     Args:
-      results: results of audits and of `bounds`, in the order of the rows.
+      results: results of audits and of `bounds`.
 
     Raises:
       InputError: if one of them is not a `Result`.

@@ -63,9 +63,7 @@ def finite(value: float | None) -> float | None:
 def write_json(content: Any, indent: int | None = None) -> str:
     """Returns nested dicts and lists as JSON text, with null for infinity and NaN.
 
-    Args:
-      content: dicts, lists and tuples of texts, booleans, None and numbers, including NumPy's.
-      indent: the number of spaces per level; None for a single line.
+    Numbers may be NumPy's. `indent` is the number of spaces per level; None for a single line.
 
     >>> from audit.written import write_json
     >>> write_json({"upper": float("inf"), "runs": [1, 2.5]})
@@ -86,12 +84,7 @@ def _replace_infinities(value: Any) -> Any:
 
 
 class Level(NamedTuple):
-    """The level of an audit's bounds.
-
-    Attributes:
-      delta: The delta of epsilon.
-      confidence: The confidence of each lower bound.
-    """
+    """The level of an audit's bounds: the delta of epsilon, and the confidence of each lower bound."""
 
     delta: float = 1e-5
     confidence: float = 0.95
@@ -127,7 +120,7 @@ def _format_percent(share: Decimal) -> str:
 def shortened(text: str, width: int) -> str:
     """Returns the text, or its beginning and an ellipsis, in at most `width` characters."""
     words = textwrap.shorten(text, width, placeholder=" ...")
-    if words == "...":  # the first word does not fit
+    if words == "...":
         return f"{text[: width - 3]}..."
     return words
 
@@ -135,10 +128,7 @@ def shortened(text: str, width: int) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells".
 
-    Args:
-      number: the number.
-      noun: the noun, optionally followed by a verb, as in "batch has".
-      plural: the plural form; by default with an s at the end.
+    The noun may have a verb, as in "batch has". `plural` is by default the noun with an s.
     """
     if number == 1:
         return f"{number} {noun}"

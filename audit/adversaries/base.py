@@ -1,9 +1,9 @@
 """The contract of an adversary: pure functions, in the shape of an Optax transformation, and its fields.
 
 Everywhere, "in" is the world with the canary inserted, and a higher score means "more likely in". An
-adversary has K canaries per run, each in or out by its own bit; K = 1 is the hidden-state paper's. This
-module does not import JAX, since flags and `--help` need the fields even without the extra `train`. So
-adversaries take `jax`, `jnp` and `mechanism` from here, which load at first use.
+adversary has K canaries per run, each in or out by its own bit; K = 1 is the hidden-state paper's.
+Adversaries take `jax`, `jnp` and `mechanism` from here, which load at first use: flags and `--help` need the
+fields even without the extra `train`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ else:
     mechanism = _Module("audit.mechanism.base")
 
 # (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
-# theta_0 is the initialisation that the adversary assumes.
 Init = Callable[["Array", "Array", "Array"], "Tree"]
 # (state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): higher means in.
 Score = Callable[["Tree", "Tree", "Array", "Array"], "Array"]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. It does not know the noise
-# and the coins, so it trains without noise and inserts each canary times its probability.
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. It does not know noise and
+# coins, so it trains without noise and inserts each canary times its probability.
 Expect = Callable[["Craft", "Tree", "Array"], "Array"]
 # theta_0 (p,) -> the final model (p,) of training without noise and canaries.
 Rehearse = Callable[["Array"], "Array"]
@@ -75,9 +74,9 @@ class NullLaw(NamedTuple):
     """The known properties of the law of the scores of canaries that are out.
 
     Attributes:
-      all_in: whether every canary is in in every run, because a known law replaces canaries that are out.
-      law_is_known: whether each score is the cosine of a canary's uniform direction, drawn by every run or
-        shared by all, and a vector that does not depend on the direction if its canary is out.
+      all_in: whether all canaries are inserted in every run; a known law replaces canaries that are out.
+      law_is_known: whether each score is the cosine of a canary's uniform direction and a vector that does
+        not depend on it if the canary is out. Directions are drawn by every run or shared by all.
       draws: M, if a score is the number of a run's M fresh draws that score below the canary; else 0.
       dimension: m, the number of parameters that directions are in; None for all.
     """
@@ -91,11 +90,10 @@ class NullLaw(NamedTuple):
 class Adversary(NamedTuple):
     """An adversary: its choices before training, its canaries, and its scores of the final model.
 
-    All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. A
-    function that is made for each audit, such as a lambda, is compiled for each. To share programs, use
-    functions of a module and keep values that differ between audits in the state. If a value must be compiled
-    in, make it a field of a frozen dataclass with `__call__`: two of them are equal if all their fields are.
-    Objects that a function refers to stay in memory with its programs, so only init should use the data.
+    All functions except init are compiled. Audits with equal functions (`==`) share compiled programs, so
+    use functions of a module, not lambdas, and keep values that differ between audits in the state. If a
+    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Objects that a function
+    refers to stay in memory with its programs, so only init should use the data.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
@@ -122,7 +120,7 @@ class Adversary(NamedTuple):
     null: NullLaw = NullLaw()
 
     def draw_for_run(self, state: Tree, key: Array) -> Tree:
-        """Returns the state of craft and score in a run, from the common state and the run's key."""
+        """Returns the state of craft and score in a run, by the run's key."""
         return state if self.draw is None else self.draw(state, key)
 
 
@@ -135,14 +133,9 @@ class Shapes(NamedTuple):
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes of the results of an adversary's functions. JAX only traces them.
+    """Returns the shapes of the results of an adversary's functions, with `state` from its `init`.
 
-    Exceptions of these functions pass through.
-
-    Args:
-      adversary: the adversary to check.
-      state: the result of its `init`.
-      parameters: p, the number of the model's parameters.
+    JAX only traces the functions. Their exceptions pass through.
 
     Raises:
       InputError: craft or score return shapes that violate the contract.
@@ -160,7 +153,7 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
     rows = f"an array (canaries, parameters) = {(canaries, parameters)}"
-    # Results without a shape are not arrays, such as a tuple of arrays. The messages show their type.
+    # Messages show the type of a result that is not an array.
     shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
         leading_axis = jax.tree.leaves(crafted)[0].shape[:1]
@@ -188,8 +181,7 @@ class Knowledge(NamedTuple):
       insertions: the number of steps that insert a canary.
       noise_steps: the variance of the last model's noise if losses are linear, in units of that of a step's
         raw noise: the number of steps if the noise of different steps is independent.
-      is_rehearsed: the number of parameters that directions are in -> whether their scores need a rehearsal
-        (`Setting.is_rehearsed`).
+      is_rehearsed: the number of parameters that directions are in -> `Setting.is_rehearsed`.
     """
 
     model: Model
@@ -206,7 +198,7 @@ class Knowledge(NamedTuple):
     def count_inputs(self) -> int:
         """Returns the number of floats of an example at the model's first layer.
 
-        Raises InputError if the first layer does not take floats: examples then have no directions.
+        Raises InputError if that layer does not take floats: examples then have no directions.
         """
         features = self.data[0]  # (N, ...)
         example = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
@@ -226,14 +218,14 @@ class Knowledge(NamedTuple):
     def rehearsal(self) -> Rehearse:
         """Returns the function theta_0 (p,) -> the final model (p,) of training without noise and canaries.
 
-        It caches its last result, since a continued training run asks for the same theta_0 again.
+        It caches its last result.
         """
         noiseless = self.hyper._replace(noise_multiplier=0.0)
 
         @functools.lru_cache(maxsize=1)
         def train(theta_0: bytes) -> Array:
-            """Trains from a float32 theta_0, given as bytes, since the cache needs a hashable argument."""
-            key = jax.random.key(0, impl="threefry2x32")  # not used without noise
+            """Trains from a float32 theta_0, given as bytes to be hashable for the cache."""
+            key = jax.random.key(0, impl="threefry2x32")  # not used
             return self.simulate(noiseless, key, jnp.frombuffer(theta_0, jnp.float32)).theta
 
         return lambda theta_0: train(np.asarray(theta_0, np.float32).tobytes())

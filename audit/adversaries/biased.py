@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 # (key, theta_0) -> the distinct coordinates of K canaries, (K,).
 Choose = Callable[["Array", "Array"], "Array"]
 
-_NUM_NOISY_SIMULATIONS = 4  # the number of training runs of the noisy variants of GC-S
+_NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # float32 counts ranks exactly up to here
 
 
-# GC-S finds the coordinate that moves least in simulations with the training run's noise and clipping or with
-# neither, by the movement of each step or by the final model.
+# Simulations with the run's noise and clipping or with neither, by each step's movement or the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -58,10 +57,9 @@ def _check_number(knowledge: Knowledge) -> None:
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    A coordinate's movement is the sum of its movements in several simulated training runs. In a variant
-    "per_step", a run's movement is the sum of squared updates. The paper takes the root of the sum over all
-    runs (Errata H4), which ranks coordinates in the same order. In the others, it is the distance of the
-    final model from theta_0.
+    It sums a coordinate's movements in several simulated training runs. In a variant "per_step", a movement
+    is the sum of squared updates. The paper takes the root of the sum over all runs (Errata H4), which ranks
+    coordinates in the same order. In the others, it is the distance of the final model from theta_0.
     """
 
     name: ClassVar[str] = "gc_s"
@@ -85,14 +83,11 @@ class GcS(AdversaryFields):
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
             hyper = dpsgd.without_privacy(hyper)
-            simulations = 1  # without noise, all are the same
+            simulations = 1  # all are the same
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
-            """Returns the K coordinates that move least, by their movement summed over the simulated runs.
-
-            Raises InputError if the simulated training diverges: diverged coordinates have no order.
-            """
+            """Returns the K coordinates that move least; raises InputError if a simulated run diverges."""
             movements = []
             for index in range(simulations):
                 run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
@@ -101,7 +96,7 @@ class GcS(AdversaryFields):
             total = jnp.sum(jnp.stack(movements), axis=0)
             if not isinstance(total, jax.core.Tracer):  # an audit may only ask for shapes
                 infinite = int(jnp.sum(~jnp.isfinite(total)))
-                # Noiseless simulations do not clip either, and diverge sooner than the training run.
+                # Noiseless simulations do not clip either.
                 fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
                 place = f"{infinite} of {total.size} coordinates"
                 require(not infinite, f"`gc_s`: the simulated training diverges at {place}: {fix}")
@@ -155,7 +150,7 @@ class GcR(AdversaryFields):
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
             """Trains the expected model. In every run, `draw` replaces the coordinates."""
             values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-            placeholders = jnp.arange(canaries)  # `draw` reads only their number
+            placeholders = jnp.arange(canaries)
             return OwnCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
 
         return Adversary(
@@ -165,9 +160,7 @@ class GcR(AdversaryFields):
             canaries,
             crafts_constant=True,
             draw=OwnCoordinates.draw,
-            null=NullLaw(
-                all_in=True, draws=others
-            ),  # a canary's coordinate is ranked among the others
+            null=NullLaw(all_in=True, draws=others),
         )
 
 
@@ -202,27 +195,22 @@ def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | Coordi
 def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
-    A canary's score is expected[d] - theta_T[d]: how far the coordinate ends below its expected value. A step
-    subtracts the canary, so an inserted canary raises the score. The expected model of several canaries is
-    trained without noise and with half of every canary, since a fair coin decides whether a canary is in. The
-    score of a single canary, theta_0[d] - theta_T[d], would be worse: it also contains the movement of the
-    coordinate by training, which is many times the noise.
-
-    Args:
-      choose: (key, theta_0) -> distinct coordinates (K,).
-      canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model; only several canaries need it.
+    A canary's score is expected[d] - theta_T[d]. A step subtracts the canary, so an inserted canary raises
+    the score. `expect` gives the expected model of several canaries, trained without noise and with half of
+    every canary, since a fair coin decides whether a canary is in. For a single canary it is theta_0. That
+    would be worse for several: the score would contain the coordinate's movement by training, many times the
+    noise.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)
         if canaries == 1:
-            # An array, since a program with `Coordinates` rounds differently: stored scores would change.
+            # A program with `Coordinates` rounds differently: stored scores would change.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
             return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         crafted = mechanism.Coordinates(dimensions, values)
-        # `_craft` does not read the expected values, so we can train with this state.
+        # `_craft` does not read the expected values.
         state = BiasedDimensions(dimensions, crafted, theta_0[dimensions])
         return state._replace(expected=expect(_craft, state, theta_0)[dimensions])
 
@@ -248,7 +236,7 @@ class OwnCoordinates(NamedTuple):
         return mechanism.Coordinates(self.dimensions, self.values)
 
     def draw(self, key: Array) -> OwnCoordinates:
-        """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
+        """Draws a run's K distinct coordinates, and the key that breaks its ties."""
         coordinate_key, tie_key = jax.random.split(key)
         shape = self.dimensions.shape  # (K,)
         dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)

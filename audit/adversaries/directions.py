@@ -1,8 +1,7 @@
 """Canaries in random directions on the sphere, scored by cosines with the model's displacement.
 
-CotS is the hidden-state paper's (Algorithms 7 and 8, after Andrew et al., 2024). One-shot canaries (Andrew et
-al., 2024) are many, each clipped to C as it is inserted: `final_cosines` sees the final model (Algorithm 2),
-`largest_cosines` every iterate (Algorithm 3).
+CotS is the hidden-state paper's (Algorithms 7 and 8). One-shot canaries (Andrew et al., 2024) are many:
+`final_cosines` sees the final model (Algorithm 2), `largest_cosines` every iterate (Algorithm 3).
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Craft, Directions, Tree
 
-_TINY = 1e-30  # the divisor instead of a length of 0
-# The maximum number of entries (K, p) of directions that stay in memory, 1 GiB.
+_TINY = 1e-30
+# The most entries (K, p) of directions in memory, 1 GiB.
 _MAX_KEPT = 1 << 28
 
 
@@ -39,9 +38,9 @@ _MAX_KEPT = 1 << 28
 class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
-    If `cots_score` is "weights", the vector is -theta_T, minus the final weights. Else it is the displacement
-    theta_0 - theta_T for a single canary, and expected - theta_T for several. The expected model is trained
-    without noise and with half of every canary, since a fair coin decides whether a canary is in.
+    If `cots_score` is "weights", the vector is -theta_T. Else it is the displacement theta_0 - theta_T for a
+    single canary, and expected - theta_T for several. The expected model is trained without noise and with
+    half of every canary.
     """
 
     name: ClassVar[str] = "cots"
@@ -106,11 +105,9 @@ class OneShotCanaries(AdversaryFields):
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
-            # The law of a largest cosine is not known, so coins decide which canaries are in.
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, ORIGINS[self.observe])
-        # In an audit of a single run the law is known for shared directions too. An audit of several runs
-        # does not use it.
+        # The law is known for shared directions too; only audits of a single run use it.
         return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
 
 
@@ -125,7 +122,7 @@ class RandomDirection(NamedTuple):
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns the cosine (1,) of the canary's direction and origin - theta_T; 0 if these are equal."""
-        direction = self.gradient[0]  # the only canary, C * u
+        direction = self.gradient[0]
         displacement = self.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
         cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
@@ -142,12 +139,11 @@ def zero_model(theta_0: Array) -> Array:
     return jnp.zeros_like(theta_0)
 
 
-# The origin of the displacement, by the name of the vector.
 ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
 def random_direction(origin: Rehearse = initial_model) -> Adversary:
-    """Returns the adversary that inserts C * u for a single uniformly random unit vector u.
+    """Returns the adversary that inserts C * u for a uniformly random unit vector u.
 
     The score is the cosine of u and origin(theta_0) - theta_T.
     """
@@ -155,7 +151,6 @@ def random_direction(origin: Rehearse = initial_model) -> Adversary:
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))
-        # [None] gives the gradient the axis of canaries: (1, p).
         return RandomDirection(gradient[None], origin(theta_0))
 
     return Adversary(init, RandomDirection.craft, RandomDirection.score)
@@ -184,16 +179,11 @@ class RandomDirections(NamedTuple):
 def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns CotS with K canaries: C * u_k for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine of u_k and expected - theta_T. The state has only the directions'
-    keys. Each use draws the direction again.
-
-    Args:
-      canaries: K.
-      expect: (craft, state, theta_0) -> the final model (p,) that the adversary expects.
+    The score of canary k is the cosine of u_k and expected - theta_T, with the model (p,) of `expect`. The
+    state has only keys. Each use draws the direction again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        # Canaries do not depend on the origin, so we can train with this state.
         blank = RandomDirections(jax.random.split(key, canaries), jnp.zeros_like(theta_0))
         return blank._replace(origin=expect(craft_unclipped, blank, theta_0))
 
@@ -240,9 +230,8 @@ def final_cosines(
 
     Args:
       canaries: K.
-      origin: theta_0 (p,) -> the origin (p,) of the displacement. With `initial_model`, cosines are with the
-        change by training. With `zero_model`, they are with the final weights, as in the paper; the initial
-        weights make them smaller.
+      origin: with `initial_model`, cosines are with the change by training. With `zero_model`, they are with
+        the final weights, as in the paper; the initial weights make them smaller.
       fresh: whether every run draws its own directions, as bounds over several runs require. Only then are
         the cosines of canaries that are out independent between runs and of a known law.
     """
@@ -265,19 +254,18 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MAX_
     Args:
       canaries: K.
       momentum: the momentum of the server's SGD, or 0 for cosines with the moves themselves.
-      most_kept: the maximum number K * p of entries of directions that stay in memory. Above it, each step
-        draws the directions again.
+      most_kept: the maximum K * p of directions that stay in memory. Above it, each step draws them again.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the keys of K directions, and the directions if all K * p entries may stay in memory."""
+        """Draws the keys of K directions, and the directions if they may stay in memory."""
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= most_kept else 0
 
         def draw(direction_key: Array) -> Array:
             return mechanism.draw_unit_direction(direction_key, theta_0)
 
-        # One after the other, to keep only the result in memory.
+        # One by one, to save memory.
         units = jax.lax.map(draw, keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
 
@@ -297,11 +285,7 @@ def craft_unclipped(state: Any, step: Array, theta: Array) -> Directions:
 
 
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
-    """Returns the memory after another iterate, with each canary's largest cosine updated.
-
-    The cosine at this iterate is with the move to it, theta_{t-1} - theta_t, minus `momentum` times the
-    previous move.
-    """
+    """Returns the memory after another iterate, with each canary's largest cosine updated."""
     moved = seen.theta - released
     unit = _scale_to_unit(moved - state.momentum * seen.moved)
     are_in_memory = len(state.units) > 0

@@ -2,10 +2,9 @@
 
 The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance, since
-other examples hardly move the model there. The directions are right singular vectors of the centred data with
-the smallest singular values. An example is scale * direction + mean, or only scale * direction as in the LiDP
-paper's text (Errata L10). ClipBKD (Jagielski et al., 2020) has a single canary, along the last direction; to
-get many canaries, we draw directions.
+other examples hardly move the model there. An example is scale * direction + mean, or only scale * direction
+as in the LiDP paper's text (Errata L10). ClipBKD (Jagielski et al., 2020) has a single canary, along the last
+direction; to get many canaries, we draw directions.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
 # (theta, (features, label)) -> the loss of a single example.
 ExampleLoss = Callable[["Array", "tuple[Array, Array]"], "Array"]
-_BLOCK = 4096  # the number of examples converted to float64 at once
-_POISON_LABEL = 5  # the label of poisoned examples, as in the LiDP paper's code (Errata L10)
+_BLOCK = 4096  # examples converted to float64 at once
+_POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +80,9 @@ class Loss(AdversaryFields):
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    The defaults are those of the LiDP paper's code, for 784 pixels (Errata L10). Only the LiDP paper's sweep
-    sets these fields, so they have no flags. The principal directions first_direction, ..., end_direction - 1
-    are counted from 0 by falling singular value.
+    The defaults are those of the LiDP paper's code, for 784 pixels (Errata L10). The fields have no flags.
+    The principal directions first_direction, ..., end_direction - 1 are counted from 0 by falling singular
+    value.
     """
 
     name: ClassVar[str] = "poisoned"
@@ -116,7 +115,7 @@ class Poisoned(AdversaryFields):
         require(is_range, f"`first_direction` must be less than `end_direction`, {ends}")
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        most = knowledge.count_inputs()  # a direction per entry of an example
+        most = knowledge.count_inputs()
         allowed = f"at most {most}, the number of directions of the data"
         message = f"`end_direction` must be {allowed}, got {self.end_direction}"
         require(self.end_direction <= most, message)
@@ -126,10 +125,7 @@ class Poisoned(AdversaryFields):
         expect = knowledge.expect if self.loss_score == "excess" else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-            """Makes K examples: scale * a drawn direction, plus the data's mean if `poison_mean` is True.
-
-            Directions are drawn uniformly, with replacement.
-            """
+            """Makes K examples: scale * a direction, plus the data's mean if `poison_mean` is True."""
             mean, directions = find_principal(knowledge)
             ends = (self.first_direction, self.end_direction)
             drawn = np.asarray(jax.random.randint(key, (canaries,), *ends))
@@ -158,7 +154,7 @@ class ClipBkd(AdversaryFields):
         canaries = knowledge.canaries
         message = "ClipBKD has one canary; choose `adversary=poisoned`"
         require(canaries == 1, f"`canaries={canaries}`: {message}")
-        knowledge.count_inputs()  # raises InputError if features are not floats
+        knowledge.count_inputs()  # checks that features are floats
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
         noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
@@ -173,7 +169,6 @@ class ClipBkd(AdversaryFields):
                 return loss(theta, (features, label))
 
             losses = jax.vmap(loss_of_label)(jnp.arange(classes))
-            # [None] gives label and features the axis of canaries, of length 1.
             label = jnp.argmax(losses)[None].astype(jnp.int32)
             return mechanism.Examples(features[None], label)
 
@@ -208,7 +203,7 @@ def inserted_examples(
     """Returns the adversary of K examples, each scored by its loss.
 
     An example's clipped gradient at the current model is inserted, as in training. A score is the example's
-    loss on the expected model minus its loss on the final model. Training on the example lowers the latter.
+    loss on the expected model minus its loss on the final model.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
@@ -221,7 +216,7 @@ def inserted_examples(
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
         """Makes the examples and their losses on the expected final model, 0 without one."""
-        # `_craft` does not read the losses, so we can train with this state.
+        # `_craft` does not read the losses.
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is None:
             return blank
@@ -273,12 +268,10 @@ class Principal(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of examples (N, ...), computed in float64.
 
-    The directions are the eigenvectors of the scatter matrix sum_i (x_i - mean)(x_i - mean)', largest
-    variance first. Directions without variance come last and are an arbitrary basis.
+    Directions without variance come last and are an arbitrary basis.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
-    # Only one block of rows is in memory as float64.
     blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
 
     block_sums = [block.sum(0, np.float64) for block in blocks]
@@ -288,9 +281,9 @@ def principal(examples: NDArray[np.float32]) -> Principal:
         centred = block - mean
         scatter += centred.T @ centred
 
-    # eigh returns eigenvectors as columns, largest eigenvalue last.
+    # eigh returns columns, largest eigenvalue last.
     directions = np.linalg.eigh(scatter)[1].T[::-1]
-    # The sign of an eigenvector is arbitrary. We make the entry of the largest size positive.
+    # The sign is arbitrary: the entry of the largest size becomes positive.
     largest_entry = np.abs(directions).argmax(1)[:, None]
     signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))

@@ -2,10 +2,8 @@
 
 Without canary k, it and M fresh draws are exchangeable given the model, for any model and any scores. So if
 canary k is out, its rank among itself and the fresh draws is uniform on 1 to M + 1, with ties broken at
-random. Its law is known exactly (`audit.methods.exact_null`). An audit does not need a world without
-canaries, coins, or access to gradients.
-
-A score is the number of fresh draws below the canary, from 0 to M; the rank is M + 1 minus the score.
+random (`audit.methods.exact_null`). An audit does not need a world without canaries, coins, or access to
+gradients. A score is the number of fresh draws below the canary; the rank is M + 1 minus the score.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
     from audit.mechanism.base import Examples, Tree
 
-# The number of examples that are drawn and scored at once. More examples only need memory for their scores.
+# The number of examples that are drawn and scored at once.
 _BLOCK = 512
 MAX_DRAWS = 10_000_000  # float32 counts them exactly
 
@@ -53,7 +51,7 @@ class RandomExamples(AdversaryFields):
         "their gradients. After the run it draws many more from the same generator. A score is an example's "
         "rank among these, by how far training lowered its loss."
     )
-    # Version 1 scored canaries in a separate batch, which a compiled program may round differently.
+    # Version 1 scored canaries in a separate batch, which may round differently.
     version: ClassVar[int] = 2
     fresh: int = described(
         "examples: number of fresh examples that rank a run's canaries.",
@@ -74,7 +72,7 @@ class RandomExamples(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         features, labels = knowledge.data[:2]
         label_law = _fit_law(labels)
-        if knowledge.classes:  # all are equally likely, also those that the data do not have
+        if knowledge.classes:  # also those that the data do not have
             label_law = dataclasses.replace(label_law, largest=knowledge.classes - 1)
         return fresh_examples(
             RandomExampleGenerator(_fit_law(features), label_law),
@@ -113,8 +111,7 @@ def fresh_examples(
 ) -> Adversary:
     """Returns the adversary of K random examples, each ranked among M fresh examples.
 
-    An example's clipped gradient at the current model is inserted, as in training. A canary's score is the
-    number of fresh examples that score below it, with ties broken at random.
+    An example's clipped gradient at the current model is inserted, as in training.
 
     Args:
       generate: (key, number) -> random examples, both canaries and fresh ones.
@@ -128,7 +125,7 @@ def fresh_examples(
     draw = _DrawExamples(generate, canaries)
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        placeholder = mechanism.Examples(key, key)  # `draw` reads only the reference
+        placeholder = mechanism.Examples(key, key)
         return draw(Draws(placeholder, key, key, refer(theta_0)), key)
 
     return Adversary(
@@ -157,14 +154,7 @@ class _DrawExamples:
 
 @dataclasses.dataclass(frozen=True)
 class _RankExamples:
-    """Counts for each of K canaries how many of M fresh examples score below it.
-
-    Attributes:
-      generate: the generator of the fresh examples.
-      score_examples: the score of any examples.
-      canaries: K.
-      fresh: M.
-    """
+    """Counts for each of K canaries how many of M fresh examples score below it."""
 
     generate: Generator
     score_examples: ScoreExamples
@@ -180,7 +170,7 @@ class _RankExamples:
         def score_block(start: Array) -> Array:
             """Returns the scores of the block of examples that begins with place `start`."""
             drawn = self.generate(jax.random.fold_in(state.fresh, start), block)
-            # `set` drops the canaries of other blocks, at a place past the block's end.
+            # `set` drops places past the block's end.
             is_here = (start <= places) & (places < start + block)
             rows = jnp.where(is_here, places - start, block)
 
@@ -192,17 +182,16 @@ class _RankExamples:
 
         starts = jnp.arange(0, total, block)
         scores = jax.lax.map(score_block, starts).ravel()
-        # The last block goes on beyond the last place.
         return count_below(scores[:total], places, state.ties)
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws the distinct places (K,) of a run's canaries among all `total` scored examples.
 
-    A compiled program may round an example's score by its place in a block, which could break a tie. At
-    random places, canaries and fresh examples are exchangeable despite rounding.
+    A compiled program may round a score by its example's place in a block. At random places, canaries and
+    fresh examples are exchangeable despite rounding.
     """
-    # Fresh examples use `fold_in` with the first place of a block, which is less than `total`.
+    # Fresh examples fold in the first place of a block, which is less than `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
@@ -210,8 +199,7 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
 def count_below(scores: Array, places: Array, ties: Array) -> Array:
     """Returns the number of fresh draws that score below each canary, (K,), with ties broken at random.
 
-    It is NaN for all canaries if any score is not finite, as for a diverged model, since such scores have no
-    order.
+    It is NaN for all canaries if any score is not finite, as for a diverged model.
 
     Args:
       scores: (K + M,) the scores of canaries and fresh draws.
@@ -220,11 +208,10 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
     """
     canary_scores = scores[places]
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
-    # (K, K + M): each canary is compared with each draw.
     below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
     tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
-    # If t draws tie with a canary, a uniformly drawn number of them, 0 to t, counts as below it. This makes
-    # the canary's rank among them uniform.
+    # Of t draws that tie with a canary, a uniform number, 0 to t, counts as below it. This makes the
+    # canary's rank among them uniform.
     ties_below = jax.random.randint(ties, below.shape, 0, tied + 1)
     counts = (below + ties_below).astype(jnp.float32)
     return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
@@ -232,10 +219,7 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class LossDrops:
-    """The black-box score: the drop of an example's loss from the reference model to the final model.
-
-    It needs the losses on both models, but no gradients.
-    """
+    """The black-box score: the drop of an example's loss from the reference model to the final model."""
 
     loss: Loss
 
@@ -248,14 +232,9 @@ class LossDrops:
 
 @dataclasses.dataclass(frozen=True)
 class EntryLaw:
-    """The law of the independent entries of an array.
+    """The law of the independent entries of an array of a single example.
 
-    Attributes:
-      shape: the shape of a single example's array.
-      dtype: the entries' type. Whole numbers are uniform, others normal.
-      mean: the mean of normal entries.
-      deviation: the standard deviation of normal entries.
-      largest: the largest of uniform entries; the smallest is 0.
+    Whole numbers are uniform from 0 to `largest`. Others are normal with `mean` and `deviation`.
     """
 
     shape: tuple[int, ...]
@@ -268,7 +247,7 @@ class EntryLaw:
         """Draws `number` arrays with independent entries, (number, *shape)."""
         shape = (number, *self.shape)
         if jnp.issubdtype(self.dtype, jnp.integer):
-            # As uint32, the end of the range is a number even after the largest int32.
+            # uint32 has the number after the largest int32.
             end = jnp.uint32(self.largest + 1)
             integers: Array = jax.random.randint(key, shape, 0, end, jnp.uint32)
             return integers.astype(self.dtype)
@@ -278,12 +257,7 @@ class EntryLaw:
 
 @dataclasses.dataclass(frozen=True)
 class RandomExampleGenerator:
-    """Generates random examples of the shape and scale of data, with independent entries.
-
-    Attributes:
-      features: the law of the features' entries.
-      labels: the law of the labels' entries.
-    """
+    """Generates random examples of the shape and scale of data, with independent entries."""
 
     features: EntryLaw
     labels: EntryLaw
@@ -295,10 +269,7 @@ class RandomExampleGenerator:
 
 
 def _fit_law(values: Array) -> EntryLaw:
-    """Returns the law of a single entry, fitted to all entries of an array (N, ...).
-
-    It is normal with their mean and standard deviation. Whole numbers are uniform from 0 to the largest.
-    """
+    """Returns the law of a single entry, fitted to all entries of an array (N, ...)."""
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
         return EntryLaw(shape, str(values.dtype), largest=max(0, int(values.max())))

@@ -1,12 +1,10 @@
 """Gradients of norm C along uniform directions that every run draws afresh.
 
-If a canary is out, the law of its score is known exactly (`audit.methods.exact_null`).
-
-A score is the cosine of a canary's direction and u = expected - theta_T. The expected model comes from a
-training run without noise and canaries, or is theta_0 if the noise is much larger than the other movement.
-Many canaries blur each other, since u moves along all of them. Leave-one-out removes the part of u along the
-other canaries' directions. The adversary knows them all, and they are independent of the scored direction, so
-the law does not change.
+A score is the cosine of a canary's direction and u = expected - theta_T. If the canary is out, its law is
+known exactly (`audit.methods.exact_null`). The expected model comes from a training run without noise and
+canaries, or is theta_0 if the noise is much larger than the other movement. Many canaries blur each other,
+since u moves along all of them. Leave-one-out removes the part of u along the other canaries' directions. It
+does not change the law: the scored direction is independent of them.
 
 Directions come from a run's key, in blocks of coordinates, so memory never contains K x p numbers.
 """
@@ -39,20 +37,16 @@ if TYPE_CHECKING:
     from audit.mechanism.base import Directions, Tree
     from audit.tasks.model import Model
 
-_TINY = 1e-30  # the divisor instead of a length of 0
-_INVERSION_ERROR = 1e-8  # Newton's iteration ends at this error
-_MIN_EDGE = 0.2  # the minimum of the lower limit of eigenvalues, as a share of that for large p
-# Random directions are only nearly orthogonal. If the other canaries add more than this share to a score's
-# variance, the score leaves them out.
+_TINY = 1e-30
+_INVERSION_ERROR = 1e-8
+_MIN_EDGE = 0.2  # a share of the lower limit for large p
+# If the other canaries add more than this share to a score's variance, the score leaves them out.
 _MAX_INTERFERENCE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class SphereFields(AdversaryFields):
-    """Fresh directions: gradients of norm C along random directions that every run draws for itself.
-
-    A score leaves out the other canaries' directions if these would add noticeably to its variance.
-    """
+    """Fresh directions: gradients of norm C along random directions that every run draws for itself."""
 
     name: ClassVar[str] = "sphere"
     canary: ClassVar[str] = "directions that every run draws anew"
@@ -92,8 +86,8 @@ class SphereFields(AdversaryFields):
         require(is_several or not self.coins, raise_them)
 
         # Along a direction, in units of the learning rate times C, the noise has the variance noise_steps *
-        # sigma^2. The other canaries are only nearly orthogonal to it and add the variance canaries *
-        # insertions^2 / parameters. Both are multiplied by `parameters` here.
+        # sigma^2. The other canaries add canaries * insertions^2 / parameters. Both are multiplied by
+        # `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         noise = parameters * knowledge.noise_steps * sigma**2
         added = canaries * knowledge.insertions**2
@@ -110,7 +104,7 @@ class SphereFields(AdversaryFields):
 def _find_coordinates(model: Model, canaries: int, within: str) -> Array | None:
     """Returns the indices (m,) of the chosen tensors' coordinates in theta; None for all of theta.
 
-    Raises InputError if there is no such tensor, or if K canaries are more than half of its parameters.
+    Raises InputError without such a tensor, or if K canaries are more than half of its parameters.
     """
     tensors = model.tensors()
     names = choose_tensors(tensors, canaries, within).names
@@ -149,7 +143,7 @@ class Sphere(NamedTuple):
         return self.expected - theta_t[self.within]
 
     def draw(self, key: Array) -> Sphere:
-        """Returns the state with the keys of a run's own K directions, drawn from the run's key."""
+        """Returns the state with the keys of a run's own K directions."""
         return self._replace(keys=_split_keys(key, len(self.keys), self.expected.size))
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
@@ -184,8 +178,7 @@ def fresh_directions(
 
     Args:
       canaries: K.
-      rehearse: theta_0 (p,) -> the expected model (p,): that of training without noise and canaries, or
-        theta_0.
+      rehearse: theta_0 (p,) -> the expected model (p,).
       leave_one_out: whether to project the other canaries' directions out of u before each cosine. This needs
         K of at most half the parameters, for a Gram matrix that is well conditioned in float32.
       all_in: whether all canaries are in, without coins.
@@ -225,24 +218,20 @@ def _fold_blocks(
 ) -> Tree:
     """Returns the total of a function over blocks of coordinates of K directions and of u.
 
-    It draws each block in turn from keys (K, blocks). `add` maps (total, a block of the directions (K, B), a
-    block of u (B,)) to the next total. The directions are normal vectors, not yet scaled to length 1. Entries
-    beyond p are 0.
+    `add` maps (total, a block of the directions (K, B), a block of u (B,)) to the next total. The directions
+    are normal vectors, drawn from keys (K, blocks) and not yet scaled to length 1. Entries beyond p are 0.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
     u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
-    # False for the padding of the last block.
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
     def add_block(total: Tree, block: tuple[Array, Array, Array]) -> tuple[Tree, None]:
         """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
         block_keys, u_block, is_inside = block
-        # `draw_block` reads only the size and dtype of u.
         directions = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
 
-    # scan iterates over the first axis, the blocks.
     total, _ = jax.lax.scan(add_block, start, (keys.T, u_blocks, is_coordinate))
     return total
 
@@ -250,9 +239,9 @@ def _fold_blocks(
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    Newton's iteration X <- X (2 I - G X) only needs products, since LAPACK hangs on a CPU if several devices
-    of a process call it. The first X is the multiple of I with the smallest error |I - G X| for all
-    eigenvalues within `_eigenvalue_limits`.
+    Newton's iteration X <- X (2 I - G X) only needs products: LAPACK hangs on a CPU if several devices of a
+    process call it. The first X is the multiple of I with the smallest error |I - G X| for all eigenvalues
+    within `_eigenvalue_limits`.
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
@@ -273,13 +262,12 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     """Returns (low, high), limits of the eigenvalues of the Gram matrix of K uniform unit vectors of R^p.
 
     For large p, eigenvalues are between (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur).
-    These limits are wider by six times the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1).
-    The lower limit is at least _MIN_EDGE * (1 - s)^2, since in small dimensions the fluctuations may exceed
-    it.
+    These limits are wider by six times the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1). In
+    small dimensions these may exceed the lower limit, so it is at least _MIN_EDGE * (1 - s)^2.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)
-    # The fluctuations of an edge root^2 / p, relative to the edge, have the scale (K p)^(-1/6) root^(-2/3).
+    # Relative to the edge root^2 / p, its fluctuations have the scale (K p)^(-1/6) root^(-2/3).
     scale = 6 * (canaries * parameters) ** (-1 / 6)
     lower_factor = max(1 - scale * lower_root ** (-2 / 3), _MIN_EDGE)
     upper_factor = 1 + scale * upper_root ** (-2 / 3)
@@ -293,11 +281,11 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
 
     With the inverse H of the Gram matrix of the directions V (K, p), and w = H V u,
 
-        cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
+        cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
 
-    The projection of u onto all directions is V' w, of squared length (V u)' w. The part of direction k
-    orthogonal to the others has the squared length 1 / H_kk, and the dot product w_k / H_kk with u. So u's
-    component along that part has the squared length w_k^2 / H_kk. The cosine is 0 if the part of u is 0.
+    or 0 if that part of u is 0. The projection of u onto all directions is V' w, of squared length (V u)' w.
+    The part of direction k orthogonal to the others has the squared length 1 / H_kk, and the dot product w_k
+    / H_kk with u. So u's component along that part has the squared length w_k^2 / H_kk.
     """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
@@ -309,17 +297,14 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     start = (jnp.zeros(size), jnp.zeros((size, size)))
     products, gram = _fold_blocks(keys, u, start, add)
 
-    # The directions above do not have length 1 yet.
     lengths = jnp.sqrt(jnp.diagonal(gram))
     products = products / lengths
     inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
 
     weights = inverse @ products
     diagonal = jnp.diagonal(inverse)
-    # The squared length of u's part orthogonal to all directions. Rounding may make it negative.
+    # The squared length of u's part off all directions, which rounding may make negative.
     off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
-    # For each direction: its dot product with u's part orthogonal to the others, and the length of that part.
-    # The squared length is off_all, plus w_k^2 / H_kk as derived above.
     along = weights / diagonal
     off_others = jnp.sqrt(off_all + weights**2 / diagonal)
     return jnp.asarray(along / jnp.maximum(off_others, _TINY))

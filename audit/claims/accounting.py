@@ -11,23 +11,23 @@ import numpy as np
 from audit.errors import MAX_NOISE, MIN_NOISE, require, shown
 from audit.laws import conversions
 
-if TYPE_CHECKING:  # takes half a second to load
+if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
 
 FIRST = "first"
 LAST = "last"
 MOST_INSERTIONS = 10**12
-LEAST_PARTICIPANT_NOISE = 0.05  # noise multiplier below which sampling is not counted
-_SMALL_NOISE = 0.3  # noise multiplier below which privacy losses need a coarser grid
-_RELATIVE_GRID = 1e-4  # of privacy losses where noise is small, over epsilon
-_LEAST_COARSE_GRID = 1e-3  # of privacy losses where noise is small
+LEAST_PARTICIPANT_NOISE = 0.05  # sampling is not counted below
+_SMALL_NOISE = 0.3  # below, privacy losses need a coarser grid
+_RELATIVE_GRID = 1e-4  # of privacy losses, over epsilon
+_LEAST_COARSE_GRID = 1e-3  # of privacy losses
 COARSEST_GRID = 100.0  # an exponential of it is finite
 # Limits with a sampling rate.
 MOST_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
 LEAST_SAMPLED_DELTA = 1e-12
-_GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid; the curve is for deltas of all sizes
-_GRID = 1e-4  # of privacy losses; coarser where epsilon is large
+_GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid
+_GRID = 1e-4
 
 
 class Composition(NamedTuple):
@@ -47,13 +47,13 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of a composition of Gaussian steps that all take the example.
 
-    The composition is equivalent to a single Gaussian mechanism with a noise multiplier smaller by the factor
-    sqrt(insertions); dp-accounting computes its exact epsilon (Balle and Wang, 2018). It is infinite without
-    noise, and 0 without insertions. Neighbouring relation: add or remove an example.
+    The composition is a single Gaussian mechanism with a noise multiplier smaller by the factor
+    sqrt(insertions). dp-accounting computes its exact epsilon (Balle and Wang, 2018): infinite without
+    noise, 0 without insertions. Neighbouring relation: add or remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise over its sensitivity C.
-      insertions: The number of steps, all of which take the example.
+      insertions: The number of steps.
       delta: The delta of epsilon.
 
     Raises:
@@ -64,12 +64,11 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
         return 0.0
     if noise_multiplier == 0:
         return np.inf
-    import dp_accounting  # here, since it takes half a second to load
+    import dp_accounting  # slow to load
 
     composed_noise_multiplier = noise_multiplier / np.sqrt(insertions)
     # With much noise dp-accounting takes the log of a probability that underflows to 0.
     with np.errstate(divide="ignore"):
-        # `tol` is the tolerance of its search for epsilon.
         epsilon = dp_accounting.get_epsilon_gaussian(composed_noise_multiplier, delta, tol=1e-10)
         return float(epsilon)
 
@@ -78,20 +77,17 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second uses dp-accounting's privacy loss
-    distributions and is valid if the adversary does not know the batches. It is left out if sampling has no
-    effect, and below a noise multiplier of 0.05 (`counts_sampling`).
+    distributions and is valid if the adversary does not know the batches. It is left out if sampling is not
+    counted (`counts_sampling`).
 
-    Privacy losses are rounded up to a grid. Its spacing is at most 1e-5 of epsilon, or 1e-4 if that is
-    larger. Below a noise multiplier of 0.3 losses may be in the thousands: the spacing is then 1e-4 of
-    epsilon, or 1e-3, which keeps the time to seconds.
-
+    Privacy losses are rounded up to a grid with a spacing of 1e-5 of epsilon, or 1e-4 if that is larger.
+    Below a noise multiplier of 0.3 the spacing is 1e-4 of epsilon, or 1e-3, which keeps the time to seconds.
     So the bound is loose if epsilon or the losses of a step are not much larger than 1e-4. At delta 1e-5 it
-    is 0.0004 instead of 0.0001 (sigma = 10, q = 1e-4, 100 steps), 0.0050 instead of 0.0026 (sigma = 4, q =
-    1e-4, 2,500 steps), and 0.060 instead of 0.046 (sigma = 10,000, q = 0.5, 100,000 steps).
+    is 0.0004 instead of 0.0001 (sigma = 10, q = 1e-4, 100 steps), and 0.060 instead of 0.046 (sigma =
+    10,000, q = 0.5, 100,000 steps).
 
     Args:
-      composition: The steps that may take the participant (an example or a client), their noise multiplier
-        and sampling rate.
+      composition: The steps that may take the participant (an example or a client).
       delta: The delta of epsilon.
 
     Raises:
@@ -103,8 +99,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing depends on epsilon, which is still unknown. The first grid assumes that sampling lowers the
-    # bound to a hundredth, or not at all with little noise. If epsilon is lower, a finer grid follows.
+    # The spacing depends on epsilon, which is still unknown. The first grid assumes a hundredth of the bound
+    # without sampling. If epsilon is lower, a finer grid follows.
     first_grid = max(_GRID, 1e-7 * unsampled)
     share = 1e-5
     least_grid = _GRID
@@ -121,11 +117,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns whether the upper bound of some steps accounts for sampling.
-
-    It does not with rate 1, without steps or noise, and below a noise multiplier of 0.05, which makes privacy
-    losses too large.
-    """
+    """Returns whether the upper bound of some steps accounts for sampling."""
     is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
 
@@ -133,11 +125,8 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
 
-    The accountant rounds privacy losses to a grid. With little noise, losses may be in the thousands, and the
-    grid's spacing is 1e-4 of the epsilon of the same steps without sampling at a delta of 1e-5.
-
-    Args:
-      steps: The steps, for which `counts_sampling` must be true.
+    With little noise, the spacing of the grid is 1e-4 of the epsilon of the same steps without sampling at a
+    delta of 1e-5. `counts_sampling` must be true of the steps.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
@@ -153,10 +142,10 @@ def _find_coarse_grid(unsampled: float) -> float:
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier z' for the sum of a federated round that also releases a noisy count.
 
-    With z', sum and count together have the privacy cost of only a sum with noise multiplier z. Source:
-    Andrew et al. (2021), Theorem 1: z'^-2 = z^-2 - (2 count_noise)^-2. The count is the number of clients
-    with updates within the clipping norm. It is released as a sum of values -1/2 and 1/2: a client moves it
-    by 1/2, and its noise multiplier is 2 count_noise.
+    Sum and count together then have the privacy cost of only a sum with noise multiplier z: z'^-2 = z^-2 -
+    (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count is the number of clients with updates
+    within the clipping norm, a sum of values -1/2 and 1/2. A client moves it by 1/2, so its noise multiplier
+    is 2 count_noise.
 
     Args:
       noise_multiplier: z, of the round as a whole; 0 for a round without noise.
@@ -166,8 +155,8 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
       InputError: If the noise on the count is so small that the count exceeds the privacy cost of the round.
     """
     if noise_multiplier == 0:
-        return 0.0  # the sum has no noise either
-    # With count_noise = z / 2, the count has the privacy cost of the whole round: z'^-2 is 0.
+        return 0.0
+    # With count_noise = z / 2, z'^-2 is 0.
     least_count_noise = noise_multiplier / 2
     require(
         count_noise > least_count_noise,
@@ -178,12 +167,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson-sampled steps, by privacy loss distributions.
-
-    Args:
-      steps: The noise multiplier, number and sampling rate of the steps.
-      grid: The spacing of the privacy losses, which are rounded up to it.
-    """
+    """Returns dp-accounting's accountant of Poisson-sampled steps; the grid rounds privacy losses up."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -198,14 +182,10 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
     Source: Dong, Roth and Su (2022), Corollary 3.3. It is infinite without noise, and 0 without insertions.
 
-    Args:
-      noise_multiplier: The standard deviation of each step's noise over its sensitivity.
-      insertions: The number of steps, all of which take the example.
-
     Raises:
       InputError: Values out of range.
     """
-    _require_steps(noise_multiplier, insertions, 0.5)  # mu does not depend on delta
+    _require_steps(noise_multiplier, insertions, 0.5)
     if insertions == 0:
         return 0.0
     if noise_multiplier == 0:
@@ -216,14 +196,9 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
     """Raises InputError for sampled steps that are too extreme to account for sampling.
 
-    The finest grid of privacy losses has a spacing of 1e-4. With more steps the grid would need too many
-    values. With more noise the losses of a step, about 1 / noise_multiplier, are smaller than the spacing. A
-    smaller delta would be close to the rounding of probabilities in float64. Steps pass if `counts_sampling`
-    is false.
-
-    Args:
-      steps: The steps.
-      delta: The delta of epsilon; without it only the steps are checked.
+    The finest grid of privacy losses has a spacing of 1e-4. More steps would need too many values. With more
+    noise the losses of a step, about 1 / noise_multiplier, are smaller than the spacing. A smaller delta
+    would be close to the rounding of probabilities in float64.
     """
     if not counts_sampling(steps):
         return
@@ -238,11 +213,7 @@ def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for a noise multiplier, number of insertions or delta out of range.
-
-    A noise multiplier of 0 is allowed: epsilon is infinite then. The limits keep mu between 1e-9 and 1e12,
-    for which epsilon can be computed.
-    """
+    """Raises InputError for values out of range; mu is then 0, infinite, or from 1e-9 to 1e12."""
     require(
         noise_multiplier == 0 or MIN_NOISE <= noise_multiplier <= MAX_NOISE,
         f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {MIN_NOISE:g} to {MAX_NOISE:g}",

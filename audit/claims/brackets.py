@@ -12,9 +12,9 @@ from audit.claims.accounting import LEAST_PARTICIPANT_NOISE, LEAST_SAMPLED_DELTA
 from audit.claims.random_allocation import account_allocation
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
-LEAST_ALLOCATION_NOISE = 0.1  # the smallest noise multiplier for accounting of random allocation
+LEAST_ALLOCATION_NOISE = 0.1
 LEAST_GRID = 1e-4  # of privacy losses
-_BUCKETS = 400  # of the largest sum of an epoch, by their edges
+_BUCKETS = 400
 
 
 class EveryModel(NamedTuple):
@@ -22,7 +22,7 @@ class EveryModel(NamedTuple):
 
     Attributes:
       lower: A lower bound on the leak in the worst case; None if only an upper bound is computed.
-      upper: An upper bound on the leak.
+      upper: An upper bound.
       accountant: The method of the bounds.
     """
 
@@ -37,17 +37,9 @@ def bracket_allocation(
     """Returns a lower and an upper bound on epsilon if each epoch uses an example in one random step.
 
     Balls in bins and random allocation do so. The adversary sees the model after every step, but does not
-    know the example's steps.
-
-    Another upper bound is the composition of epochs, for an adversary who knows these steps. It is the only
-    bound with a noise multiplier below 0.1, or a delta below 1e-12, which is close to the rounding of
-    probabilities.
-
-    Args:
-      noise_multiplier: sigma.
-      batches: The number of steps in an epoch.
-      epochs: The number of epochs.
-      delta: The delta of epsilon.
+    know the example's steps. The composition of epochs, for an adversary who knows them, is another upper
+    bound. It is the only bound with a noise multiplier below 0.1, or a delta below 1e-12, which is close to
+    the rounding of probabilities.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     why = f"delta is below {LEAST_SAMPLED_DELTA:g}"
@@ -55,14 +47,13 @@ def bracket_allocation(
         why = "noise is below 0.1"
     if noise_multiplier < LEAST_ALLOCATION_NOISE or delta < LEAST_SAMPLED_DELTA:
         return EveryModel(None, composed, f"composition of epochs: {why}")
-    # Distributions of the privacy loss that bound delta from below and from above, and so epsilon.
     below = account_allocation(noise_multiplier, batches, epochs, above=False)
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
     accountant = "ours (convex order), within pld-accounting's bracket"
-    # Rounding may put a finite lower bound above the upper. An infinite one is the mass that dp-accounting
-    # counts as an infinite loss, and is not a bound.
+    # Rounding may put a finite lower bound above the upper. dp-accounting counts some mass as an infinite
+    # loss, which is not a bound.
     least = min(lower, upper) if math.isfinite(lower) else None
     return EveryModel(least, upper, accountant)
 
@@ -72,15 +63,9 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns a lower and an upper bound on epsilon if each epoch shuffles the examples into batches.
 
-    The adversary sees the model after every step. The lower bound is that of Chua et al. (2024), or None if
-    it is 0, as with a noise multiplier below 0.05 or a delta below 1e-12. The upper bound is the composition
-    of epochs, for an adversary who also knows the order of examples.
-
-    Args:
-      noise_multiplier: sigma.
-      batches: The number of batches in an epoch.
-      epochs: The number of epochs.
-      delta: The delta of epsilon.
+    The adversary sees the model after every step. The lower bound is `compute_shuffled_epsilon`, or None if
+    it is 0. The upper bound is the composition of epochs, for an adversary who also knows the order of
+    examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
@@ -96,26 +81,20 @@ def compute_shuffled_epsilon(
     epochs: int,
     delta: float,
 ) -> float:
-    """Returns a lower bound on epsilon if each epoch shuffles examples and cuts them into batches.
+    """Returns a lower bound on epsilon if each epoch shuffles the examples into batches.
 
-    The adversary sees all models. The bound is the epsilon of a bad case from Chua et al. (2024, "How private
-    are DP-SGD implementations?", Section 4): the example's gradient is C, and all others are -C. So the sum
-    of its batch is 2 C above the other sums. Without the example its gradient is 0, and the sum is 1 C above
+    The adversary sees all models. It is the epsilon of a bad case (Chua et al., 2024, "How private are
+    DP-SGD implementations?", Section 4): the example's gradient is C, and all others are -C. So the sum of
+    its batch is 2 C above the other sums. Without the example its gradient is 0, and the sum is 1 C above
     the others. The adversary observes only the bucket of the largest noisy sum of an epoch. Epochs compose,
     since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205). Privacy losses are rounded down.
 
     The bound is 0 with a noise multiplier below 0.05, which makes privacy losses too large, and with a delta
     below 1e-12.
-
-    Args:
-      noise_multiplier: sigma.
-      batches: The number of batches in an epoch.
-      epochs: The number of epochs.
-      delta: The delta of epsilon.
     """
-    # The edges of buckets, with an open bucket at either end. Sums are in units of C, above the mean of the
-    # other batches' sums. Any edges give a lower bound. The largest sum is seldom below -2 sigma. The largest
-    # noise of b sums is about sigma sqrt(2 log b), and 6 sigma more cover nearly all of its law.
+    # Any edges give a lower bound. Sums are in units of C, above the mean of the other batches' sums. The
+    # largest sum is seldom below -2 sigma. The largest noise of b sums is about sigma sqrt(2 log b), and 6
+    # sigma more cover nearly all of its law.
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE:
         return 0.0
@@ -125,10 +104,7 @@ def compute_shuffled_epsilon(
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
         """Returns (buckets,) the log probability that the largest of b noisy sums is in each bucket.
 
-        The distribution function of the largest of independent sums is a product.
-
-        Args:
-          shift: The mean of the sum of the example's batch. The other b - 1 sums have mean 0.
+        The example's batch has mean `shift`, and the others have mean 0.
         """
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
@@ -150,25 +126,20 @@ def compute_least_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon of compositions of a mechanism with a finite number of outputs.
 
-    Three simplifications can only lower epsilon: privacy losses are rounded down to a grid; buckets that are
-    possible in only one world are left out; and only the losses of training with the example count.
+    `inside` and `outside` (buckets,) are the log probabilities of buckets with and without the example, and
+    `grid` is the spacing of privacy losses. Three simplifications can only lower epsilon: losses are rounded
+    down to the grid; buckets that are possible in only one world are left out; and only the losses of
+    training with the example count.
 
-    The result is 0 with a delta below 1e-12, since dp-accounting counts up to 1e-15 of probability as an
-    infinite loss, even if it rounds losses down, and its Fourier transforms have errors of about 1e-14.
-
-    Args:
-      inside: (buckets,) the log probability of each bucket with the example.
-      outside: (buckets,) the log probability of each bucket without it.
-      compositions: The number of times that the mechanism runs.
-      delta: The delta of epsilon.
-      grid: The spacing of privacy losses.
+    The result is 0 with a delta below 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite
+    loss, and its Fourier transforms have errors of about 1e-14.
     """
     from dp_accounting.pld import privacy_loss_distribution
 
     if delta < LEAST_SAMPLED_DELTA:
         return 0.0
 
-    # The buckets that are possible in both worlds, in dp-accounting's form {bucket: log probability}.
+    # In dp-accounting's form {bucket: log probability}.
     common_inside = {}
     common_outside = {}
     for bucket in np.flatnonzero(np.isfinite(inside) & np.isfinite(outside)):

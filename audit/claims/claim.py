@@ -1,7 +1,7 @@
 """Claims: the privacy guarantee that somebody states for a training run.
 
-A claim is a trade-off curve. For any test with false-positive rate alpha it allows a true-positive rate of at
-most `power(alpha)` = 1 - f(alpha), and it gives epsilon at any delta. Three kinds are enough:
+A claim is a trade-off curve: any test with false-positive rate alpha has a true-positive rate of at most
+`power(alpha)` = 1 - f(alpha). It gives epsilon at any delta. The main kinds:
 
     DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, the mechanism itself
     Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
@@ -36,7 +36,7 @@ from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
 Array = NDArray[np.float64]
-# The grid of epsilons of a sampled mechanism's privacy profile, for its trade-off curve.
+# The epsilons of a sampled mechanism's trade-off curve.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
     sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -132,7 +132,6 @@ class EpsilonDelta(Claim):
         delta = number("delta", delta, float)
         require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number, at least 0")
         require(0 <= delta < 1, f"`delta={delta:g}`: give a number from 0 to below 1")
-        # The dataclass is frozen and refuses a plain assignment.
         object.__setattr__(self, "stated_epsilon", epsilon)
         object.__setattr__(self, "stated_delta", delta)
 
@@ -188,11 +187,11 @@ class DpSgd(Claim):
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
-        accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
+        accounting.mu_upper_bound(sigma, insertions)  # checks values
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
         k = number("k", self.k, int)
         step_in_period = insert_step(plain(self.insert), k)  # plain: an int, if it is NumPy's
-        # Without `lipschitz` the schedule changes no bound: it must be the default, a period of one step.
+        # Without `lipschitz` the schedule changes no bound: it must be the default.
         fits = self.lipschitz is not None or k == 1
         require(fits, "`k` and `insert` require `lipschitz`")
         if self.lipschitz is not None:
@@ -226,9 +225,9 @@ class DpSgd(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps dp-accounting gives delta on a grid
-        of epsilons, and the result is the largest power that all these pairs allow, an upper bound. If noise
-        is so small that `epsilon` ignores the sampling, the power does, too.
+        Without sampling it is Phi(Phi^-1(alpha) + mu). For sampled steps it is the largest power that the
+        deltas of dp-accounting at a grid of epsilons allow, an upper bound. It ignores sampling if `epsilon`
+        does.
         """
         rates = _check_rates(alpha)
         if not accounting.counts_sampling(self.composition):
@@ -242,7 +241,6 @@ class DpSgd(Claim):
         """Returns the upper bound on the last model; None without `lipschitz`."""
         if self.lipschitz is None:
             return None
-        # `insert` is the number of a step since `__post_init__`; only its declared type allows words.
         step_in_period = insert_step(self.insert, self.k)
         periods = Periods(self.lipschitz, self.k, step_in_period)
 
@@ -281,8 +279,8 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is the smaller of two upper limits: that of a composition of epochs, which is mu-GDP, and for noise
-        multipliers from 0.1 that of (epsilon, delta) pairs from `account_allocation`.
+        It is the smaller of two upper limits: the composition of epochs, which is mu-GDP, and, for noise
+        multipliers from 0.1, the (epsilon, delta) pairs of `account_allocation`.
         """
         rates = _check_rates(alpha)
         composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
@@ -307,19 +305,14 @@ def _sampled_deltas(steps: Composition) -> Array:
 
 
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
-    """Returns the largest power that several (epsilon, delta) guarantees together allow.
+    """Returns the largest power at false-positive rates that P (epsilon, delta) guarantees together allow.
 
-    Each allows min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1); the least of them counts
-    (Kairouz, Oh and Viswanath, 2015).
-
-    Args:
-      rates: alpha, the tests' false-positive rates, any shape, which the result has.
-      epsilons: (P,) the guarantees' epsilons.
-      deltas: (P,) their deltas.
+    It is the least of their powers, min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1)
+    (Kairouz, Oh and Viswanath, 2015). Rates may have any shape.
     """
-    alpha = rates[..., None]  # against the guarantees (P,) along a last axis
-    # The exponential of a large epsilon may be infinite: its line is above 1 and does not limit the power.
-    # Infinity times a rate of 0 is NaN, which 1 replaces.
+    alpha = rates[..., None]
+    # The line of a large epsilon is above 1 and does not limit the power. Infinity times a rate of 0 is NaN,
+    # which 1 replaces.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

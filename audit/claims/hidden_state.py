@@ -1,8 +1,8 @@
 """Upper bounds on the leak of the last iterate of DP-SGD if every training step is Lipschitz.
 
-Composition counts each insertion in full, as if the adversary saw every iterate. If the adversary sees only
-the last iterate, the noise of later steps hides a part of an early insertion, unless these steps stretch
-distances: privacy amplification by iteration.
+Composition counts each insertion in full, as if the adversary saw every iterate. In the last iterate, the
+noise of later steps hides a part of an early insertion, unless these steps stretch distances: privacy
+amplification by iteration.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 Their closed forms are for a single constant and regular schedules; here schedule, step sizes and constants
@@ -29,7 +29,7 @@ from audit.written import at_most
 MOST_STEPS = 10**7
 LEAST, MOST = 1e-50, 1e50  # of shifts, constants and noise that are not 0
 MOST_MU = 1e12  # a larger mu does not convert to epsilon
-_ATTAINED = 0.999  # an attack that reaches this share of the bound's mu attains it
+_ATTAINED = 0.999  # reaching this share of the bound's mu attains it
 _TIMES = {2: "twice", 10: "ten times"}  # how much larger the constants of margins are
 
 
@@ -73,7 +73,7 @@ class HiddenState(NamedTuple):
 
     Attributes:
       bound: The bound.
-      periods: The schedule, and the Lipschitz constants of its steps.
+      periods: The schedule, and its Lipschitz constants.
       margins: Maps a factor f, 2 or 10, to the bound for larger constants, c + (f - 1) |c - 1|.
       reason: Why the steps have these constants.
       constant: The mu of an adversary who inserts along a direction without gradients; None if not computed.
@@ -90,10 +90,9 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the assumption for tables and pages.
+        """Returns the assumption for tables and pages: the Lipschitz constants and the schedule.
 
-        It names the steps' Lipschitz constants and the canary's schedule; for measured constants also the
-        number of runs and the bounds for larger constants.
+        For measured constants it adds the number of runs and the bounds for larger constants.
         """
         least, most = (f"{end:.6g}" for end in self.range)
         constants = most if least == most else f"{least} to {most}"
@@ -102,8 +101,8 @@ class HiddenState(NamedTuple):
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
-        # A simple attack inserts the canary along a direction without gradients and reaches the mu
-        # `constant`. If it is clearly below the bound's mu, only a crafted loss attains the bound.
+        # `constant` is the mu of a simple attack, along a direction without gradients. If it is clearly
+        # lower, only a crafted loss attains the bound.
         attained = ""
         if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
             attained = (
@@ -149,11 +148,10 @@ def hidden_state_bound(
     with Lipschitz constants c_t, are the same in the worlds with and without the canary. Only the canary's
     part differs: |g_t| <= 1 in the world with it, and g_t = 0 in the other.
 
-    The shifts s_t g_t separate the models of the two worlds, and the noise of step t pays for a part a_t of
-    the distance. The last model is mu-GDP with mu^2 = sum of (a_t / n_t)^2, for all payments a_t that leave
-    no distance at the end (the conditions of `HiddenStateBound`). This function computes the payments with
-    the least mu. Composition is the case a_t = s_t, an upper limit. Linear maps attain the bound; their
-    slopes are returned.
+    The noise of step t pays for a part a_t of the distance between the worlds. The last model is mu-GDP with
+    mu^2 = sum of (a_t / n_t)^2, for all payments a_t that leave no distance at the end (`HiddenStateBound`).
+    This function computes the payments with the least mu. Composition is the case a_t = s_t, an upper limit.
+    Linear maps attain the bound; their slopes are returned.
 
     Source: Bok, Su and Altschuler (2024, arXiv 2403.00278); audit/methods/README.md derives the bound.
 
@@ -169,7 +167,7 @@ def hidden_state_bound(
     s = arrays.floats("values of `shifts`", shifts)
     require(s.ndim == 1, f"`shifts` has shape {s.shape}: give a number for each step")
     steps = len(s)
-    s = spread_over_steps("shifts", s, steps)  # raises InputError for values out of range
+    s = spread_over_steps("shifts", s, steps)  # checks values
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
     conversions.require_delta(delta)
@@ -178,9 +176,8 @@ def hidden_state_bound(
         step = noiseless[0] + 1
         raise InputError(f"`noise` is 0 at step {step}, which has a shift: give a number above 0")
 
-    # Payments start at the first shift that reaches the last model. Any maps attain the bound before it: the
-    # returned slopes are c_t there.
-    in_noise = np.zeros(steps)  # a_t / n_t: the payments, in units of the noise
+    # Any maps attain the bound before the first shift that reaches the last model: their slopes are c_t.
+    in_noise = np.zeros(steps)  # a_t / n_t
     attaining_slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
@@ -206,7 +203,7 @@ def bound_periods(
 
     Args:
       composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
-      periods: The schedule, and the Lipschitz constants.
+      periods: The schedule, and its Lipschitz constants.
       delta: The delta of epsilon.
       step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
 
@@ -226,8 +223,8 @@ def bound_periods(
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
     if math.isinf(composed_mu):  # insertions without noise
-        # As in composition, each step pays for its own shift. Linear maps with the Lipschitz constants as
-        # slopes preserve all distances (unless a constant after the last insertion is 0).
+        # Each step pays for its own shift. Linear maps with the Lipschitz constants as slopes preserve all
+        # distances (unless a constant after the last insertion is 0).
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(mu=math.inf, epsilon=math.inf, paid=shifts, attained_by=constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
@@ -239,43 +236,31 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model with its margins.
+    """Returns the bound on the last model with its margins, the bounds for 2 and 10 times larger constants.
 
-    The margins are the bounds for larger Lipschitz constants (`stretch_more`), with the factors 2 and 10.
-
-    Args:
-      compute: Maps Lipschitz constants, a number or one for each step, to the bound.
-      periods: The schedule, and its constants.
-      reason: Why the steps have these constants.
-      runs: The number of training runs with measured constants; 0 if not measured.
+    `compute` maps Lipschitz constants, a number or one for each step, to the bound. The other arguments are
+    attributes of `HiddenState`.
     """
     bound = compute(periods.lipschitz)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = {}
     for factor in _TIMES:  # 2 and 10
-        margins[factor] = bound  # the factor does not matter if all constants are 1
+        margins[factor] = bound
         if np.any(constants != 1):
             margins[factor] = compute(stretch_more(constants, factor))
     return HiddenState(bound, periods, margins, reason, runs=runs)
 
 
 def stretch_more(constants: Array, factor: float) -> Array:
-    """Returns larger Lipschitz constants c + (factor - 1) |c - 1|.
-
-    They cover a true constant if the given c is too low by up to factor - 1 times |c - 1|.
-    """
+    """Returns c + (factor - 1) |c - 1|, for constants c that may be too low by that difference."""
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), MOST)
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a number for each step, or an array of such numbers, as (steps,).
 
-    Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios.
-
-    Args:
-      name: The parameter's name, for messages.
-      given: A number, or an array of shape (steps,).
-      steps: The number of steps.
+    Values must be 0, or from 1e-50 to 1e50, to avoid overflow and underflow in squares of ratios. `name` is
+    the parameter's name, for messages.
 
     Raises:
       InputError: If the shape or a value is out of range.
@@ -296,12 +281,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
     """Returns the index of the first shift that reaches the last iterate; T if all are erased.
 
-    A step with Lipschitz constant 0 maps all models to one point and so erases the shifts before it. Its own
-    shift is added after the map, and remains.
-
-    Args:
-      shifts: (T,) s_t.
-      lipschitz: (T,) c_t.
+    A step with Lipschitz constant 0 erases the shifts before it, but not its own, which comes after the map.
     """
     last_erasing = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     remaining_shifts = shifts[last_erasing:]
@@ -319,9 +299,8 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
-    The linear maps with slopes c_t x_(t-1) / x_t attain the bound. audit/methods/README.md has the proof. W_t
-    spans thousands of orders of magnitude, so blocks are found in logarithms, and within a block W_t n_t is
-    divided by its largest value.
+    audit/methods/README.md has the proof. W_t spans thousands of orders of magnitude, so blocks are found in
+    logarithms.
 
     Args:
       s: (T,) the shifts s_t, the first above 0.
@@ -332,21 +311,20 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
       a_t / n_t, (T,), the payments in units of the noise.
       x_(t-1) / x_t, (T,), the shares of c_t that are the slopes of the maps; 0 for the first step.
     """
-    # log W_t sums the logs of all c_j after t; it is 0 for the last step.
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)
 
-    # The blocks. A step without a shift has the slope of the step before it, so each block starts at a shift,
-    # and the points of the regression are the shifts with the noise up to the next shift.
+    # A step without a shift has the slope of the step before it, so each block starts at a shift. The points
+    # of the regression are the shifts with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
-    # The payments. Within a block, W_t n_t is divided by the block's scale, its largest value, and the slope
-    # x is multiplied by the scale, which leaves a_t / n_t unchanged.
+    # Within a block, W_t n_t is divided by its largest value, the scale, and the slope x is multiplied by
+    # it, which leaves a_t / n_t unchanged.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
@@ -355,7 +333,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     scaled_slopes = sums / weights
     in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
-    # The shares x_(t-1) / x_t, which are 1 within a block.
+    # They are 1 within a block.
     shares = np.ones(len(s))
     shares[0] = 0.0  # both worlds are the same before the first shift
     with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
@@ -367,15 +345,11 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
     """Returns the first points of the blocks of a weighted isotonic regression of the ratios sum / weight.
 
-    It pools adjacent violators, in logarithms, because sums and weights would overflow in
+    It pools adjacent violators in logarithms: sums and weights would overflow in
     `scipy.optimize.isotonic_regression`. Each point starts a block, which absorbs the blocks before it while
     their ratio is at least its own.
-
-    Args:
-      log_sums: The log of each point's sum.
-      log_weights: The log of each point's weight.
     """
-    blocks: list[tuple[int, float, float]] = []  # start, log of the sum, log of the weight
+    blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         while blocks and blocks[-1][1] - blocks[-1][2] >= log_sum - log_weight:
             start, sum_before, weight_before = blocks.pop()

@@ -1,9 +1,8 @@
 """The leak of the last model with linear losses: an expectation for sampled canaries, not a bound.
 
-With linear losses gradients do not depend on the model, and the last model shows the sum of all steps'
-gradients and noise. A canary of norm C along its own direction adds Binomial(n, q) insertions, from n steps
-that take it with probability q each, to noise with variance T sigma^2, in units of C. Other losses may leak
-more or less.
+With linear losses gradients do not depend on the model, and the last model shows only the sum of all steps'
+gradients and noise. A canary of norm C along its own direction adds Binomial(n, q) insertions to noise with
+variance T sigma^2, in units of C. Other losses may leak more or less.
 
 Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), with T = n; here only some of
 the T steps may take the canary.
@@ -28,16 +27,15 @@ EXPECTED = Assumption(
     "not a bound: the leak of the last model if losses were linear (Steinke et al., 2024)",
     "the leak under linear losses (Steinke et al., 2024), not a bound",
 )
-_DROPPED = 1e-6  # the share of delta of the insertion counts that are left out at each end
-_FAR = 40.0  # standard deviations of the noise that limit the search for a threshold
+_DROPPED = 1e-6  # the share of delta of the insertion counts that each end leaves out
+_FAR = 40.0  # standard deviations of the noise, the limit of the search
 
 
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta of a canary for the last model if losses were linear.
 
-    n of T steps take the canary with probability q each. The last model shows only the sum: the noise
-    N(0, T sigma^2), plus Binomial(n, q) insertions in the world with the canary. The result is the larger
-    epsilon of both directions between these two laws (Steinke et al., 2024). It is infinite without noise.
+    It is the larger epsilon of both directions between N(0, T sigma^2) and this noise plus Binomial(n, q)
+    (Steinke et al., 2024). It is infinite without noise.
 
     Args:
       composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
@@ -53,9 +51,9 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     require(steps >= n, f"`steps={steps}`: give at least the {n:,} insertions")
     conversions.require_delta(delta)
     if mu == 0 or math.isinf(mu):
-        return mu  # epsilon is 0, or infinite, as well
+        return mu
 
-    # The law of the number of insertions, without negligible tails but with a number above 0.
+    # Without negligible tails, but with a number above 0.
     law = scipy.stats.binom(n, rate)
     fewest = law.ppf(_DROPPED * delta)
     most = max(law.isf(_DROPPED * delta), 1.0)
@@ -73,18 +71,11 @@ def _compute_epsilon(
 ) -> float:
     """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
-    The adversary sees x: only noise (law Q), or noise plus a random number of insertions (law P). The ratio
-    of densities P / Q rises in x. So the most powerful event is x above a threshold (sign 1, more likely
-    under P) or x below it (sign -1, more likely under Q). At the right threshold the density of the more
-    likely law is e^epsilon times the other's, and the event's probability under the more likely law is
-    e^epsilon times that under the other, plus delta.
-
-    Args:
-      counts: (n,) numbers of insertions.
-      log_law: (n,) their log probabilities.
-      deviation: The standard deviation of the noise.
-      delta: The delta of epsilon.
-      sign: 1 or -1.
+    The adversary sees x: only noise (law Q), or noise plus a random number of insertions (law P), one of
+    `counts` (n,). The ratio of densities P / Q rises in x. So the most powerful event is x above a threshold
+    (sign 1, more likely under P) or below it (sign -1, more likely under Q). At the right threshold the
+    ratio of the more likely law's density to the other is e^epsilon, and the event's probability under the
+    more likely law is e^epsilon times that under the other, plus delta.
     """
 
     def compute_log_ratio(x: float) -> float:
@@ -109,12 +100,12 @@ def _compute_epsilon(
             subtrahend = log_inserted - log_ratio
         if subtrahend >= minuend:
             return -math.inf
-        # The log of a difference of exponentials, log(e^a - e^b) = a + log(1 - e^(b - a)).
+        # log(e^a - e^b) = a + log(1 - e^(b - a))
         return minuend + math.log(-math.expm1(subtrahend - minuend))
 
     def compute_difference(x: float) -> float:
         """Returns the log of the excess at x less log delta, never -inf: a search needs finite values."""
-        # -1e6 is below the log of any delta, which keeps the sign.
+        # -1e6 is below the log of any delta.
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
     # Epsilon is 0 at the x with equal densities. Each term of the ratio, exp(c (x - c / 2) / deviation^2) of
@@ -125,11 +116,9 @@ def _compute_epsilon(
     if compute_difference(equal) <= 0:
         return 0.0
 
-    # From there outwards (up for sign 1, down for -1) the excess falls. At the end of the search, far beyond
-    # the mass of the more likely law, it is below delta.
+    # From there outwards (up for sign 1, down for -1) the excess falls below delta.
     end = -_FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation
-    # The tolerance is close to that of floats, since the threshold determines epsilon.
     threshold = scipy.optimize.brentq(compute_difference, equal, end, rtol=1e-13)
     return sign * compute_log_ratio(threshold)

@@ -5,10 +5,9 @@ u (T,) is 1 at the steps that insert the canary and 0 elsewhere, S the strategy 
     all models     mu = |S u| / sigma
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
 
-Releasing every model releases S G + z, in which the canary shifts S u. With linear losses the last model is
+Releasing every model releases S G + z, and the canary shifts it by S u. With linear losses the last model is
 the sum of all gradients and of the noise S^-1 z. By Cauchy and Schwarz, on (S^-T 1)'(S u), it leaks at most
-as much as all models. Momentum and a learning rate that varies change the last model's leak, not that of all
-models.
+as much as all models. Momentum and learning rates that vary change only the last model's leak.
 """
 
 import dataclasses
@@ -68,7 +67,7 @@ class MatrixMechanism(Claim):
         fields = ("noise_multiplier", "steps", "k", "insert")
         for name, value in zip(fields, (sigma, steps, k, place), strict=True):
             object.__setattr__(self, name, value)
-        self._sensitivity()  # raises InputError for numbers out of range
+        self._sensitivity()  # checks numbers
 
     @functools.cached_property
     def encoder(self) -> Strategy:
@@ -95,9 +94,9 @@ class MatrixMechanism(Claim):
         return Gdp(self.gaussian_mu).power(alpha)
 
     def last_model_if_linear(self, delta: float) -> float:
-        """Returns epsilon at delta of the last model if losses are linear, which is not a bound.
+        """Returns epsilon at delta of the last model if losses are linear.
 
-        It is what an honest training run approximately leaks: other losses may leak up to `epsilon`.
+        It is not a bound: other losses may leak up to `epsilon`.
 
         Raises:
           InputError: the claim is for patterns that a sampler chooses.

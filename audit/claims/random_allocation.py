@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _CELLS = 1500  # of a law's grid
-_FAR = 8.0  # standard deviations of a term's logarithm from both means to the ends of its grid
-_LEAST_MASS = 1e-8  # at each end of both terms; the grid of a sum does not resolve smaller masses
+_FAR = 8.0  # standard deviations of a term's logarithm, beyond both means
+_LEAST_MASS = 1e-8  # at each end of both terms; grids of sums do not resolve smaller masses
 _LOSS_ERROR = 5e-3  # of the rounded losses of all epochs, in a lower bound
 _MOST_LOSSES = 2**17  # of an epoch
 _COARSEST = 1e-3  # the widest grid of losses
@@ -58,9 +58,8 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    The adversary sees all models. The density ratio X of an epoch is the mean of b independent terms exp((2
-    z_i - 1) / (2 sigma^2)), a term for each step, with z_i ~ N(0, sigma^2) without the example. The law of X
-    gives the privacy loss of an epoch, and composition that of all epochs.
+    The adversary sees all models. The law of the mean X of an epoch's terms (module docstring) gives the
+    privacy loss of an epoch, and composition that of all epochs.
 
     Args:
       noise_multiplier: sigma.
@@ -69,10 +68,10 @@ def account_allocation(
       above: Whether delta is bounded from above rather than from below.
       cells: The number of cells of each grid; more are slower and tighter.
     """
-    # Doubling gives the laws of means of 1, 2, 4, ... terms. The binary digits of b select the laws whose
-    # mean is the mean of b terms: for b = 5, the means of 1 and of 4 terms.
+    # Doubling gives the laws of means of 1, 2, 4, ... terms. The binary digits of b select laws: for b = 5,
+    # the means of 1 and of 4 terms.
     doubled = _discretise_term(noise_multiplier, above, cells)
-    parts = []  # laws of means, each with its number of terms
+    parts = []  # laws of means, with their numbers of terms
     for digit in range(batches.bit_length()):
         terms = 2**digit
         if digit:
@@ -89,30 +88,24 @@ def account_allocation(
 def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     """Returns the law of a single term of the density ratio X, as atoms on a grid.
 
-    The term is exp((2 z - 1) / (2 sigma^2)), the ratio at z of the densities of a step's noisy sum with the
-    example, N(1, sigma^2), and without it, N(0, sigma^2). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2)
-    without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it.
-
-    Args:
-      sigma: The noise multiplier.
-      above: Whether the grid raises delta, by spreading each cell's mass to its ends, or lowers it, by
-        concentrating the mass at the cell's mean.
-      cells: The number of cells.
+    The term is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the
+    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. If `above`, the grid raises delta, by spreading each
+    cell's mass to its ends. Otherwise it lowers delta, by concentrating the mass at the cell's mean.
     """
-    # The grid has equal steps in the term's logarithm, and an open cell at either end.
-    log_mean = 1 / (2 * sigma**2)  # of the logarithm with the example; without it, minus that
+    # Equal steps in the term's logarithm, and an open cell at either end.
+    log_mean = 1 / (2 * sigma**2)  # with the example; without it, minus that
     reach = log_mean + _FAR / sigma
     logs = np.linspace(-reach, reach, cells + 1)
     points = np.exp(logs)
     ends = np.concatenate([[-np.inf], logs, [np.inf]])
 
-    # The probability of each cell without and with the example, with ends in standard deviations from the
-    # logarithm's mean. The probability with the example is that without it times the term's mean in the cell.
+    # Without and with the example. The probability with it is that without it times the term's mean in the
+    # cell.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # Far cells that underflow to 0 are left out, which lowers delta. An upper bound leaves out only cells
-    # without mass, and keeps their contribution to the mean.
-    grid = np.append(0.0, points)  # the lowest cell begins at 0
+    # Far cells that underflow to 0 are left out, which lowers delta. An upper bound keeps their part of the
+    # mean.
+    grid = np.append(0.0, points)
     is_possible = masses > 0
     if not above:
         is_possible &= masses_times_mean > 0
@@ -128,30 +121,24 @@ def _average(
 ) -> _Law:
     """Returns the law of the mean of all terms of two independent means, on a geometric grid.
 
-    Args:
-      first: The law of the first mean.
-      first_terms: The number of its terms.
-      second: The law of the second mean.
-      second_terms: The number of its terms.
-      above: Whether the grid raises or lowers delta (`_discretise_term`).
-      cells: The number of cells of the grid.
+    The two laws are of means of `first_terms` and `second_terms` terms. `above` is as in `_discretise_term`.
     """
     # The weighted mean of every pair of atoms, from the first law (rows) and the second (columns).
-    share = first_terms / (first_terms + second_terms)  # the weight of the first mean
+    share = first_terms / (first_terms + second_terms)
     values = (share * first.values)[:, None] + (1 - share) * second.values
     masses = first.masses[:, None] * second.masses
     beyond = share * first.beyond + (1 - share) * second.beyond
 
-    # Two more cells count the little mass beyond the ends of the grid. The factor 1.001 separates equal ends.
+    # Two more cells are beyond the ends of the grid. The factor 1.001 separates equal ends.
     low = share * _find_low(first) + (1 - share) * _find_low(second)
     high = share * _find_high(first) + (1 - share) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), cells + 1)
 
-    # The cell of each pair: 0 below the grid, cells + 1 above it. In logarithms all cells are equally wide.
+    # In logarithms all cells are equally wide. 0 is below the grid, cells + 1 above it.
     log_width = math.log(edges[1] / edges[0])
     values = values.ravel()
     masses = masses.ravel()
-    with np.errstate(divide="ignore"):  # a value of 0, with logarithm -inf, is below the grid
+    with np.errstate(divide="ignore"):
         places = np.floor(np.log(values / low) / log_width)
     places = np.clip(places, -1, cells).astype(np.intp) + 1
 
@@ -169,16 +156,10 @@ def _spread(
 ) -> _Law:
     """Returns the law with each atom's mass split between the two adjacent grid points, at the same mean.
 
-    Atoms above the grid move to its last point, and their mean excess is added to `beyond`.
-
-    Args:
-      values: (n,) the atoms' values, at least 0.
-      masses: (n,) the atoms' masses.
-      places: (n,) the index of the grid point below each atom, up to a rounding error of 1.
-      grid: (m,) points, ascending, the first not above any atom.
-      beyond: The part of the law's mean without an atom.
+    Atoms above the grid move to its last point, and their mean excess is added to `beyond`. `places` (n,)
+    has the grid point below each atom, up to a rounding error of 1. The first of the ascending points is not
+    above any atom.
     """
-    # The index of the point below each atom, at most the last but one.
     last = len(grid) - 1
     below = np.clip(places, 0, last - 1)
 
@@ -187,7 +168,7 @@ def _spread(
     below = np.clip(below, 0, last - 1)
     below += (values >= grid[below + 1]) & (below < last - 1)
 
-    # An atom above the grid moves to the last point, since its share is cut at 1.
+    # An atom above the grid moves to the last point.
     upper_shares = (values - grid[below]) / (grid[below + 1] - grid[below])
     upper = masses * np.clip(upper_shares, 0.0, 1.0)
     atoms = _sum_by_place(below, masses - upper, last + 1)
@@ -218,15 +199,9 @@ def _find_high(law: _Law) -> float:
 def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistribution":
     """Returns the distribution of an epoch's privacy loss on a grid of losses, for dp-accounting to compose.
 
-    Both directions count. Training with the example has the loss log X under X's law with the example, with
-    masses X times those without it. Training without the example has the loss -log X under X's law without
-    it. A lower bound on delta rounds both losses down. An upper bound splits each atom of X between adjacent
-    grid points, at the same mean of X.
-
-    Args:
-      law: The law of an epoch's ratio X.
-      epochs: The number of epochs, which determines the spacing of the grid.
-      above: Whether delta is bounded from above rather than from below.
+    With the example the loss is log X, and masses are X times those without it. Without the example the loss
+    is -log X. A lower bound on delta rounds both losses down. An upper bound splits each atom of X between
+    adjacent grid points, at the same mean of X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -236,30 +211,28 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     masses = law.masses[positive]
 
     # The grid has the `size` values first * grid, (first + 1) * grid, ... of log X. The rounding errors of
-    # epochs add up and determine the spacing, up to a limited number of values. `below` is the index of the
-    # value below each atom, at most the last but one.
+    # epochs add up and determine the spacing, up to a limited number of values.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MOST_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
     below = np.clip(np.floor(logs / grid).astype(np.intp) - first, 0, size - 2)
 
-    # The masses of log X on the grid, with the example (in) and without it (out), and of infinite losses.
+    # The masses with the example (in) and without it (out), and of infinite losses.
     if not above:
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
         infinite_in = infinite_out = 0.0  # left out, which lowers delta too
     else:
-        points = np.exp(grid * (first + np.arange(size)))  # the grid's values of X
+        points = np.exp(grid * (first + np.arange(size)))  # values of X
         masses_out = _spread(np.exp(logs), masses, below, points, 0.0).masses
-        masses_in = masses_out * points  # X times the law without the example
-        # With the example, mass without an atom counts as an infinite loss. It is `law.beyond` and also 1
-        # minus the masses, up to rounding: the larger is safe. Without the example, -log X is infinite at X =
-        # 0.
+        masses_in = masses_out * points
+        # With the example, mass without an atom counts as an infinite loss: `law.beyond`, or 1 minus the
+        # masses. Rounding makes them differ; the larger is safe. Without it, -log X is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), law.beyond)
         infinite_out = float(law.masses[~positive].sum())
 
-    # Without the example the losses are the negatives, -log X, in reverse order.
-    least_loss_out = -(first + size - 1)  # in steps of the grid
+    # Without the example the losses are -log X, in reverse order.
+    least_loss_out = -(first + size - 1)
     losses_in = pld_pmf.DensePLDPmf(grid, first, masses_in, infinite_in, above)
     losses_out = pld_pmf.DensePLDPmf(grid, least_loss_out, masses_out[::-1], infinite_out, above)
     return PrivacyLossDistribution(losses_in, losses_out)

@@ -21,7 +21,7 @@ _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
 _SIGMAS = (0.05, 1e4)  # the smallest and largest noise multiplier
 _SEARCH_STEP = math.log(1.5)  # of the search for a noise multiplier
-_SIGMA_TOLERANCE = 1e-5  # relative, of a noise multiplier that is searched
+_SIGMA_TOLERANCE = 1e-5  # relative
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LastModel(NamedTuple):
     Attributes:
       upper: the bound without noise-only steps at the end.
       tail: the bound with these steps; None without them.
-      assumes: what both bounds assume, in words.
+      assumes: the assumptions of both bounds.
     """
 
     upper: float
@@ -69,8 +69,8 @@ class SamplerClaim(NamedTuple):
     Attributes:
       sampler: the sampler's name.
       yours: whether it is the caller's sampler, not one to compare with.
-      every_model: lower and upper bound on epsilon against an adversary who sees every model.
-      last_model: upper bounds on epsilon against an adversary who only sees the last model.
+      every_model: bounds against an adversary who sees every model.
+      last_model: upper bounds against an adversary who only sees the last model.
       advice: a sentence with the changes to make, or with the condition of the claim.
     """
 
@@ -85,14 +85,12 @@ class SamplerClaim(NamedTuple):
 class SamplerClaims:
     """The epsilon that may be claimed for a sampler, and that of Poisson sampling.
 
-    `audit.report.claims_table` shows it as a table.
-
     Attributes:
       rows: the claims, that of the caller's sampler first.
       noise_multiplier: sigma, of all rows.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
-      order: the condition on the order of examples, in words; empty if batches do not have an order.
+      order: the condition on the order of examples; empty if batches do not have an order.
     """
 
     rows: tuple[SamplerClaim, ...]
@@ -130,8 +128,8 @@ class _Sampler(NamedTuple):
         batches of an epoch, the number of epochs, and delta.
       bound: returns an upper bound on the epsilon of the last model, from steps and delta.
       advice: the condition of the claim; empty if changes to the training are advised instead.
-      unseen: for the last model's bound, the information that must not be seen, in words.
-      order: the condition on the order of examples, in words.
+      unseen: the information that must not be seen, for the last model's bound.
+      order: the condition on the order of examples.
     """
 
     bracket: Callable[[float, int, int, float], EveryModel]
@@ -200,7 +198,7 @@ def sampler_claims(
     every_model = method.bracket(sigma, batches, epochs, delta)
     limit = method.bound(schedule, delta)
     assumes = f"holds {condition}, and nobody sees {method.unseen}"
-    if limit.error:  # the bound was simulated, and may be too low with this probability
+    if limit.error:
         assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
     # The last model leaks no more than all models, and noise-only steps do not leak more.
     yours = LastModel(min(limit.epsilon, every_model.upper), None, assumes)
@@ -219,15 +217,10 @@ def sampler_claims(
 
 
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
-    """Returns the smallest sigma for which Poisson batches leak at most epsilon, up to 1e-4 of it.
+    """Returns the smallest sigma for which Poisson batches leak at most epsilon at delta, up to 1e-4 of it.
 
-    A statement of epsilon for batches that are not Poisson usually has this sigma.
-
-    Args:
-      epsilon: the stated epsilon at delta.
-      batches: the number of batches of an epoch, at least 2.
-      epochs: the number of epochs.
-      delta: the delta of epsilon.
+    A statement of epsilon for batches that are not Poisson usually has this sigma. An epoch has at least 2
+    batches.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
@@ -256,7 +249,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
 
 def _check_training(batches: int, epochs: int, delta: float) -> float:
     """Returns delta; raises InputError if it or a number of batches or epochs is out of range."""
-    # With a single batch an epoch, every example is in every step, without sampling.
+    # A single batch an epoch means no sampling.
     for name, value, least in (("batches", batches, 2), ("epochs", epochs, 1)):
         in_range = least <= number(name, value, int) <= _MAX_STEPS
         require(in_range, f"`{name}={value}`: give {least} to {_MAX_STEPS:,}")
@@ -286,8 +279,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut at an unknown size.
 
-    It is the composition of all steps without sampling. An example may push another out of a batch that is
-    cut. It then moves the sum by up to 2 C, as if sigma were halved.
+    It is the composition of all steps without sampling. An example may push another out of a batch, and then
+    moves the sum by up to 2 C, as if sigma were halved.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
@@ -298,14 +291,14 @@ def _bracket_truncated(
     truncation: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
     """Returns an upper bound on epsilon for truncated Poisson batches: dp-accounting's, or composition."""
-    import dp_accounting  # here, since it takes half a second to load
+    import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
     composed = _bracket_cut(sigma, batches, epochs, delta).upper
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         truncation.examples, 1 / batches, truncation.largest_batch, sigma
     )
-    grid = max(1e-4, 1e-7 * composed)  # distance of privacy losses; coarser where epsilon is large
+    grid = max(1e-4, 1e-7 * composed)
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, batches * epochs).get_epsilon(delta))
     return EveryModel(None, min(epsilon, composed), "dp-accounting (truncated PLD)")
@@ -320,15 +313,9 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns the advice on how training may claim the epsilon of Poisson sampling.
 
-    The ways are Poisson batches, more noise, or releasing only the last model, after the noise-only steps if
+    The ways are Poisson batches, more noise, or releasing only the last model, after noise-only steps if
     needed. With more noise the claim is true in any order of batches: an example takes part once an epoch,
     and training is mu-GDP with mu = sqrt(epochs) / sigma.
-
-    Args:
-      epochs: the number of epochs.
-      delta: the delta of epsilon.
-      poisson: the epsilon of Poisson sampling.
-      last_model: the bounds on the last model.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"
@@ -353,7 +340,7 @@ _SHUFFLED = _Sampler(brackets.bracket_shuffled, samplers.bound_one_of_each_epoch
 _ANY_ORDER = _Sampler(
     brackets.bracket_shuffled,
     samplers.bound_any_order,
-    unseen="an earlier model",  # the batches may be seen
+    unseen="an earlier model",
     order="each example comes once an epoch, in any step, which may be known",
 )
 _SAMPLERS = {

@@ -1,16 +1,14 @@
 """Upper bounds on the leak of the last model if the adversary does not know which steps use an example.
 
-A sampler draws the order pi: the list of steps that use the example. Given the order, training with the
-example and training without it have the same maps, and mu(pi) bounds the last model (`hidden_state`). The
-last model does not show the order, and the hockey-stick divergence is jointly convex. Hence
+A sampler draws the order pi: the list of steps that use the example. Given the order, mu(pi) bounds the last
+model (`hidden_state`). The last model does not show the order, and the hockey-stick divergence is jointly
+convex. Hence, for any other examples,
 
-    delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ],
+    delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ].
 
-for any other examples. Neighbouring relation: replace the example by an example of gradient zero.
+Neighbouring relation: replace the example by an example of gradient zero.
 
-A few orders are enumerated. For many orders, simulation bounds their mean from above: the last epochs' steps,
-which matter most, are enumerated, and the mean over the rest is bounded by the smaller of the empirical
-Bernstein inequality (Maurer and Pontil, 2009) and Hoeffding's relative entropy (1963).
+A few orders are enumerated. For many orders, simulation bounds their mean from above (`limit_mean`).
 """
 
 import itertools
@@ -35,10 +33,10 @@ MOST_ENUMERATED = 20_000  # orders
 MOST_STRATA = 10_000
 SIMULATED = 500_000  # orders
 _LEAST_DRAWS = 50  # of each stratum
-_POSITIONS = 100  # positions in an epoch that strata distinguish
-_EPSILONS = 1000  # epsilons of the simultaneous bounds on the simulated mean
-_DROPPED = 1e-3  # the share of delta that orders with too many participations may cost
-_CHUNK = 100_000  # orders that are computed together
+_POSITIONS = 100
+_EPSILONS = 1000  # epsilons with simultaneous bounds
+_DROPPED = 1e-3  # the share of delta for orders with too many participations
+_CHUNK = 100_000  # orders computed together
 _HALVINGS = 60
 
 
@@ -80,10 +78,9 @@ class MixtureLimit(NamedTuple):
 
 
 class StepWeights(NamedTuple):
-    """How T steps count in the last model, in logarithms.
+    """How T steps, with noise of standard deviation 1, count in the last model.
 
-    W_t is the product of all Lipschitz constants after step t, the largest factor on a shift in step t. Noise
-    has standard deviation 1 in each step.
+    W_t is the product of all Lipschitz constants after step t, the largest factor on a shift in step t.
 
     Attributes:
       log_w: (T,) the log of W_t.
@@ -101,16 +98,10 @@ class StepWeights(NamedTuple):
 def make_schedule(
     noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
 ) -> ShuffledSteps:
-    """Returns the steps of a training run: those of all epochs, then steps that add noise and no gradient.
+    """Returns the steps of all epochs, then `tail` steps that add noise and no gradient.
 
-    The noise-only steps have Lipschitz constant 1.
-
-    Args:
-      noise_multiplier: sigma.
-      batches: The number of batches in an epoch, a step each.
-      epochs: The number of epochs.
-      lipschitz: The Lipschitz constant of the epochs' steps, a number or one for each step.
-      tail: The number of noise-only steps.
+    The noise-only steps have Lipschitz constant 1. `lipschitz` is that of the epochs' steps, a number or one
+    for each step.
 
     Raises:
       InputError: Constants out of range, or neither a number nor one for each step of the epochs.
@@ -124,17 +115,14 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns how steps of Lipschitz constants (T,) count in the last model, in logarithms.
 
-    A constant of 0 erases all shifts before its step, but not the shift of the step itself, which comes after
-    the map.
+    A constant of 0 erases all shifts before its step, but not the step's own shift.
     """
-    # The last step that erases earlier shifts; 0 without such a step.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # these multiply only shifts before `first`, which do not count
+    constants[: first + 1] = 1.0  # these multiply only shifts before `first`
     log_constants = np.log(constants)
-    # log W_t is the sum of log constants over steps t + 1 to T - 1: a sum from the end, 0 for the last step.
     log_w = np.append(np.cumsum(log_constants[:0:-1])[::-1], 0.0)
-    # Cumulative sums of W^2 from both ends; the log of an empty sum is -inf.
+    # The log of an empty sum is -inf.
     log_before = np.append(-np.inf, np.logaddexp.accumulate(2 * log_w))
     log_after = np.append(np.logaddexp.accumulate(2 * log_w[::-1])[::-1], -np.inf)
     return StepWeights(log_w, log_before, log_after, first)
@@ -148,10 +136,8 @@ def compute_order_mus(
     An order lists the steps that use the example, its participations. Each moves the model by a shift s_t =
     1, which counts at most W_t s_t in the last model. The noise that hides it has the variance sum of W^2,
     over the steps from t to the step before the next participation. mu is that of
-    `hidden_state.hidden_state_bound`, computed for many orders at once.
-
-    `log_shifts` may belong to a hypothetical order that is worse than others, with larger shifts. mu is then
-    limited to that of composition, sqrt(K) for K participations, which no order exceeds.
+    `hidden_state.hidden_state_bound`, computed for many orders at once. It is at most that of composition,
+    sqrt(K) for K participations, which only limits hypothetical orders with larger shifts.
 
     Args:
       weights: How the steps count in the last model.
@@ -160,14 +146,13 @@ def compute_order_mus(
     """
     steps = len(weights.log_w)
     orders = np.minimum(orders, steps)  # T now means no participation
-    # Shifts before `weights.first` are erased by a step of Lipschitz constant 0.
     reaches_last_model = (orders < steps) & (orders >= weights.first)
     if log_shifts is None:
-        # The index T is out of range: the last step's weight replaces it and is not used.
+        # The index T is out of range, and not used.
         log_shifts = weights.log_w[np.minimum(orders, steps - 1)]
     log_noises = _compute_log_noises(weights, orders)
     squares = _pool(log_shifts, log_noises, reaches_last_model)
-    composed_squares = reaches_last_model.sum(axis=1)  # shifts of 1, over noise of deviation 1
+    composed_squares = reaches_last_model.sum(axis=1)
     return np.asarray(np.sqrt(np.minimum(squares, composed_squares)))
 
 
@@ -175,22 +160,22 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
     """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
     Adjacent participations are merged into blocks until the slopes of an order's blocks, sum of W s / sum of
-    W^2, increase. Each order has a stack of blocks. A participation pushes a block, and the top absorbs the
-    block below it while that block's slope is at least as large. mu^2 is the sum over blocks of
-    (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
+    W^2, increase. A participation pushes a block on the order's stack, and the top absorbs the block below it
+    while that block's slope is at least as large. mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2.
+    audit/methods/README.md derives it.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from it to the next participation.
-      takes_part: (N, K) whether there is such a participation that the last model shows.
+      takes_part: (N, K) whether the last model shows such a participation.
     """
     size, participations = log_shifts.shape
-    # A stack for each order: `counts` blocks, with logs of their sums and noises, the top block last.
+    # A stack of `counts` blocks for each order, with logs of their sums and noises.
     counts = np.zeros(size, np.intp)
     log_sums = np.zeros((participations, size))
     log_block_noises = np.zeros((participations, size))
     for i in range(participations):
-        merging = np.flatnonzero(takes_part[:, i])  # the orders that have participation i
+        merging = np.flatnonzero(takes_part[:, i])
         log_sums[counts[merging], merging] = log_shifts[merging, i]
         log_block_noises[counts[merging], merging] = log_noises[merging, i]
         counts[merging] += 1
@@ -216,12 +201,8 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns the log of the sum of W^2 from each participation's step to before the next one's, (N, K).
 
-    The sum is a difference of cumulative sums from the start, and also of cumulative sums from the end. The
-    difference with the smaller subtrahend is more precise.
-
-    Args:
-      weights: How the steps count in the last model.
-      orders: (N, K) the steps of participations, ascending; T for no participation.
+    It is a difference of cumulative sums, from the start or from the end: the one with the smaller subtrahend
+    is more precise.
     """
     steps = len(weights.log_w)
     following = np.column_stack([orders[:, 1:], np.full(len(orders), steps)])  # T after the last
@@ -230,8 +211,7 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     log_from = weights.log_after[orders]
     log_from_following = weights.log_after[following]
 
-    # The log of a difference is log(e^a - e^b) = a + log(1 - e^(b - a)), with b at most a except for
-    # rounding.
+    # log(e^a - e^b) = a + log(1 - e^(b - a)), with b at most a except for rounding.
     with np.errstate(divide="ignore", invalid="ignore"):
         drop_before = np.minimum(log_before - log_before_following, 0.0)
         by_sums_before = log_before_following + np.log(-np.expm1(drop_before))
@@ -240,7 +220,6 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     log_noises = np.where(log_before < log_from_following, by_sums_before, by_sums_from)
 
     # The sum is at least the W^2 of its first step, which replaces NaN and smaller results of rounding.
-    # Without a participation the last step's W^2 is read, and the result is not used.
     log_least = 2 * weights.log_w[np.minimum(orders, steps - 1)]
     return np.asarray(np.fmax(log_noises, log_least))
 
@@ -254,21 +233,16 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_first = special.log_ndtr(-epsilon / mus + mus / 2)
         log_second = epsilon + special.log_ndtr(-epsilon / mus - mus / 2)
-        # The difference's share of the first term; rounding may not make it negative.
+        # Rounding may not make it negative.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
     return np.where(mus > 0, log_first + log_share, -np.inf)
 
 
 def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
-    """Returns an upper bound on epsilon at delta of a mixture: a mechanism drawn at random among several.
+    """Returns an upper bound on epsilon at delta of a mixture of mu-GDP mechanisms.
 
-    Each mechanism is mu-GDP with its own mu. The mixture's delta is at most the mean of their deltas. The
-    result is the epsilon that makes this mean equal to `delta`, rounded up.
-
-    Args:
-      mus: (N,) mu of each mechanism.
-      shares: (N,) their probabilities.
-      delta: The delta of epsilon.
+    The mixture's delta is at most the mean of their deltas. The result is the epsilon that makes this mean
+    equal to `delta`, rounded up.
     """
 
     def exceeds(epsilon: float) -> bool:
@@ -277,7 +251,7 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
 
     if not exceeds(0.0):
         return 0.0
-    highest = conversions.epsilon_from_mu(float(mus.max()), delta)  # of the worst mechanism
+    highest = conversions.epsilon_from_mu(float(mus.max()), delta)
     _, high = bisect(exceeds, 0.0, highest, _HALVINGS)
     return float(high)
 
@@ -285,14 +259,9 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     """Returns the bound on the last model's epsilon for batches in a fixed order, the same in every epoch.
 
-    It is the bound for the worst place of an example in that order. It is computed without simulation: its
-    error is 0.
-
-    Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
+    It is exact, for the worst place of an example in that order.
     """
-    # Row i of the orders (batches, epochs) has the steps of an example in batch i of every epoch.
+    # Row i has the steps of an example in batch i of every epoch.
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
     return _limit_worst(schedule, compute_order_mus(weigh_steps(schedule.lipschitz), orders), delta)
@@ -301,12 +270,8 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
 def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     """Returns the bound on the last model's epsilon if each epoch uses the example in any one of its steps.
 
-    It is the bound for the worst order, which the adversary may know. It is computed without simulation: its
-    error is 0. With Lipschitz constants of at most 1, the worst order uses the last step of every epoch.
-
-    Args:
-      schedule: The steps of training.
-      delta: The delta of epsilon.
+    It is exact, for the worst order, which the adversary may know. With Lipschitz constants of at most 1 this
+    order uses the last step of every epoch.
     """
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, MOST_STRATA)
     return _limit_worst(schedule, _compute_worst_mus(schedule, strata), delta)
@@ -328,12 +293,10 @@ def bound_one_of_each_epoch(
     """Returns the bound on the last model's epsilon if each epoch uses the example in a single random step.
 
     All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation. The adversary does not know the order, a step for each epoch. The bound is that on the mixture
-    of all orders, which are all mu-GDP.
+    allocation. The adversary does not know the order.
 
-    A few orders are enumerated. Many orders are simulated by stratified sampling: the example's places in the
-    last epochs matter most, so these are cut into intervals. A stratum is a combination of intervals, and all
-    strata get the same number of draws. Simulation makes the bound too low with a probability of at most
+    A few orders are enumerated. Many orders are simulated by stratified sampling (`_cut_last_epochs`), with
+    the same number of draws in all strata. Simulation makes the bound too low with a probability of at most
     ERROR.
 
     Args:
@@ -346,23 +309,21 @@ def bound_one_of_each_epoch(
     batches = schedule.batches
     epochs = schedule.epochs
     sigma = schedule.noise_multiplier
-    weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
-    if epochs * math.log(batches) <= math.log(most_enumerated):  # there are batches**epochs orders
+    weights = weigh_steps(schedule.lipschitz)
+    if epochs * math.log(batches) <= math.log(most_enumerated):
         orders = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        orders += batches * np.arange(epochs)  # from places in an epoch to steps of the run
+        orders += batches * np.arange(epochs)  # steps of the run
         return _mix_orders(schedule, orders, np.full(len(orders), 1 / len(orders)), delta)
 
-    # `mus` (draws, strata) has in each row the mu of an order from every stratum. Rows are filled in chunks,
-    # to save memory.
+    # Row by row, the mu of an order from every stratum. Rows are filled in chunks, to save memory.
     strata = _cut_last_epochs(batches, epochs, min(MOST_STRATA, most_enumerated))
     draws = max(simulated // len(strata.shares), _LEAST_DRAWS)
     rng = np.random.default_rng(seed)
     mus = np.empty((draws, len(strata.shares)))
     rows_at_once = max(_CHUNK // len(strata.shares), 1)
     for start in range(0, draws, rows_at_once):
-        rows = mus[start : start + rows_at_once]  # a view of `mus`, which is filled below
+        rows = mus[start : start + rows_at_once]
         places = rng.integers(0, batches, (*rows.shape, epochs))
-        # In the last epochs, places from each stratum's own intervals replace these.
         last_shape = (len(rows), *strata.lows.shape)
         places[..., epochs - last_shape[2] :] = rng.integers(strata.lows, strata.highs, last_shape)
         orders = places + batches * np.arange(epochs)
@@ -395,31 +356,24 @@ class _Strata(NamedTuple):
 
 
 def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
-    """Cuts the orders of an example's steps into strata, by its places in the last epochs.
+    """Cuts the orders of an example's steps into at most `most` strata, by its places in the last epochs.
 
-    A place is the index of a step within its epoch, from 0 to batches - 1. An epoch's places are cut into
-    intervals, which are shortest near the epoch's end. There places matter most, since fewer steps come
-    after them. A stratum has an interval for each of the last epochs, and any places before these epochs.
-
-    Args:
-      batches: The number of places in an epoch.
-      epochs: The number of epochs.
-      most: The largest number of strata.
+    A place is the index of a step within its epoch, from 0 to batches - 1. A stratum has an interval of
+    places for each of the last epochs, and any places before these epochs. Intervals are shortest near an
+    epoch's end. Places there matter most, since fewer steps come after them.
     """
-    cells = min(batches, _POSITIONS, most)  # the number of intervals
-    # The largest number of last epochs with cells**last_epochs at most `most`. 1e-9 compensates rounding, and
-    # 2 avoids a division by log(1).
+    cells = min(batches, _POSITIONS, most)
+    # cells**last_epochs is at most `most`. 1e-9 compensates rounding, and 2 avoids a division by log(1).
     last_epochs = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
 
     # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, cells + 1).round().astype(np.int64))
-    if batches == cells:  # every place is an interval; rounding would merge some of them
+    if batches == cells:  # rounding would merge some places
         edges = np.arange(1, batches + 2)
     lows = np.sort(batches + 1 - edges[1:])
-    highs = np.sort(batches + 1 - edges[:-1])  # each is the place after an interval's last
+    highs = np.sort(batches + 1 - edges[:-1])  # the place after an interval's last
 
-    # A stratum combines an interval for each of the last epochs. Without last epochs there is a single, empty
-    # combination.
+    # Without last epochs there is a single, empty combination.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     cells_of_strata = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     shares = ((highs - lows) / batches)[cells_of_strata].prod(axis=1)
@@ -429,28 +383,22 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
 def _compute_worst_mus(schedule: ShuffledSteps, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
 
-    W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
-    sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and
-    when a participation moves to a later step at the same W_t s_t. The bound is the mu of a hypothetical
-    order that is at least as bad as all others in the stratum. In each epoch it uses the last place that the
-    stratum allows, with the largest W of all places that the stratum allows.
-
-    Args:
-      schedule: The steps of training.
-      strata: The strata.
+    With shifts s_t, mu is the largest sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So
+    mu rises with every W_t s_t, and when a participation moves to a later step at the same W_t s_t. The bound
+    is the mu of a hypothetical order: in each epoch it uses the last place that the stratum allows, with the
+    largest W of all places that the stratum allows.
     """
     batches = schedule.batches
     epochs = schedule.epochs
     weights = weigh_steps(schedule.lipschitz)
 
-    # At first no place is ruled out: each stratum (row) has the last step of each epoch (column), with the
-    # largest W of the epoch.
+    # First the last step and the largest W of each epoch (column), for every stratum (row).
     rows = (len(strata.shares), 1)
     log_w = weights.log_w[: schedule.insertable].reshape(epochs, batches)
     orders = np.tile(batches * np.arange(1, epochs + 1) - 1, rows)
     log_shifts = np.tile(log_w.max(axis=1), rows)
 
-    # In the last epochs a stratum allows only some places. Epoch -i is the i-th from the end.
+    # In the last epochs a stratum allows only some places.
     last_epochs = strata.lows.shape[1]
     for i in range(1, last_epochs + 1):
         last_places = strata.highs[:, -i] - 1
@@ -469,12 +417,10 @@ def bound_poisson(
 ) -> MixtureLimit:
     """Returns the bound on the last model's epsilon for Poisson sampling, with the same rate in each step.
 
-    The adversary does not know the order, the list of steps that use the example. The bound is that on the
-    mixture of all orders, which are all mu-GDP. With few steps all orders are enumerated.
-
-    Otherwise orders are simulated. A bound on their mean delta needs an upper limit on mu. It is the mu of a
-    hypothetical order that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is
-    reserved for the orders that may be worse.
+    The adversary does not know the order. With few steps all orders are enumerated. Otherwise they are
+    simulated. A bound on their mean delta needs an upper limit on mu. It is the mu of a hypothetical order
+    that is worse than nearly all others (`_find_latest_steps`). A thousandth of delta is reserved for the
+    orders that may be worse.
 
     Args:
       schedule: The steps of training.
@@ -487,17 +433,15 @@ def bound_poisson(
         rate = 1 / schedule.batches
     steps = schedule.insertable
     sigma = schedule.noise_multiplier
-    weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
-    no_step = len(schedule.lipschitz)  # means no participation; greater than any step
+    weights = weigh_steps(schedule.lipschitz)
+    no_step = len(schedule.lipschitz)  # no participation
     if 2**steps <= MOST_ENUMERATED:
-        # Every combination of steps with and without the example, (orders, steps).
         taken = np.array(list(itertools.product([False, True], repeat=steps)))
         orders = np.sort(np.where(taken, np.arange(steps), no_step), axis=1)
         counts = taken.sum(axis=1)
         return _mix_orders(schedule, orders, rate**counts * (1 - rate) ** (steps - counts), delta)
 
-    # The worst order has late participations. Earlier participations may have a larger W, so each counts with
-    # the largest W up to its step. `[None]` makes an array of a single order.
+    # Earlier participations may have a larger W, so each counts with the largest W up to its step.
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_order_mus(weights, latest[None], largest_log_w[latest][None])
@@ -505,12 +449,12 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < simulated:
-        # The number of steps between participations is geometric. Orders are cut after the number of
-        # participations of the worst order; the reserved share of delta covers longer orders.
+        # Gaps between participations are geometric. Orders are cut after the number of participations of the
+        # worst order; the reserved share of delta covers longer orders.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, no_step)))
-    # Worse orders are cut at the limit. As a column, the orders are a single stratum.
+    # Worse orders are cut at the limit. All orders are a single stratum.
     simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
     remaining_delta = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
@@ -525,27 +469,20 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     Late participations leak most. So there are limits on the number of participations among the last 1, 2, 4,
     ... and among all steps. A random order meets all limits, except with a probability of at most `dropped`.
     The result is the order with the latest and most participations that still meets them.
-
-    Args:
-      steps: The number of steps of training.
-      rate: The probability that a step uses the example.
-      dropped: The probability of the orders that are left out.
     """
-    # The limit on participations among the last 1, 2, 4, ... steps: a quantile of their binomial law. Each
-    # limit may fail with an equal share of `dropped`.
+    # The limits are quantiles of binomial laws, which may fail with equal shares of `dropped`.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     limits = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
     # Backwards from the end of training: the steps within `shorter` of the end have `taken` participations.
     # If the next limit allows more, they take the latest steps before.
-    distances: list[int] = []  # from the last step
+    distances: list[int] = []
     taken = 0
     for shorter, limit in zip(np.append(0, lengths[:-1]), limits, strict=True):
         added = max(int(limit) - taken, 0)
         distances.extend(range(shorter, shorter + added))
         taken += added
 
-    # Ensures that ranges neither overlap nor reach back before the first step.
     unique = np.unique(np.array(distances, np.int64))
     return np.sort(steps - 1 - unique[unique < steps])
 
@@ -554,11 +491,9 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     """Returns an upper bound on epsilon of the mixture of all orders, from orders that were simulated.
 
     The mixture's delta is at most the mean of all orders' deltas. At the returned epsilon this mean is at
-    most `delta`, except with a probability of at most ERROR over the simulation.
-
-    A row of simulated orders has an order from every stratum. The sum of their deltas, weighted by the
-    strata's probabilities, is an unbiased draw of the mean over all orders. `limit_mean` bounds this mean at
-    each epsilon of a grid, and bisection finds the least epsilon with a sufficiently low bound.
+    most `delta`, except with a probability of at most ERROR over the simulation. The sum of deltas in a row
+    of `mus`, weighted by `shares`, is an unbiased draw of this mean. `limit_mean` bounds the mean at each
+    epsilon of a grid, and bisection finds the least epsilon with a sufficiently low bound.
 
     Args:
       mus: (R, S) mu of simulated orders, a row for each draw of an order from every stratum.
@@ -568,7 +503,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
-    # `limit_mean` uses two limits, which may both fail at each epsilon: all get an equal share of the error.
+    # Two limits may fail at each epsilon, with equal shares of the error.
     log_inverse_error = math.log(2 * _EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -577,7 +512,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
         most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
         return limit_mean(means, most, log_inverse_error) <= delta
 
-    # The mean delta is low enough at the last index, since even that of the worst orders is.
+    # The mean delta is low enough at the last index.
     indices = range(_EPSILONS)
     first = bisect_left(indices, True, key=lambda index: is_bounded(float(grid[index])))
     return float(grid[first])
@@ -587,16 +522,10 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
     It is the lower of two limits. Each is below the mean with a probability of at most the error, and the
-    result with at most twice the error.
-
-    The first is the empirical Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the
-    relative-entropy form of Hoeffding's inequality (1963, Theorem 1): the least m with
+    result with at most twice the error. `log_inverse_error` is log(1 / error). The first is the empirical
+    Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the relative-entropy form of
+    Hoeffding's inequality (1963, Theorem 1): the least m with
     R * KL(mean / most || m / most) >= log_inverse_error, with the KL divergence between two coins.
-
-    Args:
-      values: (R,) the values.
-      most: The largest possible value.
-      log_inverse_error: log(1 / error), with the error of each limit.
     """
     if most == 0:  # all values are 0
         return 0.0
@@ -608,8 +537,8 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     spread = math.sqrt(2 * float(values.var(ddof=1)) * bernstein_log / draws)
     bernstein = mean + spread + 7 * most * bernstein_log / (3 * (draws - 1))
 
-    # Hoeffding's inequality, of values over `most`, by bisection from their mean up to 1.
-    share = min(mean / most, 1.0)  # rounding may raise it above 1
+    # By bisection from the mean up to 1.
+    share = min(mean / most, 1.0)
 
     def is_possible(mean_share: float) -> bool:
         """Returns whether the values allow that their mean is this share of `most`."""

@@ -47,7 +47,7 @@ class Strategy(Protocol):
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
     """Returns B(L) / A(L) applied along the first axis of values (T, ...)."""
-    from scipy import signal  # here, since it takes a quarter of a second to load
+    from scipy import signal  # slow to load
 
     return np.asarray(signal.lfilter(numerator, denominator, values, axis=0))
 
@@ -77,11 +77,7 @@ class Toeplitz(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """A strategy of T steps as a matrix.
-
-    Attributes:
-      matrix: (T, T) S, lower triangular.
-    """
+    """A strategy of T steps as a lower-triangular matrix S (T, T)."""
 
     matrix: Array
 
@@ -124,7 +120,7 @@ def _make_bisr(bands: float, steps: int) -> Toeplitz:
     return Toeplitz(denominator=expand_power(0.5, min(int(bands), steps)))
 
 
-# By name: the function of the number after the colon and of the steps, and an example of the text.
+# Functions of the number after the colon and of the steps, with examples of the text.
 _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
     INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
     "lambda": (lambda share, steps: Toeplitz(denominator=(1.0, -share)), "lambda:0.9"),
@@ -142,10 +138,7 @@ def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
 
 
 def pin_file(text: str) -> str:
-    """Returns a file's name with a checksum of its content, which `read_strategy` verifies; else the text.
-
-    A stored audit then never takes the numbers of a file that has changed.
-    """
+    """Returns a file's name with a checksum of its content, which `read_strategy` verifies; else the text."""
     if text.partition(":")[0] in _NAMED or not Path(text).is_file():
         return text
     return f"{text}#{_compute_checksum(text)}"

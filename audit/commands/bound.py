@@ -142,14 +142,13 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
         files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion))
-        # The table prints these below its rows.
         for remark in bounds_table.remarks(conclusion):
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
     for flag in contents:
         print(f"{flag}: {FLAGS[flag].value}", file=sys.stderr)
-    sys.stdout.flush()  # an error of printing is reported before the exit
+    sys.stdout.flush()
 
     doubt = conclusion.doubt
     undecided = f"these scores do not come from independent runs: {doubt}"

@@ -67,7 +67,7 @@ _APPLY = {
 
 
 def main() -> None:
-    """Checks the step, batches or noise that the flags name, and exits with the module's status."""
+    """Checks the step, batches or noise that the flags name."""
     given = [subject for subject in _APPLY if FLAGS[subject].value is not None]
     require(
         len(given) == 1,
@@ -77,11 +77,7 @@ def main() -> None:
 
 
 def check_user_file(subject: str, value: str) -> None:
-    """Checks a definition in a user's file, prints the report, and exits with the module's status.
-
-    Args:
-      subject: "step", "batches" or "noise".
-      value: the file and the definition's name, mine.py:step.
+    """Checks the "step", "batches" or "noise" in a user's file, mine.py:step, and exits with the status.
 
     Raises:
       InputError: the file fails or misses a definition, or a flag is not for this subject.
@@ -147,7 +143,7 @@ def _print_report(report: CheckReport, path: Path) -> None:
     if FLAGS.report is not None:
         print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
     if not report.passed:
-        sys.stdout.flush()  # an error of printing is reported before the exit
+        sys.stdout.flush()
         sys.exit(FAILED if report.findings else INCOMPLETE)
 
 

@@ -65,7 +65,7 @@ flags.DEFINE_integer("k", None, "With --noise: the canary comes once in k steps;
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
-_ROUNDING = 1e-6  # relative tolerance of the inverse of a sampling rate, a whole number
+_ROUNDING = 1e-6  # relative
 
 
 class _Loader(NamedTuple):
@@ -74,7 +74,7 @@ class _Loader(NamedTuple):
     Attributes:
       sampler: the sampler's name, or a truncated Poisson sampler.
       batches: the number of batches in an epoch.
-      order: the order of examples in a loader's passes, in words; empty without a loader.
+      order: the order of examples in a loader's passes; empty without a loader.
     """
 
     sampler: str | TruncatedPoisson
@@ -151,9 +151,8 @@ def _print_sampler_claims() -> None:
 def _read_sampler() -> _Loader:
     """Returns the sampler that --sampler names, with the number of batches that --batches gives.
 
-    --examples and --largest_batch describe a truncated Poisson sampler.
-
-    Raises InputError if the name or the number is missing, or if only one of these two flags is given.
+    --examples and --largest_batch describe a truncated Poisson sampler. Raises InputError if the name or the
+    number is missing, or if only one of these two flags is given.
     """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
@@ -187,8 +186,8 @@ def _name_loader(user_file: UserFile) -> _Loader:
     The file may also define `examples`, by default the size of the loader's `dataset`, and `sampling_rate`,
     by default 1 / the number of batches of a pass.
 
-    Raises InputError if a definition is missing, if 1 / the sampling rate is not whole, if the batches show
-    another rate, or if their sampler does not have a proven bound.
+    Raises InputError if a definition is missing, if 1 / the sampling rate is not whole, or if the batches
+    show another rate or a sampler without a proven bound.
     """
     definitions = user_file.definitions
     loader = definitions[user_file.name]
@@ -201,10 +200,9 @@ def _name_loader(user_file: UserFile) -> _Loader:
     if rate is None:
         rate = 1 / _count_batches(draw, examples)
     rate = read_sampling_rate(rate)
-    # An epoch has at least two batches.
     require(rate <= 0.5, f"a sampling rate of {rate:g}: give 0.5 at most")
     batches = round(1 / rate)
-    # A claim for a rounded number of batches would be one for another sampling rate.
+    # A rounded number would claim another sampling rate.
     require(
         abs(1 / rate - batches) <= _ROUNDING * batches,
         f"a sampling rate of {rate:g} is one in {1 / rate:.6g} batches: state 1 / a whole number, or, of "
@@ -217,7 +215,7 @@ def _name_loader(user_file: UserFile) -> _Loader:
     kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
     unknown = f"{kind or 'these'} batches do not come from a sampler with a bound: "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
-    order = report.figures.get("order")  # of batches with every example once a pass
+    order = report.figures.get("order")
     if order is None:
         return _Loader(kind, batches)
     message = f"a pass does not end after {batches} batches: let it end, like an epoch"
@@ -242,19 +240,15 @@ def _count_batches(draw: Draw, examples: int) -> int:
 def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
     """Returns the sampler of batches with every example once a pass, by the tests of their order.
 
-    Only batches without a rejected order get amplified bounds.
-
-    Args:
-      kind: the kind of batches, if their order is uniform.
-      batches: the number of batches of a pass.
-      order: the fields of the order's tests, `audit.check.order.OrderTest`.
+    Only batches without a rejected order get amplified bounds. `order` has the fields of
+    `audit.check.order.OrderTest`.
     """
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
-        # The mixture gives all steps of an epoch the same probability. A smaller last batch is less probable.
-        # This is not worse, unless steps expand: then an earlier step may leak more.
+        # A smaller last batch is less probable than the mixture assumes. This is not worse, unless steps
+        # expand: then an earlier step may leak more.
         expands = max(cli.numbers("lipschitz"), default=1.0) > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"

@@ -29,7 +29,7 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh, which reads the flags before it installs packages
+_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh to read the flags first
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 
@@ -37,9 +37,7 @@ _HELP_INDENT = 28
 def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags and calls main; an InputError ends in a single line and exit status 2.
 
-    Args:
-      main: the command, which reads its flags.
-      keeps: whether an interrupted command can continue.
+    `keeps` tells whether an interrupted command can continue.
     """
 
     def run_main(argv: Sequence[str]) -> int:
@@ -70,7 +68,7 @@ def _report_unprinted(error: OSError) -> int:
 
     Raises any other error again.
     """
-    if error.filename is not None:  # the error of a file
+    if error.filename is not None:
         raise error
     # Flushing stdout's buffer at the end would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -115,7 +113,7 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give an integer".
 
-    Absl's message is "flag --name=value: reason". Advice replaces the reason, an error of Python.
+    Absl's message is "flag --name=value: reason". Advice replaces the reason.
     """
     reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
@@ -132,7 +130,6 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _format_help() -> str:
     """Returns the help of the current command: its module's docstring and its flags."""
     lines = [sys.modules["__main__"].__doc__ or ""]
-    # absl lists the flags of the main program under argv[0].
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
         if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
             continue
@@ -186,12 +183,7 @@ def _replace_fields_by_flags(message: str) -> str:
 
 
 def define_setting(kind: type | None = None, names: Iterable[str] | None = None) -> None:
-    """Defines a flag for each field of a setting.
-
-    Args:
-      kind: the dataclass of the setting; by default an audit's.
-      names: the names of the fields that get flags; by default all.
-    """
+    """Defines a flag for each field of a setting, by default an audit's, or for the fields of these names."""
     for field in _select_fields(kind, names):
         if field.auto:
             flags.DEFINE(_CountParser(), field.flag, field.default, field.help)
@@ -210,9 +202,7 @@ def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     """Returns the audit's setting that the flags describe.
 
-    Args:
-      names: the names of the fields to read from flags; by default all.
-      **fixed: values of fields, which replace those of flags.
+    `names` are the fields to read from flags, by default all. Values in `fixed` replace those of flags.
     """
     from audit.settings.make import setting_of, usual_insertions
     from audit.settings.setting import BY_EPOCHS
@@ -298,9 +288,7 @@ def folder() -> Path:
 def require_output(flag: str, kind: str) -> None:
     """Raises InputError if an output's flag is empty or begins with a dash, other programs' stdout.
 
-    Args:
-      flag: the name of the flag, which may not be given.
-      kind: the output in words, such as "an HTML file".
+    `kind` is the output in words, such as "an HTML file".
     """
     name = flags.FLAGS[flag].value
     if name is None:
@@ -310,10 +298,10 @@ def require_output(flag: str, kind: str) -> None:
 
 
 def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
-    """Returns the names that a list flag selects, in the order of `choices`.
+    """Returns the names that a list flag selects, in the order of `choices`; by default all.
 
-    A full name selects only that name; any other text selects all names that contain it. By default all are
-    selected. Raises InputError if no name contains a part.
+    A full name selects only that name; any other text selects all names that contain it. Raises InputError if
+    no name contains a part.
     """
     names = list(choices)
     parts: list[str] | None = flags.FLAGS[flag].value

@@ -120,7 +120,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 def _end_at_signal(reading: int) -> None:
     """Waits for a signal, writes the message, and ends the process without Python's clean-up."""
     number = 0
-    while number not in _SIGNALS:  # the pipe gets the numbers of other signals too
+    while number not in _SIGNALS:  # other signals too
         number = os.read(reading, 1)[0]
     line = KEPT_LINE if _is_kept.is_set() else LINE
     with contextlib.suppress(OSError):

@@ -12,13 +12,7 @@ from audit.runtime.machine import prepare_jax
 
 
 class UserFile(NamedTuple):
-    """An executed file.
-
-    Attributes:
-      path: the file.
-      name: the name of the requested definition.
-      definitions: all definitions of the file, by name, with `name` among them.
-    """
+    """An executed file, the name of the requested definition, and all definitions by name."""
 
     path: Path
     name: str
@@ -29,10 +23,6 @@ def run_user_file(flag: str, value: str) -> UserFile:
     """Runs the file in a flag's value, such as mine.py:step.
 
     The file can import modules from its folder. If it mentions JAX, JAX is configured first.
-
-    Args:
-      flag: the flag's name, for messages.
-      value: a file and the name of a definition in it.
 
     Raises:
       InputError: the file does not exist, fails, or does not define the name.

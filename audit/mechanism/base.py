@@ -1,7 +1,6 @@
-"""The contract of a mechanism: pure functions, in the shape of an Optax transformation.
+"""The contract of a mechanism: pure functions for a single run, in the shape of an Optax transformation.
 
-All functions are for a single run; `ensemble` maps them over many. A mechanism knows a loss, a configuration
-and canaries to insert, but no adversary by name.
+`ensemble` maps them over many runs. A mechanism knows canaries to insert, but no adversary by name.
 """
 
 import os
@@ -16,25 +15,19 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun
 
 from audit.mechanism.clipping.base import ClippedSum, clip
 
-Tree = Any  # a pytree of arrays
+Tree = Any
 # Features (N, ...), labels (N, ...), and further arrays that a mechanism needs.
 Data = tuple[Array, ...]
 
-# The maximum number of entries (K, p) of drawn directions that a segment keeps in memory.
+# The most entries (K, p) of drawn directions that a segment keeps in memory.
 _MAX_STORED = 1 << 25
-BLOCK = 1 << 12  # coordinates per key, if a direction is drawn in blocks
-# The axis of devices that share a run's step, for a mechanism that `spreads`.
+BLOCK = 1 << 12  # coordinates per key
+# The axis of devices that share a run's step.
 PARTS = "parts"
 
 
 class Hardware(NamedTuple):
-    """The devices that programs run on, all of one kind.
-
-    Attributes:
-      is_cpu: whether they are CPU cores.
-      number: the number of devices.
-      memory: the bytes of memory of each device.
-    """
+    """The devices that programs run on, all of one kind; `memory` is in bytes for each device."""
 
     is_cpu: bool
     number: int
@@ -45,12 +38,11 @@ def local_hardware() -> Hardware:
     """Returns the kind, number and memory of this process's devices."""
     devices = jax.local_devices()
     if devices[0].platform == "cpu":
-        # Each device gets an equal share of the machine's memory.
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         share = memory // len(devices)
         return Hardware(is_cpu=True, number=len(devices), memory=share)
-    stats = devices[0].memory_stats() or {}  # None if a device keeps no statistics
-    # A low default, 4 GiB: too low a value only makes fewer runs train at once.
+    stats = devices[0].memory_stats() or {}  # a device may keep no statistics
+    # Too low a value only makes fewer runs train at once.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
@@ -72,8 +64,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         analysis: Any = step.memory_analysis()
         return int(analysis.temp_size_in_bytes)
     program = jax.make_jaxpr(function)(theta, *shared)
-    _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
-    # The step of several runs at once, which differ only in theta.
+    _, *others = program.in_avals  # types of the flattened arguments; theta is the first
     axes = (0, *[None] * len(others))
     mapped = jax.vmap(jaxpr_as_fun(program), axes)
     written = []
@@ -81,15 +72,14 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         several = jax.make_jaxpr(mapped)(thetas, *others)
         written.append(_count_written(several.jaxpr))
-    # The difference leaves out the results that both runs share.
+    # Without the results that both runs share.
     return written[1] - written[0]
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
     """Counts the bytes of the results of all equations of a program.
 
-    A `lax.scan` counts once per iteration, a `lax.while_loop` once. The branches of a `lax.cond` do not
-    count, only its results.
+    A `lax.scan` counts once per iteration, a `lax.while_loop` once, and a `lax.cond` without its branches.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -116,8 +106,8 @@ class Hyperparameters(NamedTuple):
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
       own: further hyperparameters of a specific mechanism.
-      weight_decay: lambda, the weight decay of DP-SGD. None leaves the term out. A decay of 0 gives the same
-        steps up to rounding.
+      weight_decay: lambda, the weight decay of DP-SGD. None leaves the term out, which differs from 0 only by
+        rounding.
     """
 
     learning_rate: Array | float
@@ -168,10 +158,9 @@ class Directions(NamedTuple):
     """K canaries in random directions. Each is drawn when needed, so memory never contains (K, p) values.
 
     Attributes:
-      keys: (K,), a key for each direction; or (K, blocks), a key for every BLOCK coordinates of each
-        direction.
+      keys: (K,), or (K, blocks) with a key for every BLOCK coordinates of each direction.
       norm: the norm of every canary, ().
-      within: (m,), the indices of the coordinates that directions are in, and 0 elsewhere; None for all.
+      within: (m,), the indices of the coordinates that directions are in; None for all.
     """
 
     keys: Array
@@ -216,8 +205,7 @@ class Canaries(NamedTuple):
         that `join` takes.
       observe: (seen, step, iterate after the step) -> the next State.seen; None if the adversary sees only
         the last iterate.
-      crafts_constant: whether craft returns the same canaries at every step and for every theta. A segment
-        then sums them once.
+      crafts_constant: whether craft returns the same canaries at every step and for every theta.
       join: draws the canaries that join a step. None: every canary that is in joins all steps of the
         insertion mask.
     """
@@ -245,9 +233,8 @@ class Canaries(NamedTuple):
 # (step, theta, mask) -> the clipped sum (p,) of canaries.
 Inserter = Callable[[Array, Array, Array], Array]
 # (hyper, state before, data, schedule, canaries, the run's key) -> the state after the schedule's last step.
-# The draws of step t come from fold_in(run_key, t), wherever segments begin. `sum_canaries` clips each canary
-# separately, so no insertion exceeds the sensitivity C. All arguments are traced except the functions in
-# `canaries`: one compiled program serves runs with and without canaries, and every setting of these shapes.
+# The draws of step t come from fold_in(run_key, t), wherever segments begin. All arguments are traced except
+# the functions in `canaries`: one program serves runs with and without canaries.
 Segment = Callable[[Hyperparameters, State, Data, Schedule, Canaries, Array], State]
 
 
@@ -283,11 +270,11 @@ def sum_canaries(
       step: the number of the step, from 0.
       theta: the model (p,) before the step.
       clipping_norm: C.
-      mask: 1 if canaries are inserted, else 0: () for all canaries, or (K,) for each.
+      mask: 1 to insert canaries, else 0: () for all, or (K,) for each.
       clipped_sum: sums clipped gradients of examples, if canaries are examples.
     """
     crafted = canaries.craft(step, theta)
-    weights = canaries.presence * mask  # (K,), 0 for canaries that are not inserted
+    weights = canaries.presence * mask  # 0 for canaries that are not inserted
 
     if isinstance(crafted, Examples):
 
@@ -299,17 +286,15 @@ def sum_canaries(
         return _sum_positive(weights, theta, weighted_gradient)
 
     if isinstance(crafted, Coordinates):
-        # The norm of a canary along a single coordinate is its absolute value there.
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
         zeros = jnp.zeros_like(theta)
         return zeros.at[crafted.indices].add(weights * clipped)
 
     if isinstance(crafted, Directions):
-        # All canaries have the same norm: clipping multiplies the sum.
         norm = jnp.minimum(crafted.norm, clipping_norm)
         like = crafted.select(theta)
-        # We draw only the directions in the mask. We draw those of canaries that are out too: runs that
-        # `vmap` trains at once share the mask but not the presence, so they share the draws.
+        # Only directions in the mask are drawn, but also those of canaries that are out: runs under `vmap`
+        # share the mask but not the presence, so they share the draws.
         masks = jnp.broadcast_to(mask, weights.shape)
 
         def weighted_direction(weight: Array, k: Array) -> Array:
@@ -319,7 +304,6 @@ def sum_canaries(
 
         return crafted.spread(norm * _sum_positive(masks, like, weighted_direction), theta)
 
-    # The canaries are an array (K, p).
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
@@ -327,8 +311,7 @@ def sum_canaries(
 def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
     """Returns the sum (p,) of term(weights[k], k) over all k with weights[k] > 0, one term at a time.
 
-    Each iteration adds the term of the largest remaining weight and sets the weight to 0. So canaries with
-    weight 0 take no time, and only one term is in memory. `theta` gives the shape and dtype of a term.
+    So canaries with weight 0 take no time, and only one term is in memory. `theta` gives its shape and dtype.
     """
 
     Carry = tuple[Array, Array]  # (remaining weights (K,), total (p,))
@@ -351,11 +334,9 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
 
 
 def draw_unit_direction(key: Array, like: Array) -> Array:
-    """Draws a uniformly random unit vector (p,): a standard normal vector, scaled to length 1.
+    """Draws a uniformly random unit vector (p,) of the size and dtype of `like`.
 
-    Args:
-      key: the direction's key (), or keys (blocks,), one for every BLOCK coordinates.
-      like: an array (p,) of the vector's size and dtype.
+    `key` is () or (blocks,), a key for every BLOCK coordinates.
     """
     if jnp.ndim(key):
         blocks = jax.vmap(lambda block_key: draw_block(block_key, like))(key)
@@ -368,11 +349,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector (p,) that `draw_unit_direction` scales to length 1.
 
-    Every block has min(BLOCK, p) coordinates. Callers drop the coordinates beyond p.
-
-    Args:
-      key: the block's key.
-      like: an array (p,) of the vector's size and dtype.
+    Every block has min(BLOCK, p) coordinates. Callers drop the coordinates beyond p, the size of `like`.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -387,9 +364,8 @@ def make_inserter(
 ) -> Inserter:
     """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries of a step.
 
-    Canaries that are the same at every step are summed once per segment. We sum them at each step if the mask
-    is (K,) or if they join steps at random. Random directions that join at random are drawn once per segment
-    if they fit into memory.
+    Canaries that are the same at every step are summed once per segment, unless the mask is (K,) or they join
+    steps at random. Random directions that join at random are drawn once per segment if they fit into memory.
 
     Args:
       canaries: the canaries to insert.
@@ -401,12 +377,11 @@ def make_inserter(
     stored = None
     total = None
     if canaries.crafts_constant and canaries.join is None:
-        # The sum of all canaries that are in, for the mask 1. Other masks () multiply it.
+        # Masks () multiply this sum.
         one = jnp.float32(1)
         total = sum_canaries(canaries, state.step, state.theta, clipping_norm, one, clipped_sum)
     elif canaries.crafts_constant:
         crafted = canaries.craft(state.step, state.theta)
-        # The product is K p if each direction has a single key; else it is larger.
         if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MAX_STORED:
             draw = jax.vmap(draw_unit_direction, (0, None))
             units = draw(crafted.keys, crafted.select(state.theta))
@@ -415,7 +390,6 @@ def make_inserter(
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
-        # A mask (K,) leaves out some canaries, which `total` has.
         if total is not None and not jnp.ndim(mask):
             return mask * total
         joining = canaries.joining(step, run_key)
@@ -438,14 +412,7 @@ def no_canaries() -> Canaries:
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
     """Draws mini-batches (steps, B) of example indices: each epoch is a shuffle, cut into whole batches.
 
-    Examples left over at the end of an epoch are dropped. The batch of step t does not depend on `steps`. The
-    adversary knows all batches.
-
-    Args:
-      key: the key of all shuffles.
-      n_examples: N, the size of the training set.
-      batch_size: B, at most N.
-      steps: the number of mini-batches to draw.
+    Examples left over at the end of an epoch are dropped. The batch of step t does not depend on `steps`.
     """
     per_epoch = n_examples // batch_size
     epochs = -(-steps // per_epoch)  # rounded up
@@ -462,11 +429,8 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     """Returns the mask (steps,) that is 1.0 if a step inserts the canaries, else 0.0.
 
-    Args:
-      steps: the number of steps of the training run.
-      periodicity: k; one step in k inserts.
-      place: the first step that inserts, from 1 to k; place + k, place + 2 k, ... insert too. 0 means k
-        (hidden-state paper, Algorithm 4).
+    One step in k = `periodicity` inserts: `place`, from 1 to k, is the first. 0 means k (hidden-state paper,
+    Algorithm 4).
     """
     numbers = jnp.arange(1, steps + 1)
     inserts = numbers % periodicity == place % periodicity
@@ -490,20 +454,12 @@ def rehearse(
 ) -> Array:
     """Returns the final theta (p,) of a training run without noise.
 
-    An adversary that knows everything except the noise and the coins expects this final model.
-
-    Args:
-      mechanism: the training algorithm.
-      hyper: its hyperparameters; the noise is set to 0.
-      theta_0: the initial model (p,).
-      data: the training data.
-      schedule: mini-batches and the insertion mask.
-      canaries: the canaries to insert. If a coin decides whether a canary is in, its presence is the coin's
-        probability, and the canary is inserted with that weight.
+    An adversary that knows everything except the noise and the coins expects this final model. If a coin
+    decides whether a canary is in, its presence is the coin's probability, and the canary has that weight.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # This key only decides the clients' shuffles of a federated mechanism. We name its generator to make the
-    # shuffles independent of JAX's default.
+    # This key only decides the clients' shuffles of a federated mechanism. We name its generator to not
+    # depend on JAX's default.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -518,25 +474,17 @@ def simulate(
     batches: Array,
     run_key: Array,
 ) -> Trajectory:
-    """Trains a single run without canaries (hidden-state paper, Algorithm 3).
+    """Trains a single run without canaries on batches (steps, B) (hidden-state paper, Algorithm 3).
 
     Each segment is a single step, which makes every update visible.
-
-    Args:
-      mechanism: the training algorithm.
-      hyper: its hyperparameters.
-      theta_0: the initial model (p,).
-      data: the training data.
-      batches: the mini-batches, indices (steps, B).
-      run_key: the key of the run's noise.
     """
 
     Carry = tuple[State, Array]
 
     def advance(carry: Carry, batch: Array) -> tuple[Carry, None]:
-        """Takes a single step on a mini-batch (B,), and adds the square of its update to the sum (p,)."""
+        """Takes a step on a mini-batch (B,), and adds the square of its update to the sum (p,)."""
         state, squares = carry
-        schedule = Schedule(batch[None], jnp.zeros(1))  # a single step without insertion
+        schedule = Schedule(batch[None], jnp.zeros(1))
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)
         squares = squares + (after.theta - state.theta) ** 2
         return (after, squares), None

@@ -7,7 +7,6 @@ Z_t ~ N(0, (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algor
 correlated across steps (`audit.mechanism.noise`). b_k is the presence of canary k, or if canaries are
 sampled, whether it joins step t. The weight decay lambda is outside the clipping, as with
 `optax.add_decayed_weights` before any optimizer. Only `optax.adamw` gets m_t, and lambda as its own decay.
-Learning rate, C, sigma, lambda, mask, presence and canaries are traced.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from audit.mechanism.base import step_memory
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.noise import INDEPENDENT, Draw, NoiseStrategy
 
-_THETAS_IN_MEMORY = 4  # vectors of theta's size in a run's state and updates
+_THETAS_IN_MEMORY = 4  # vectors (p,) of a run
 
 
 class DPSGD(NamedTuple):
@@ -44,7 +43,6 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
     """Returns DP-SGD under the contract of `audit.mechanism.base`."""
 
     def start(theta_0: Array) -> base.State:
-        # The optimizer's first state does not depend on the learning rate.
         optimizer = choices.optimizer(jnp.float32(0))
         memory = choices.noise.init(theta_0)
         return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0), noise=memory)
@@ -64,7 +62,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
             """Takes a single step: `now` is its mini-batch (B,) of indices and its mask, () or (K,)."""
             indices, mask = now
-            extra = insert(state.step, state.theta, mask)  # the canaries' clipped sum (p,)
+            extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
             after = step(choices, hyper, state, batch, extra, run_key)
             return canaries.remember(state.step, after), None
@@ -74,7 +72,6 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> int:
         """Estimates the bytes of a single run's step: the clipped sum's results and a few vectors (p,)."""
-        # Only the types of a mini-batch matter.
         batch = []
         for part in data:
             shape = (batch_size, *part.shape[1:])
@@ -96,8 +93,8 @@ def step(
 ) -> base.State:
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
-    S is the sum of the mini-batch's clipped gradients, Z ~ N(0, (sigma C)^2 I) the noise, and lambda the
-    weight decay (hidden-state paper, Equation 2).
+    S is the sum of the mini-batch's clipped gradients, and Z ~ N(0, (sigma C)^2 I) the noise (hidden-state
+    paper, Equation 2).
 
     Args:
       choices: the clipping strategy and the optimizer.
@@ -110,7 +107,7 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
-    # Without noise C may be infinite, and 0 times infinity is NaN.
+    # C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
     draw = Draw(run_key, state.step, deviation)
     noise, memory = choices.noise.next(hyper.own, state.noise, draw, state.theta)
@@ -119,7 +116,6 @@ def step(
     mean = total / len(batch[1])
     learning_rate = jnp.asarray(hyper.learning_rate)
     optimizer = choices.optimizer(learning_rate)
-    # A weight decay of None leaves the term out of the compiled program.
     if hyper.weight_decay is not None:
         decay = jnp.asarray(hyper.weight_decay)
         if choices.optimizer == optax.adamw:

@@ -1,8 +1,8 @@
 """Trains many runs at once, in chunks that fit memory and cache, on all local devices.
 
-Each segment of a chunk is one call of a mapped and compiled program. Runs of a chunk share the data and the
-mini-batches, so the first layer of all models is a single matrix product. Runs are spread over the local
-devices and do not communicate. Shared arrays are copied to each device.
+Each segment of a chunk is one call of a compiled program. Runs of a chunk share the data and the
+mini-batches, so the first layer of all models is a single matrix product. Runs on different devices do not
+communicate.
 """
 
 import math
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 SEGMENT_STEPS = 250
 
-# The maximum that a chunk's step writes on a CPU's core. Larger chunks do not fit the cache.
+# Larger chunks do not fit a CPU core's cache.
 _CACHE_BYTES = 32 << 20
-_MEMORY_SHARE = 0.25  # the maximum share of the memory for a chunk's step
-# The smallest chunk if memory allows: models of a chunk share computations that depend only on the data.
+_MEMORY_SHARE = 0.25
+# Models of a chunk share computations that depend only on the data.
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
@@ -31,15 +31,14 @@ _BY_RUN = PartitionSpec("runs")
 _EVERYWHERE = PartitionSpec()
 
 
-# The number of compiled programs of a kind that stay in memory. Functions that make programs are cached by
-# their arguments, compared by `==`.
+# The number of compiled programs of a kind in memory, cached by their arguments, compared by `==`.
 MAX_PROGRAMS = 64
 
 
 class Placement(NamedTuple):
     """A placement of arrays on a mesh of devices: split by run over its first axis, or copied to each device.
 
-    The mesh has a second axis of devices that may share each run's step.
+    Devices of the second axis may share each run's step.
     """
 
     mesh: Mesh
@@ -48,17 +47,17 @@ class Placement(NamedTuple):
     def local(cls, runs: int | None = None) -> "Placement":
         """Returns a placement that divides runs over all devices of this process.
 
-        Args:
-          runs: the number of runs that train at once, for a mechanism that `spreads`. If there are fewer runs
-            than devices, several devices share a run: the mesh has one row per run that trains at once, the
-            largest divisor of the number of devices that is at most `runs`. None: devices do not share runs.
+        For a mechanism that `spreads`, `runs` is the number of runs that train at once. If there are fewer
+        runs than devices, several devices share a run: the mesh has one row per run that trains at once, the
+        largest divisor of the number of devices that is at most `runs`. With None, devices do not share
+        runs.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
         rows = min(runs or number, number)
         while number % rows:
             rows -= 1
-        # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
+        # Rows are the axis of runs.
         axes = ("runs", base.PARTS)
         types = (AxisType.Auto, AxisType.Auto)
         mesh = Mesh(devices.reshape(rows, -1), axes, axis_types=types)
@@ -80,9 +79,9 @@ class Placement(NamedTuple):
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
-        """Returns a function of a single run, mapped over runs. It is compiled at its first call.
+        """Returns a function of a single run, mapped over runs and compiled at its first call.
 
-        Every device maps the function over its own runs. Each call makes another program, so keep the result.
+        Every device maps it over its own runs. Each call makes another program, so keep the result.
 
         Args:
           function: a function of a single run.
@@ -95,7 +94,7 @@ class Placement(NamedTuple):
             mesh=self.mesh,
             in_specs=specs,
             out_specs=_BY_RUN,
-            check_vma=False,  # devices that share a run agree on its results
+            check_vma=False,  # devices that share a run agree
         )
         return jax.jit(mapped, donate_argnums=donated)
 
@@ -118,11 +117,7 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
 
     Every device takes at least 1 and at most _MAX_CHUNK runs. Their step takes at most _MEMORY_SHARE of the
     device's memory, and on a CPU at most _CACHE_BYTES, or the bytes of _MIN_CHUNK runs if that is more.
-
-    Args:
-      runs: the total number of runs.
-      bytes_per_run: the memory of a single run's step (`base.step_memory`).
-      hardware: the devices; by default those of this process.
+    `bytes_per_run` is from `base.step_memory`.
     """
     devices = hardware or local_hardware()
     budget = _MEMORY_SHARE * devices.memory

@@ -4,18 +4,16 @@ A step without canaries and noise is phi(theta) = theta - eta d(theta) with
 
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
-To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H.
-Here H is the Jacobian of d. The square of this singular value is 1 + eta m, with m the largest eigenvalue of
+To first order, it stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
+with H the Jacobian of d. The square of this singular value is 1 + eta m, with m the largest eigenvalue of
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m by Lanczos iterations, since the spectrum of J'J itself crowds at 1. They continue
-until no eigenvalue can be far above the largest one found. Products with H' pull a vector back through the
-clipped sum. Products with H transpose that function, since layers with a custom backward pass do not support
-forward differentiation.
+`largest_expansion` finds m by Lanczos iterations, since the spectrum of J'J itself crowds at 1. Products with
+H' pull a vector back through the clipped sum. Products with H transpose that function, since layers with a
+custom backward pass do not support forward differentiation.
 
-A derivative at a point does not see jumps nearby. `worst_on_lines` takes secants of a given length end to end
-along lines through theta, which detect every jump between their ends.
+A derivative at a point does not see jumps nearby. `worst_on_lines` searches for them with secants.
 """
 
 import math
@@ -35,28 +33,27 @@ from scipy.stats import norm
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-# The measured constant c is below the true one by at most this share of |c - 1|, plus rounding in float32.
+# The measured constant c is below the true one by at most this share of |c - 1|, plus rounding.
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start hides a larger constant
-# Up to this number of parameters we compute the whole Jacobian in a single call. Lanczos iterations take
-# fewer products, but one call each, which costs more than a small product.
+# Up to this number of parameters we compute the whole Jacobian. Lanczos iterations take fewer products, but
+# one call each, which costs more than a small product.
 MAX_WHOLE = 128
 # If these iterations are not enough, we compute the whole Jacobian of up to `_MAX_WHOLE_AFTERWARDS`
-# parameters. For more parameters, the constant is an upper limit.
+# parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
 _LINES_AT_ONCE = 16
-_LARGE = 10_000  # the number of parameters of a large model
-# A secant may exceed the derivative's stretch by this share of its excess over 1 plus this constant, because
-# of rounding to float32 and third derivatives.
+_LARGE = 10_000  # parameters
+# A secant may exceed the derivative's stretch by this share of its excess over 1 plus this constant, for
+# rounding to float32 and larger derivatives between the measured places.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
-# Derivatives away from the models count up to this multiple of the excess over 1 at the models, the largest
-# margin of a bound.
+# Derivatives away from the models count up to this multiple of the excess over 1 at the models.
 MAX_MARGIN = 10
-_SLOPES_PER_SECANT = 4  # derivatives along a secant, without the one at its end
+_SLOPES_PER_SECANT = 4  # without the one at its end
 
 Vector = NDArray[np.float64]
 
@@ -80,8 +77,8 @@ class Line(NamedTuple):
       length: The length of each secant.
       reach: The number of secants on either side of the model.
       derivative: The largest stretch by the step's derivative at models.
-      most: The largest stretch by derivatives at models over all measured steps. The stretch by derivatives
-        at other places counts only up to 1 + MAX_MARGIN * (most - 1).
+      most: The largest stretch by derivatives at models over all measured steps. Derivatives at other places
+        count only up to 1 + MAX_MARGIN * (most - 1).
     """
 
     length: float
@@ -102,7 +99,7 @@ class Stretch(NamedTuple):
     derivative: float
 
 
-# The vector-Jacobian product of d at a model, w (p,) -> (H'w,), as `jax.vjp` returns it.
+# w (p,) -> (H'w,), as `jax.vjp` returns it.
 _PullBack = Callable[[Array], tuple[Array]]
 
 
@@ -112,12 +109,6 @@ class StepMap:
     """A step without canaries and noise, phi(theta) = theta - eta d(theta).
 
     Steps with equal clipping strategies share compiled programs.
-
-    Attributes:
-      clipped_sum: The clipping strategy.
-      learning_rate: eta.
-      weight_decay: lambda.
-      clipping_norm: C.
     """
 
     clipped_sum: ClippedSum = field(metadata={"static": True})
@@ -148,11 +139,8 @@ def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, (p,), the vector-Jacobian product of w -> H'w.
-
-    `jax.jvp` does not work for layers with a custom backward pass.
-    """
-    # A linear function has the same derivative everywhere, here at 0.
+    """Returns H v, (p,), the vector-Jacobian product of w -> H'w."""
+    # A linear function has the same derivative everywhere.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
     pushed: Array = transpose(v)[0]
@@ -194,7 +182,7 @@ def _on_lines(
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # Programs that take several lines at once compile slowly for large models.
+    # These programs compile slowly for large models.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     gains: Array = jax.lax.map(measure, directions, batch_size=at_once)
     return gains
@@ -257,16 +245,15 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
-    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). For more than
-    MAX_WHOLE parameters, Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| and
-    rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close, c comes from
-    the whole Jacobian, or for more than 2,000 parameters is an upper limit.
+    For more than MAX_WHOLE parameters, Lanczos iterations approach it from below, to within TOLERANCE of |c
+    - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close, c
+    comes from the whole Jacobian, or for more than 2,000 parameters is an upper limit.
 
     Args:
       step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      start: (p,) a guess of the most stretched direction, such as that of the step before. It saves
+      start: (p,) a guess of the most stretched direction, such as that of the step before, to save
         iterations. It may be wrong, since half of the starting vector is random.
       seed: The seed of the random half, such as the step's number and the run's.
     """
@@ -301,7 +288,7 @@ def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
     """Returns the expansion of a step from its whole Jacobian."""
     jacobian = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
-    last = theta.size - 1  # eigenvalues come in rising order
+    last = theta.size - 1  # in rising order
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
     constant = _find_constant(step, eigenvalues[0])
     return Expansion(constant, eigenvectors[:, 0])
@@ -354,7 +341,6 @@ def _find_largest_eigenvalue(
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
-        # As k grows, we check only every few iterations.
         if k % (1 + k // 16) == 0 or length == 0 or k == most:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
@@ -372,8 +358,8 @@ def _find_largest_eigenvalue(
 def _sum_squares(diagonal: list[float], off_diagonal: list[float], place: float) -> float:
     """Returns the sum of p_j(place)^2, j from 0 to k, of the orthonormal polynomials of Lanczos iterations.
 
-    It is infinite beyond the range of floats, and if the last off-diagonal number is 0: the iterations have
-    then found everything.
+    It is infinite beyond the range of floats, and if the last off-diagonal number is 0: the iterations then
+    have found everything.
     """
     before = 0.0
     value = 1.0
@@ -395,19 +381,16 @@ def worst_on_lines(
 ) -> Stretch:
     """Returns the stretch of the secant that exceeds most what derivatives explain, on lines through theta.
 
-    A step phi stretches the secant from x to x + u by |phi(x + u) - phi(x)| / |u|. The secants of a line lie
-    end to end, so they detect every jump of phi on the line: if a jump is shorter than a secant, some secant
-    covers at least half of it. The search does not see jumps off the lines.
-
-    It computes derivatives along the secants only if some secant stretches more than `line.derivative`
-    explains.
+    The secants of a line lie end to end, so they detect every jump of the step on the line: if a jump is
+    shorter than a secant, some secant covers at least half of it. The search does not see jumps off the
+    lines. It computes derivatives along the secants only if some secant stretches more than
+    `line.derivative` explains.
 
     Args:
       step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      directions: (n, p) the directions of the lines. The secants and derivatives of a direction of length 0
-        count as 1.
+      directions: (n, p) the directions of the lines. A direction of length 0 has stretch 1.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
@@ -416,9 +399,7 @@ def worst_on_lines(
     gains = _on_lines(_walk, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(gains, np.float64)
 
-    # First we try derivatives at models. If they do not explain a secant, we use the maximum of these and
-    # the derivatives along each secant. Their excess over 1 counts up to MAX_MARGIN times that of
-    # `line.most`, the largest margin in reports.
+    # If derivatives at models do not explain a secant, we also use those along each secant.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
@@ -435,17 +416,16 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns, for each secant, the largest stretch by the step's derivative at places along it, (n, m).
+    """Returns the largest stretch by the step's derivative at places along each secant, (n, m).
 
-    There are n lines with m = 2 reach secants each, and _SLOPES_PER_SECANT + 1 evenly spaced places per
-    secant.
+    There are n lines with m = 2 reach secants, and _SLOPES_PER_SECANT + 1 evenly spaced places per secant.
     """
     count = 2 * line.reach
     places = jnp.arange(count * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # For each secant, the slopes at its start and inside, (n, m, _SLOPES_PER_SECANT), and at its end, (n, m).
+    # The slopes at each secant's start and inside, and at its end.
     starts = slopes[:, :-1].reshape(-1, count, _SLOPES_PER_SECANT)
     ends = slopes[:, _SLOPES_PER_SECANT::_SLOPES_PER_SECANT]
     largest: Vector = np.maximum(starts.max(axis=2), ends)
@@ -453,15 +433,9 @@ def _find_slopes(
 
 
 def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float64]:
-    """Returns by how much secants are stretched more than derivatives explain. At most 0 means fully
-    explained.
+    """Returns by how much secants are stretched more than derivatives explain; at most 0 if fully explained.
 
     If derivatives stretch by 1 + x, they explain a secant's stretch up to 1 + (1 + _RELATIVE) x + _ABSOLUTE.
-    The margin is for rounding to float32 and for slightly larger derivatives between the measured places.
-
-    Args:
-      secant: The stretch of secants, an array or a number.
-      derivative: The largest stretch by derivatives along each.
     """
     explained = np.asarray(derivative, np.float64) - 1
     allowed = (1 + _RELATIVE) * explained + _ABSOLUTE

@@ -30,7 +30,7 @@ from audit.mechanism.cohorts import ABSENT
 
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
-# Vectors of theta's size in a run's state and a round's sums.
+# Vectors (p,) of a run and a round's sums.
 _THETAS_IN_MEMORY = 6
 
 
@@ -57,11 +57,9 @@ class FedAvg(NamedTuple):
     """The choices of DP-FedAvg that are compiled in.
 
     Attributes:
-      losses: (parameters, (features (B, ...), labels (B, ...))) -> each example's loss, (B,); parameters is
-        unravel(theta).
+      losses: (unravel(theta), (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
-      batch_size: the batch size of the clients' SGD.
-      epochs: the number of epochs of the clients' SGD.
+      batch_size, epochs: those of the clients' SGD.
       most_examples: the largest number of examples of any client.
       block: the number of clients that vmap trains at once. Blocks train one after the other.
       optimizer: learning rate -> the server's Optax optimizer.
@@ -106,7 +104,6 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
     """
 
     def start(theta_0: Array) -> base.State:
-        # The optimizer's first state does not depend on the learning rate.
         optimizer = choices.optimizer(jnp.float32(0))
         server = Server(optimizer.init(theta_0), jnp.float32(1))
         return base.State(theta_0, server, jnp.int32(0))
@@ -144,12 +141,9 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     """Estimates the bytes of a single client's training in a round (`base.step_memory`).
 
-    Args:
-      choices: the choices that are compiled in.
-      theta: the model (p,), or its shape and dtype.
-      data: features, labels, starts and counts, or their shapes and dtypes.
+    Arrays may be given by their shapes and dtypes.
     """
-    client = steps = jnp.int32(0)  # only the types of these arguments matter
+    client = steps = jnp.int32(0)  # only their types matter
     shuffles = jax.random.key(0)
     train = partial(_local_update, choices)
     return step_memory(train, theta, data, client, steps, jnp.float32(0), shuffles)
@@ -166,7 +160,7 @@ def _update_server(
     """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm C_t, `norm`."""
     own: Federated = hyper.own
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
-    # Without noise C may be infinite, and 0 times infinity is NaN.
+    # C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
     mean = (sums.updates + deviation * normal) / own.denominator
@@ -177,7 +171,7 @@ def _update_server(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.unclipped + own.count_noise * jax.random.normal(count_key)
-    # Each update counts 1/2 or -1/2: adding 1/2 to the mean gives the share of unclipped updates.
+    # Adding 1/2 to the mean gives the share of unclipped updates.
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
     server = Server(optimizer_state, scale)
@@ -193,16 +187,9 @@ def cohort_sums(
     cohort: Array,
     key: Array,
 ) -> Sums:
-    """Sums a cohort's clipped updates. If a round is spread, each device trains its share of the clients.
+    """Sums the clipped updates of a cohort (W,), padded with ABSENT; `norm` is C_t.
 
-    Args:
-      choices: the choices that are compiled in.
-      own: DP-FedAvg's own hyperparameters.
-      theta: the model (p,) before the round.
-      norm: C_t, the clipping norm of this round.
-      data: features, labels, starts and counts.
-      cohort: clients (W,), padded with ABSENT.
-      key: the round's key.
+    If a round is spread, each device trains its share of the clients.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
     rate = jnp.asarray(own.client_learning_rate)
@@ -213,7 +200,6 @@ def cohort_sums(
         """Adds the clipped updates of a block of clients (b,), some of them ABSENT, to the sums."""
         joined = members >= 0  # ABSENT is negative
         counts = jnp.where(joined, data[3][members], 0)
-        # All take the steps of the client with the most examples.
         steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
         updates = update(theta, data, members, steps, rate, shuffles)  # (b, p)
 
@@ -221,7 +207,6 @@ def cohort_sums(
         # NaN makes the model NaN. An infinite update would be clipped to 0 and pass unnoticed.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = joined.astype(theta.dtype)
-        # 1/2 for each unclipped update, -1/2 for each clipped update.
         unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
         scales = weights * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None
@@ -231,7 +216,6 @@ def cohort_sums(
     sums, _ = jax.lax.scan(add_block, zero, blocks)
     if not choices.spreads:
         return sums
-    # `sums` is over this device's share of the clients.
     over_devices: Sums = jax.lax.psum(sums, base.PARTS)
     return over_devices
 
@@ -245,7 +229,7 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     missing = rows * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
     shares = padded.reshape(rows, devices)
-    # The largest clients come first. We deal every other row backwards to balance the shares.
+    # Every other row is dealt backwards to balance the shares: the largest clients come first.
     backwards = shares[1::2, ::-1]
     shares = shares.at[1::2].set(backwards)
     device = jax.lax.axis_index(base.PARTS) if choices.spreads else 0
@@ -270,7 +254,6 @@ def _local_update(
     def advance(i: Array, before: base.Tree) -> base.Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
         # Places beyond the client's last example and steps beyond its last epoch have weight 0 in the loss.
-        # Their indices are only clipped to the shape of `order`.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         is_live = (places < count) & (i < choices.epochs * per_epoch)
@@ -296,15 +279,15 @@ def _local_update(
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     """Draws the order of a client's examples in each epoch, indices (epochs, most_examples).
 
-    The client's own examples come first, shuffled; later indices are never read. If every client's examples
-    fit into one mini-batch, the order does not matter and is not drawn.
+    The client's examples come first, shuffled; later indices are never read. If every client's examples fit
+    into one mini-batch, the order is not drawn.
     """
     shape = (choices.epochs, choices.most_examples)
     positions = jnp.arange(choices.most_examples)
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(positions, shape)
     draws = jax.random.uniform(key, shape)
-    # 2 is above any uniform draw, and sorts the places beyond the client's count last.
+    # 2 is above any uniform draw.
     ranks = jnp.where(positions < count, draws, 2.0)
     return jnp.argsort(ranks, axis=1)
 

@@ -1,7 +1,6 @@
 """How canaries that are in join the steps of a run: functions under the contract `audit.mechanism.base.Join`.
 
-They draw only from the run's key and the step, so the draws do not depend on chunks or segments. Equal
-numbers of batches give the same function, which is compiled once.
+They draw only from the run's key and the step, so the draws do not depend on chunks or segments.
 """
 
 import functools
@@ -20,19 +19,14 @@ _PLACES = zlib.crc32(b"places")
 
 
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which of K canaries join a step, by Poisson sampling: 1.0 for those that do, else 0.0, (K,).
+    """Draws which of K canaries join a step, by independent coins (Poisson sampling): 1.0 or 0.0, (K,).
 
-    Canary k joins with probability presence[k], independently of the others.
-
-    Args:
-      presence: (K,), the sampling rate for a canary that is in, 0 for a canary that is out.
-      run_key: the run's key.
-      step: the number of the step.
+    presence (K,) is the sampling rate for a canary that is in, 0 for a canary that is out.
     """
     step_key = jax.random.fold_in(run_key, step)
-    # The noise of the step uses `step_key`, so the coins need another key.
+    # The noise uses `step_key`.
     coins_key = jax.random.fold_in(step_key, _COINS)
-    # The mode "high" draws more random bits, for probabilities below float32's steps.
+    # "high" draws more random bits, for small probabilities.
     joins = jax.random.bernoulli(coins_key, presence, mode="high")
     return joins.astype(jnp.float32)
 
@@ -41,10 +35,7 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
 def draw_by_dice(batches: int) -> Join:
     """Returns the function that draws, by balls-in-bins sampling, which canaries join a step.
 
-    Each canary joins a single step of each epoch, uniform among them and independent of other canaries.
-
-    Args:
-      batches: the number of steps of an epoch.
+    Each canary joins one uniformly drawn step of each epoch of `batches` steps, independently of the others.
     """
 
     def draw_places(key: Array, canaries: int) -> Array:
@@ -57,16 +48,12 @@ def draw_by_dice(batches: int) -> Join:
 def draw_by_shuffling(batches: int) -> Join:
     """Returns the function that draws, by shuffling, which canaries join a step.
 
-    In each epoch every canary gets a distinct random slot and joins the step of that slot. All steps have the
-    same number of slots. Slots beyond the number of canaries stay empty.
-
-    Args:
-      batches: the number of steps of an epoch.
+    In each epoch of `batches` steps every canary gets a distinct random slot and joins the step of that
+    slot. All steps have the same number of slots. Some stay empty.
     """
 
     def draw_places(key: Array, canaries: int) -> Array:
         slots = batches * -(-canaries // batches)  # at least one per canary
-        # Slot s belongs to step s % batches.
         return jax.random.permutation(key, slots)[:canaries] % batches
 
     return _join_at_places(draw_places, batches)
@@ -80,7 +67,7 @@ def _join_at_places(draw_places: Callable[[Array, int], Array], batches: int) ->
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0."""
-        # All steps of an epoch share the key: they draw the same places.
+        # All steps of an epoch draw the same places.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)

@@ -29,13 +29,7 @@ class Coefficients(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Where a step's noise comes from.
-
-    Attributes:
-      run_key: the key of the run's noise.
-      step: the number of the step, from 0.
-      deviation: sigma C, the standard deviation of raw noise.
-    """
+    """Where a step's noise comes from; `deviation` is sigma C, the standard deviation of raw noise."""
 
     run_key: Array
     step: Array
@@ -43,11 +37,9 @@ class Draw(NamedTuple):
 
 
 class NoiseStrategy(NamedTuple):
-    """A source of noise.
+    """A source of noise: `init` maps theta (p,) to the memory before the first step.
 
-    Attributes:
-      init: theta (p,) -> the memory before the first step.
-      next: (coefficients, memory, draw, theta) -> the step's noise (p,), and the next memory.
+    `next` maps (coefficients, memory, draw, theta) to the step's noise (p,) and the next memory.
     """
 
     init: Callable[[Array], Tree]
@@ -65,7 +57,7 @@ def _draw_independent(
 INDEPENDENT = NoiseStrategy(lambda theta: (), _draw_independent)
 
 
-@lru_cache  # equal arguments give the same functions, and so the same programs
+@lru_cache  # equal arguments give the same programs
 def correlate(bands: int) -> NoiseStrategy:
     """Returns the strategy with b = `bands` coefficients in its numerator."""
 

@@ -37,20 +37,16 @@ from audit.written import show_level, show_percent
 Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-_LIGHT = 0.3  # opacity of the bar of a bound with assumptions
+_LIGHT = 0.3  # opacity of a bar with assumptions
 _LABEL_WIDTH = 26  # characters of a line in a bar's name
 _POINTS = 801  # false-positive rates of a drawn curve
 _MAX_DECADES = 4  # with more decades, every second one has a tick
 
 
 def audit_figure(conclusion: Conclusion, audited: str = "") -> Figure:
-    """Returns a figure with all panels of an audit.
+    """Returns a figure with all panels of an audit, under the title `audited`.
 
     pyplot does not keep the figure, and a notebook shows it only once.
-
-    Args:
-      conclusion: the conclusion of the audit.
-      audited: the title above the panels; empty for no title.
     """
     draws = choose_panels(conclusion).values()
     columns = len(draws)
@@ -59,7 +55,6 @@ def audit_figure(conclusion: Conclusion, audited: str = "") -> Figure:
     rows = len(draws) // columns
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.7 * rows))
-        # A legend above a panel needs a subfigure for each panel.
         subfigures = figure.subfigures(rows, columns, squeeze=False)
         for subfigure, draw in zip(subfigures.flat, draws, strict=True):
             _draw_panel(subfigure.subplots(), draw, conclusion)
@@ -184,12 +179,12 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
 
-    The bar of a bound with assumptions is light, that of a refuted bound is grey and crossed out, and that of
-    an estimate is grey and hatched. The estimates of a single run are points with two standard errors, over
-    grey bars up to their 95% quantile without a leak.
+    Light bars have assumptions, grey crossed-out bars are refuted, and grey hatched bars are estimates. The
+    estimates of a single run are points with two standard errors, over grey bars up to their 95% quantile
+    without a leak.
     """
     labels: list[str] = []
-    assumed = {}  # the assumptions of light bars
+    assumed = {}  # of light bars
     if conclusion.is_one_run:
         for estimate in conclusion.estimates:
             axis.barh(len(labels), estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
@@ -199,7 +194,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     for row in list_rows(conclusion):
         if row.finding is None:
             continue
-        # A bound is light if the audit itself does not ensure its assumption.
+        # Its assumption is not ensured by the audit itself.
         look: dict[str, Any] = {"color": BOUND, "alpha": 0.8}
         if not isinstance(row.finding, Bound):
             look = {"facecolor": "white", "edgecolor": FADED, "hatch": "///"}
@@ -225,8 +220,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """Draws the proven epsilon after each run, or by all runs if their order is unknown.
 
-    The solid line is proven for any mechanism. A dashed line shows the least epsilon of an unrefuted GDP
-    guarantee, a vertical line the number of runs that refuted the claim.
+    A dashed line shows the least epsilon of an unrefuted GDP guarantee, a vertical line the number of runs
+    that refuted the claim.
     """
     path = conclusion.path or (conclusion.epsilon,)
     runs = range(conclusion.runs + 1 - len(path), conclusion.runs + 1)
@@ -255,13 +250,7 @@ def draw_trade_off(
     """Draws the empirical trade-off curve with its band, up to three Gaussian curves, and the claim's.
 
     The Gaussian curves have the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
-    known. A claim of epsilon and delta has a separate curve.
-
-    Args:
-      axis: the panel to draw into.
-      conclusion: the conclusion with the scores and the bounds on mu.
-      grid: (n,), the ascending false-positive rates of curves.
-      predicted_mu: the predicted mu; None without a prediction.
+    known. A claim of epsilon and delta has a separate curve. `grid` (n,) has ascending false-positive rates.
     """
     _draw_empirical(axis, conclusion, grid)
 
@@ -287,8 +276,7 @@ def draw_trade_off(
         draw_gaussian(upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
     if claim is not None and claim.assumes == GIVEN and upper is None:
-        # The least false-negative rates that the claim allows. Axes of normal deviates cannot show 0 or the
-        # curve of a large epsilon, which is below them.
+        # Axes of normal deviates cannot show 0 or the curve of a large epsilon, which is below them.
         allowed = 1 - claim.power(grid)
         if allowed.max() > grid[0]:
             axis.plot(grid, np.clip(allowed, grid[0] / 2, None), color=UPPER, ls=":", label="claim")
@@ -300,11 +288,6 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
     The axes reach from the rate of half an error (at most 0.1) to 1 minus that rate. The subtitle has the
     result of the Gaussian curve's test.
-
-    Args:
-      axis: the panel to draw into.
-      conclusion: the conclusion with the scores and the bounds on mu.
-      predicted_mu: the predicted mu; None without a prediction.
     """
     least = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(least)
@@ -331,8 +314,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """Draws the scores' empirical trade-off curve, with a band if runs have a single canary.
 
-    Axes of normal deviates cannot show 0 and 1. So the curve's rates are at least half an error away from
-    them, and the band at least half of the grid's first rate.
+    Axes of normal deviates cannot show 0 and 1, so the rates are at least half an error away from them.
     """
     curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is for independent scores

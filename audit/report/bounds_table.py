@@ -34,10 +34,8 @@ class BoundRow(NamedTuple):
     """A row of a table of bounds.
 
     Attributes:
-      name: its name in text.
-      label: its name on a page.
-      epsilon: its epsilon.
-      mu: its mu, or None.
+      name, label: its name in text, and on a page.
+      epsilon, mu: its epsilon, and its mu or None.
       assumes: the assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: function from epsilon or mu to its text: rounded down if it comes from scores, else up.
@@ -68,10 +66,7 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the lower bounds, the upper bounds, and then other values, in the order of tables.
-
-    Estimates of a single run have a separate table.
-    """
+    """Returns the lower bounds, the upper bounds, and then other values, in the order of tables."""
     rows = []
     for bound in conclusion.ranked():
         label = bound.method
@@ -106,7 +101,6 @@ def show_floor(floor: NoiseFloor) -> str:
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns the text table of a conclusion's bounds, with notes and the verdict below it.
 
-    The rows are lower bounds, with those of the verdict first; upper bounds; and values that are not bounds.
     Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
     """
     level = Level(conclusion.delta, conclusion.confidence)
@@ -230,8 +224,7 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses on the test of the claim: its result or why it was not tested, and its sharpness.
 
-    The sharpness, if known and if the claim is not refuted, is the probability of refuting the claim for less
-    noise. The list is empty without a claim, and for several runs without a test.
+    The sharpness, for a claim that is not refuted, is the probability of refuting the claim for less noise.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -240,7 +233,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs the exact law of cosines without a leak, or enough coins.
+        # The test needs the exact law of cosines without a leak, or enough coins.
         why = f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"
         return [why] * conclusion.is_one_run
     result = "not rejected by "
@@ -311,10 +304,9 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns advice if the runs are too few to refute the smallest upper bound with any scores.
+    """Returns advice if the runs are too few to refute the smallest upper bound with any scores, else "".
 
-    It is empty if they are enough, without a finite upper bound, if a guarantee is violated, and if the
-    scores are reversed or in doubt.
+    It is also empty if a guarantee is violated, or if the scores are reversed or in doubt.
     """
     is_said_otherwise = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
@@ -322,8 +314,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
         return ""
     upper = conclusion.tightest
     most = conclusion.most_provable  # the proven epsilon if all guesses were right
-    assert upper is not None and most is not None  # else it would not be beyond reach
-    # Fewer insertions or a larger sigma lower the upper bound.
+    assert upper is not None and most is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
     if conclusion.is_claimed:  # the reader may not train
         advice = f"use {verdicts.BETTER_SCORES}"
@@ -364,13 +355,13 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
                 fresh = "fresh draws"
             yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
     elif not conclusion.has_one_canary:
-        # A method of order L uses the L-th moment of a run's errors, which needs L canaries per run.
+        # A method of order L needs L canaries per run.
         fewest = min(conclusion.evidence.canaries)
         orders = {method.canaries for method in lifted.METHODS.values()}
         needed = " and ".join(str(order) for order in sorted(orders) if order > fewest)
         if needed:
             yield f"methods of order {needed} need at least that many canaries per run, got {fewest}"
-    elif conclusion.tightest is None:  # else `explain_too_few_runs` covers it
+    elif conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         is_leak_shown = max(bound.epsilon for bound in conclusion.bounds) >= _SHOWN
         if min(n_in, n_out) < _FEW and not is_leak_shown:
@@ -393,6 +384,6 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
         level = "not rejected"
         if test.rejected_at is not None:
             level = f"rejected at {test.rejected_at:.3g}"
-        critical_at_5_percent = test.critical[2]  # of the levels 15%, 10%, 5%, 2.5% and 1%
+        critical_at_5_percent = test.critical[2]  # at 15%, 10%, 5%, 2.5% and 1%
         values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
         yield f"normal cosines: {level} ({values})"

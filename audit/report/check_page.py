@@ -55,10 +55,8 @@ _FIGURES = (
 def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page of a check of DP-SGD, in UTF-8.
 
-    Args:
-      report: the fields of a check's report, as its `to_dict` returns them. Of its figures, "movements" has
-        how far each example moves the step, by its name, and "noise" the noise's deviation divided by
-        the stated deviation, by the name of the layer.
+    `report` is a check's report from `to_dict`. Of its figures, "movements" has how far each example moves
+    the step, by its name, and "noise" the ratio of the noise's deviation to the stated one, by layer.
     """
     subject = "a step" if report["subject"] == "step" else report["subject"]
     title = f"Check of {subject} of DP-SGD"

@@ -45,10 +45,7 @@ def _show_sampler(row: SamplerClaim) -> str:
 
 
 def _show_bracket(row: SamplerClaim) -> str:
-    """Formats a row's bounds on epsilon for every model: "lower to upper", or only the upper bound.
-
-    The lower bound is left out if it is missing, or if both round to the same text.
-    """
+    """Formats a row's bounds on epsilon for every model: "lower to upper", or only the upper bound."""
     lower, upper, _ = row.every_model
     shown_upper = _show_upper(upper)
     if lower is None or _show_upper(lower) == shown_upper:
@@ -57,12 +54,7 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 
 def make_noise_table(claims: Sequence[MatrixMechanism], delta: float) -> Table[MatrixMechanism]:
-    """Returns the table of matrix mechanisms with equal steps: epsilon of all models and of the last.
-
-    Args:
-      claims: the claims with a fixed pattern, a row each.
-      delta: the delta of epsilon.
-    """
+    """Returns the table of matrix mechanisms with equal steps and a fixed pattern, a row each."""
 
     def bound_every_model(claim: MatrixMechanism) -> dict[str, float]:
         """Returns epsilon and mu of all models."""

@@ -41,13 +41,7 @@ class FederatedAudit(NamedTuple):
 
 
 class _Epsilon(NamedTuple):
-    """An epsilon of the mechanism.
-
-    Attributes:
-      name: its name in tables.
-      epsilon: at the audit's delta.
-      rounds: the rounds that it counts, in words.
-    """
+    """An epsilon of the mechanism at the audit's delta, and the rounds that it counts."""
 
     name: str
     epsilon: float
@@ -82,12 +76,12 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
 
 
 def upper_bounds(audit: FederatedAudit) -> list[_Epsilon]:
-    """Returns the mechanism's epsilons at the audit's delta.
+    """Returns the mechanism's epsilons: the accountant's upper bounds for a canary and for a client.
 
-    These are the accountant's upper bounds for a canary and for a client, and the one-shot paper's analytical
-    epsilon (Andrew et al., ICLR 2024), which counts a single round and is not an upper bound.
+    The last is the one-shot paper's analytical epsilon (Andrew et al., ICLR 2024). It counts a single round
+    and is not an upper bound.
     """
-    delta = audit.runs[0].delta  # the same for all runs
+    delta = audit.runs[0].delta
     rows = []
     for name, participant in (("canary", audit.canary), ("client", audit.client)):
         epsilon = participant_upper_bound(participant, delta)
@@ -100,10 +94,9 @@ def upper_bounds(audit: FederatedAudit) -> list[_Epsilon]:
 def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: a table of its estimates and bounds, and one of the mechanism's epsilons.
 
-    Several runs have means in the first table. A bound from all runs together comes between the tables, with
-    the test of the claim and the verdict. The accuracy comes last.
+    Several runs have means in the first table. A bound from all runs together comes between the tables.
     """
-    first = audit.runs[0]  # all runs have its delta
+    first = audit.runs[0]
     columns = (
         Column(head="mechanism", value=attrgetter("name"), left=True),
         Column(head="epsilon", value=attrgetter("epsilon"), show=at_most),
@@ -128,13 +121,8 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit of federated runs as a JSON object on a single line.
-
-    Args:
-      audit: the audit.
-      about: further fields, which come first.
-    """
-    first = audit.runs[0]  # all runs have its delta and its confidence
+    """Returns an audit of federated runs as a JSON object on a single line, with the fields `about` first."""
+    first = audit.runs[0]
     fields = {
         **about,
         "delta": first.delta,

@@ -44,7 +44,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     """Returns the values of a setting that differ from its model's and adversary's defaults, by flag or name.
 
     For a whole number of periods, `insertions` replaces `steps`, as on the command line. For a custom model,
-    fields with defaults from the model, such as the learning rate, always differ.
+    fields with defaults from the model always differ.
     """
     known = fields()
     adversary = setting.adversary.name

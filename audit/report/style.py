@@ -24,8 +24,7 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from matplotlib.ticker import FixedFormatter  # noqa: E402
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish. Hatches and dashes help in black and
-# white.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
 GREEN = "#009E73"
@@ -71,7 +70,7 @@ def set_symbols(figure: Figure) -> None:
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))
-    # Formatters set fixed tick labels again when the figure is drawn.
+    # Formatters set tick labels again.
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             formatter = axis.get_major_formatter()
@@ -89,7 +88,7 @@ def _encode(figure: Figure, style: dict[Any, Any], **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-# Each returns a figure's file and closes the figure; equal figures give equal bits.
+# Equal figures give equal bits.
 png = partial(_encode, style={}, format="png", dpi=150, metadata={"Software": None})
 svg = partial(
     _encode,
@@ -109,9 +108,7 @@ FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg
 def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
     """Returns the function that encodes a figure for a file; raises InputError for other suffixes.
 
-    Args:
-      field: the field or flag with the path, for the message.
-      path: the file.
+    `field` is the field or flag with the path, for the message.
     """
     suffix = path.suffix.lower()
     require(suffix in FORMATS, f"`{field}={path}`: end it in {', '.join(FORMATS)}")

@@ -79,14 +79,7 @@ _UNKNOWN_RUN = (
 def describe_score_files(
     name: str, sources: Sequence[Path], conclusion: Conclusion, command: str
 ) -> Subject:
-    """Returns an audit of score files, with its facts for a report.
-
-    Args:
-      name: the name of the audit.
-      sources: the files, or STDIN.
-      conclusion: the conclusion from their scores.
-      command: the command line of the audit.
-    """
+    """Returns an audit of score files, with its facts for a report."""
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
     if STDIN not in sources:  # standard input cannot be read again for its checksum
@@ -96,12 +89,7 @@ def describe_score_files(
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns an audit of given scores, with its facts for a report.
-
-    Args:
-      name: the name of the audit.
-      conclusion: the conclusion from the scores.
-    """
+    """Returns an audit of given scores, with its facts for a report."""
     # The conditions on training and adversary for valid bounds.
     threat = _UNKNOWN_THREAT
     if conclusion.is_one_run:
@@ -152,11 +140,8 @@ def describe_setting(
 ) -> Subject:
     """Returns an audit, concluded again from the scores in a setting's folder, with its facts for a report.
 
-    Args:
-      folder: the setting's folder in a store.
-      delta: the delta of the bounds; by default that of the last audit in the store, or 1e-5.
-      confidence: their confidence; by default that of the last audit in the store, or 0.95.
-      runs: the number of runs to audit; by default that of the last audit, or of all runs in the store.
+    Delta, confidence and number of runs are by default those of the last audit in the store, or else 1e-5,
+    0.95 and all runs.
 
     Raises:
       InputError: if the folder does not have an audit with so many runs.
@@ -239,12 +224,11 @@ def _describe_setting(
 def _describe_insertions(setting: Setting) -> str:
     """Returns the number of steps that insert canaries, and which: "50, every 5 steps"."""
     sampling = setting.sampling
-    if sampling.batches:  # the canary joins one step of each epoch
+    if sampling.batches:
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
     if sampling.times:  # so many steps, drawn beforehand
         return f"{sampling.times:,}, at random steps that the adversary knows"
 
-    # Otherwise one step of each period of k steps inserts.
     k = setting.schedule.periodicity
     text = f"{setting.insertions:,}, at every step"
     if k > 1:
@@ -259,9 +243,7 @@ def _describe_insertions(setting: Setting) -> str:
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
     """Returns sentences on the threat model: the adversary's view, knowledge and canaries.
 
-    Args:
-      setting: the setting.
-      notes: the record of the last audit, with the view of a custom adversary.
+    `notes` is the record of the last audit, with the view of a custom adversary.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
@@ -285,7 +267,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
         "The upper bound counts the steps with an insertion, without amplification by sampling, because the "
         "adversary knows the mini-batches."
     )
-    if sampling.batches:  # the canary joins one step of each epoch
+    if sampling.batches:
         counted_steps = (
             "Each epoch inserts the canary at a random step that the adversary does not see; the upper bound "
             f"is that of {sampling.name}."

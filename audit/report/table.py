@@ -33,7 +33,7 @@ class Column(NamedTuple):
       show: function from a value other than None to the cell's text. CSV rounds in the direction of
         `at_least` and `at_most`, too.
       width: the column's width in characters; 0 for the width of its widest cell.
-      left: whether cells are aligned to the left instead of the right.
+      left: whether cells are aligned to the left.
       none: the cell's text for None.
     """
 

@@ -9,7 +9,7 @@ from audit.errors import InputError
 TRAIN = "train"  # the extra for training
 ZOO = "train,zoo"  # the extras for training a model of the repository
 _PACKAGE = "hidden-state-audit"
-_LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")  # in the order of the search
+_LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")
 
 
 def require_training_libraries(function: str, extras: str = TRAIN) -> None:
@@ -25,9 +25,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 def describe_missing_library(need: str, extras: str) -> str:
     """Returns a message on a missing library and its installation; "" without a missing library.
 
-    Args:
-      need: the words before the library's name, for example "`audit_loss` trains with".
-      extras: the package's extras to install, comma-separated.
+    `need` has the words before the library's name, such as "`audit_loss` trains with".
     """
     for library in _LIBRARIES:
         if importlib.util.find_spec(library.lower()) is None:

@@ -24,8 +24,7 @@ def cores() -> int:
 def prepare_jax(cpu_devices: int = 0) -> None:
     """Configures JAX before it starts a device: full float32 and a cache of compiled programs.
 
-    Args:
-      cpu_devices: the number of devices that JAX makes of a CPU; 0: one for each core.
+    `cpu_devices` is the number of devices that JAX makes of a CPU; 0: one for each core.
 
     Raises:
       InputError: JAX finds no device.
@@ -34,8 +33,8 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
     count = cpu_devices or cores()
     logging.getLogger("jax").setLevel(logging.WARNING)
-    # Runs are spread over the devices, so XLA does not use several threads for a product. Vectors of 512 bits
-    # save up to 14% of time over 256 bits. The user's flags come last, and override the others.
+    # Runs are spread over the devices, so a product needs one thread. Vectors of 512 bits save up to 14% of
+    # time over 256 bits. The user's flags override these.
     users_flags = os.environ.get("XLA_FLAGS", "")
     flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
     os.environ["XLA_FLAGS"] = flags
@@ -63,7 +62,7 @@ def _cache_programs() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "hidden-state-audit" / "jax"
     try:
-        # Only for the user, because JAX runs these programs. `mkdir` does not change an existing folder.
+        # Only for the user, because JAX runs these programs.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
     except OSError as error:
@@ -89,11 +88,8 @@ def bar(
 ) -> Iterator[Progress]:
     """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
 
-    Args:
-      count: the number of runs to train; 0 shows no bar.
-      describe: () -> the words before the bar after compilation; by default "training".
-      unit: the unit in the bar.
-      has_stopped: () -> whether training stopped early. Otherwise the bar is filled at the end.
+    `count` is the number of runs to train; 0 shows no bar. The bar is filled at the end unless `has_stopped`
+    reports that training stopped early.
     """
     from tqdm import tqdm
 

@@ -1,7 +1,4 @@
-"""Worker processes that ignore Ctrl-C and end with their parent, even if it is killed.
-
-A terminal sends Ctrl-C to every process of its group. Importing this does not start a process.
-"""
+"""Worker processes that ignore Ctrl-C and end with their parent, even if it is killed."""
 
 import contextlib
 import multiprocessing
@@ -27,10 +24,7 @@ def in_order(
 ) -> Iterator[Result]:
     """Yields function(task) for each task, in the order of the tasks, computed in several processes.
 
-    Args:
-      function: a function of a task, from an importable module.
-      tasks: the tasks, picklable.
-      processes: the number of processes; 1: only this process.
+    The function is from an importable module, and tasks are picklable. One process is only this process.
 
     Raises:
       InputError: a process dies.

@@ -43,7 +43,7 @@ class OwnAdversary(AdversaryFields):
 
     @property
     def view(self) -> str:
-        # The hash does not show whether there is an observer; an audit records it with its conclusion.
+        # The hash does not show whether there is an observer.
         return (
             "The adversary sees the final model, and the model after every step if its author gave it an "
             "observer; this page does not know."

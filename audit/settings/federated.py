@@ -16,8 +16,8 @@ MIN_CANARIES = 100
 MAX_ROUNDS = 1_000_000
 MAX_PLACES = 10**8  # rounds * the larger of cohort and canaries
 
-# Adaptive clipping (Andrew et al., 2021): the standard deviation of the noise on the count of updates within
-# C, as a share of the cohort, and the rate eta at which C follows the quantile of norms.
+# Adaptive clipping (Andrew et al., 2021): the deviation of the noise on the count of updates within C, as a
+# share of the cohort, and the rate eta at which C adapts.
 _COUNT_SHARE = 0.05
 _QUANTILE_RATE = 0.2
 
@@ -98,7 +98,7 @@ def validate_federated(setting: FederatedSetting) -> None:
     repetitions = setting.repetitions
     require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
 
-    # The limit bounds the memory of arrays with a place for each client and canary of every round.
+    # This bounds the memory.
     places = rounds * max(setting.cohort, setting.canaries)
     message = "times the larger of cohort and canaries must be at most"
     require(places <= MAX_PLACES, f"`rounds={rounds}` {message} {MAX_PLACES:,}")
@@ -122,14 +122,12 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     """Returns the noise of a setting's rounds.
 
     If the clipping norm C adapts (Andrew et al., 2021), a round also releases the noisy count of updates
-    within C. The noise on the sum is then larger: sum and count together cost as much privacy as a sum with
-    the setting's noise multiplier.
+    within C. The noise on the sum is then larger, for the same privacy cost.
     """
     if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
-    from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
+    from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Without noise on the sum, the count has no noise either.
     on_count = _COUNT_SHARE * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, _QUANTILE_RATE)
@@ -145,8 +143,8 @@ class Leaks(NamedTuple):
 def leaks(setting: FederatedSetting, most_rounds: int) -> Leaks:
     """Returns the compositions that bound the leakage of a client and of a canary.
 
-    A client takes part in at most `most_rounds` rounds, a canary in `repetitions` rounds. A round counts with
-    the setting's noise multiplier, even if `noise` divides the noise between sum and count.
+    A client takes part in at most `most_rounds` rounds, a canary in `repetitions`. A round has the setting's
+    noise multiplier, also with a noisy count.
     """
     from audit.claims.accounting import Composition
 

@@ -1,6 +1,6 @@
 """Fields of settings, each declared once by `described` with its default, help, limits and group.
 
-Flags, `--help`, validation, keywords, identities in the store and tests of bad inputs follow from it.
+Flags, `--help`, validation, keywords and identities in the store follow from it.
 """
 
 import dataclasses
@@ -24,10 +24,8 @@ class FieldLimits(NamedTuple):
     """The allowed values of a field: one of some texts, or a number between bounds.
 
     Attributes:
-      least: the smallest allowed number.
-      most: the largest allowed number.
-      above: an excluded lower bound.
-      below: an excluded upper bound.
+      least, most: the smallest and the largest allowed number.
+      above, below: excluded bounds.
       choices: the allowed texts; if empty, every text is allowed.
       zero_too: whether 0 is also allowed.
       numbers_too: whether whole numbers from 1, as text, are also allowed.
@@ -76,7 +74,7 @@ class Field(NamedTuple):
       name: its keyword.
       flag: its flag, without dashes.
       kind: the type of its values.
-      default: its default; None means that the model decides, or that the field stays unset.
+      default: None means that the model decides, or that the field stays unset.
       help: its line in --help.
       group: its group in --help.
       limits: its allowed values.
@@ -138,7 +136,7 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, by name, in order."""
     fields = {}
-    kinds = get_type_hints(kind)  # also if annotations are text
+    kinds = get_type_hints(kind)  # also from text
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue
@@ -166,8 +164,7 @@ def deciding(part: Any) -> dict[str, Any]:
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        # No value equals MISSING, the default of a field without one.
-        if is_always_in or value != field.default:
+        if is_always_in or value != field.default:  # no value equals MISSING
             identity[field.name] = value
     return identity
 
@@ -195,5 +192,5 @@ def _format_bound(number: float) -> str:
     """Returns a bound as people write it: "10,000" or "1e-6"."""
     if isinstance(number, int):
         return f"{number:,}"
-    # 1e-06 becomes 1e-6, and 1e+06 becomes 1e6.
+    # 1e-06 becomes 1e-6.
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

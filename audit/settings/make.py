@@ -41,12 +41,9 @@ from audit.written import counted
 
 @cache
 def fields(kind: type = Setting) -> dict[str, Field]:
-    """Returns all fields that describe a setting, by name.
+    """Returns all fields that describe a kind of setting, by name.
 
     An audit's setting has the fields of all its parts and adversaries, and `insertions`.
-
-    Args:
-      kind: the dataclass of the setting.
     """
     if kind is not Setting:
         return declared(kind)
@@ -70,14 +67,11 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 
 
 def setting_of(model: str, **given: Any) -> Setting:
-    """Returns a setting of one of the repository's models.
+    """Returns a setting of one of the repository's models, from values as in `make_setting`.
 
     The defaults are the model's learning rate and batch size, the adversary GC-S, and 250 steps.
-
-    Args:
-      model: the model's name.
-      **given: values as in `make_setting`. `canaries="auto"` means the catalogue's number for the model: its
-        fresh directions if the adversary draws directions, otherwise its canaries.
+    `canaries="auto"` means the catalogue's number for the model: its fresh directions if the adversary draws
+    directions, otherwise its canaries.
 
     Raises:
       InputError: the model is unknown, or as in `make_setting`.
@@ -109,9 +103,9 @@ def make_setting(
       given: values by name; None means the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: there are then insertions * periodicity steps. Without either, the
         number of steps is the default of `insertions`, in whole epochs if the sampler has epochs. Fields of
-        other adversaries are checked, but not used. NumPy scalars become Python numbers.
-      examples: the number of examples in the data, or 0 if unknown. It determines the length of an epoch if
-        the sampler is given without a number.
+        other adversaries are checked, but not used.
+      examples: the number of examples in the data, or 0 if unknown, for the length of an epoch if the sampler
+        is given without a number.
 
     Raises:
       InputError: a name is unknown, or a value has a wrong type or is out of range.
@@ -131,14 +125,14 @@ def make_setting(
         if default is not None:
             values[name] = default
     values |= changes
-    # The batch size has not been checked yet: it may be 0.
+    # The batch size is not checked yet.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     values["noise"] = pin_file(values["noise"])
     periodicity = values["periodicity"]
-    # Settings with the same meaning get the same name of the inserting step, and so the same identity.
+    # Settings with the same meaning get the same identity.
     names = {"1": FIRST, str(periodicity): LAST}
-    names[FIRST] = names["1"]  # LAST if the period is 1
+    names[FIRST] = names["1"]
     values["insert"] = names.get(values["insert"], values["insert"])
     if insertions is not None:
         values["steps"] = insertions * periodicity
@@ -176,7 +170,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         field = fields()[by_flag.get(name, name)]
         value = plain(value)
-        if field.name == "insert" and type(value) is int:  # the field is text
+        if field.name == "insert" and type(value) is int:
             value = str(value)
         if value is None:
             continue
@@ -189,23 +183,20 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting that a config describes; missing fields have their defaults.
-
-    Args:
-      config: a dict as `setting.identity` returns it; further keys are ignored.
+    """Returns the setting of a config, a dict from `setting.identity`; missing fields have their defaults.
 
     Raises:
       KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit, or the scores
         come from another version of the adversary.
     """
     mechanism = dict(config["mechanism"])
-    del mechanism["name"]  # DP-SGD is the only mechanism
+    del mechanism["name"]
     adversary = dict(config["adversary"])
     kinds: dict[str, type[AdversaryFields]] = {**ADVERSARIES, OwnAdversary.name: OwnAdversary}
     kind = kinds[adversary.pop("name")]
     require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
     own = {name: config[name] for name in declared(Setting) if name in config}
-    # Identities have only the number of the samplers `poisson` and `known`; !r writes all its digits.
+    # Identities have only the sampler's number; !r writes all its digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
             own["sampler"] = f"{sampler}:{config[name]!r}"
@@ -218,7 +209,6 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     )
 
 
-# Keys of a config that do not belong to the setting.
 _DATA = "data_sha256"
 _MODEL = "model_sha256"
 
@@ -258,7 +248,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
             return None
         setting = from_identity(config)
         validate(setting)
-    except (KeyError, TypeError, AttributeError, ValueError):  # an InputError is a ValueError
+    except (KeyError, TypeError, AttributeError, ValueError):
         return None
     return StoredConfig(setting, config.get(_DATA), config.get(_MODEL))
 
@@ -302,12 +292,7 @@ def open_store(
 ) -> Store:
     """Opens the store of a setting, or makes it, in a folder such as fcnn-gc_r-k5-seed1-<hash>.
 
-    Args:
-      out: the root of all stores.
-      setting: the setting.
-      dataset: the training data.
-      experiment: the name of the experiment.
-      model: the checksum of a custom model; None for the repository's models.
+    `out` is the root of all stores. `model` is the checksum of a custom model.
     """
     config = _make_config(setting, dataset, experiment, model)
     return Store(out, config, _describe_in_words(setting, experiment))
@@ -330,7 +315,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
         words.append(experiment)
 
     model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
-    words.append(model[:_MODEL_WIDTH] or "model")  # a name may have only other characters
+    words.append(model[:_MODEL_WIDTH] or "model")
     words.append(setting.adversary.name)
 
     k = setting.schedule.periodicity

@@ -1,8 +1,7 @@
 """An audit's setting: everything that determines a run's scores, except the data.
 
-Its parts are the model's name, the mechanism, the adversary, the schedule and the seed. The store identifies
-it by `identity`, which leaves out defaults: a further field changes no stored name. Importing it starts no
-JAX.
+The store identifies it by `identity`, which leaves out defaults: a further field changes no stored name.
+Importing it starts no JAX.
 """
 
 import dataclasses
@@ -22,17 +21,16 @@ MAX_STEPS = 10**7
 MAX_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 4 GB
 MAX_CANARIES = 100_000
 
-# If genuine gradients add at most this share to the noise's square, SGD's cosines are at most 2% smaller
-# without the expected model.
+# With this share of the noise's square by genuine gradients, SGD's cosines are at most 2% smaller without
+# the expected model.
 _MAX_DRIFT = 0.04
 
 NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
 
-ADAPTIVE = ("adam", "adamw")  # optimizers that divide by the size of gradients
+ADAPTIVE = ("adam", "adamw")
 OPTIMIZERS = ("sgd", "momentum", *ADAPTIVE)
 PRECISIONS = ("float32", "tf32")
 
-# Names of the step of a period that inserts the canary.
 LAST = "last"
 FIRST = "first"
 
@@ -118,7 +116,6 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     if name not in (POISSON, KNOWN, *BY_EPOCHS) or bool(colon) != bool(number):
         raise wrong
     if not number:
-        # An epoch of a single batch has nothing to sample.
         if batches < 2 or name == KNOWN:
             raise wrong
         number = str(batches)
@@ -133,7 +130,6 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         if rate == 1:
             return Sampling()
         return Sampling(POISSON, rate=rate)
-    # Settings never have steps with nine digits.
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise wrong
     count = int(number)
@@ -216,14 +212,7 @@ class ScheduleFields:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of a single audit.
-
-    Attributes:
-      model: the name of a task or of a custom model.
-      adversary: the adversary and its fields.
-      mechanism: DP-SGD's hyperparameters.
-      schedule: the steps, and the steps that insert the canary.
-    """
+    """The setting of a single audit; `model` is the name of a task or of a custom model."""
 
     model: str
     adversary: AdversaryFields
@@ -258,10 +247,9 @@ class Setting:
 
     @functools.cached_property
     def insertions(self) -> int:
-        """The number of insertions of a canary.
+        """The number of insertions of a canary: of epochs with a sampler by epochs.
 
-        With Poisson sampling, this is the number of steps that may insert it. With a sampler by epochs, it is
-        the number of epochs.
+        With Poisson sampling, this is the number of steps that may insert it.
         """
         sampling = self.sampling
         if sampling.times:  # `known`
@@ -269,7 +257,6 @@ class Setting:
         schedule = self.schedule
         if sampling.batches:  # a sampler by epochs
             return schedule.steps // sampling.batches
-        # The steps place, place + k, place + 2 k, ...
         return (schedule.steps - schedule.place) // schedule.periodicity + 1
 
     @functools.cached_property
@@ -282,18 +269,16 @@ class Setting:
         return float(np.sum(weights**2))
 
     def is_rehearsed(self, parameters: int) -> bool:
-        """Returns whether scores of directions need a rehearsal, a training run without noise and canaries.
+        """Returns whether scores of directions in this number of parameters need a rehearsal.
 
-        Its final model is the expected one. It is not worth a training run if genuine gradients move the
-        model little next to the noise. Without noise, an adaptive optimizer's steps are much longer than with
-        it, so its rehearsal only adds errors. The law of the scores does not depend on this choice.
-
-        Args:
-          parameters: the number of parameters that directions are in.
+        A rehearsal is a training run without noise and canaries, with the expected final model. It is not
+        worth its time if genuine gradients move the model little next to the noise. Without noise, an
+        adaptive optimizer's steps are much longer, so its rehearsal only adds errors. The law of the scores
+        does not depend on this choice.
         """
         mechanism = self.mechanism
-        # Both in units of the learning rate times C: the most by which gradients move SGD's model, and the
-        # mean squared length of its noise.
+        # In units of the learning rate times C: the most by which gradients move SGD's model, and the mean
+        # squared length of its noise.
         drift = self.schedule.steps * mechanism.batch_size
         noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
         return mechanism.optimizer not in ADAPTIVE and drift**2 > _MAX_DRIFT * noise
@@ -307,12 +292,8 @@ class Setting:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns a setting's identity in the store, for JSON, without the data's checksum.
 
-    Fields at their defaults are left out. Mechanism, adversary and schedule are nested dicts. The samplers
-    `poisson` and `known` appear as the number `sampling_rate` or `repetitions`.
-
-    Args:
-      setting: the setting.
-      experiment: the name of the experiment.
+    Fields at their defaults are left out. The samplers `poisson` and `known` appear as the number
+    `sampling_rate` or `repetitions`.
     """
     top_level_fields = deciding(setting)
     top_level_fields.pop("sampler", None)
@@ -350,12 +331,8 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a setting with a value out of range, or for too few or too many runs.
 
-    Limits by the data are checked when the game is built.
-
-    Args:
-      setting: the setting.
-      runs: the number of runs to train; None if it is not known yet.
-      delta: the delta of the upper bound on epsilon that Poisson sampling needs.
+    Limits by the data are checked when the game is built. `delta` is that of the upper bound on epsilon that
+    Poisson sampling needs.
     """
     require_fields(setting)
     steps = setting.schedule.steps
@@ -369,11 +346,10 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
 
     noise = setting.mechanism.noise
     if noise != INDEPENDENT:
-        read_strategy(noise, steps)  # raises InputError for another text
+        read_strategy(noise, steps)  # checks the text
         sampled = f"`noise={noise}` has no accountant for `sampler={setting.sampler}`"
         require(setting.sampling.name == EVERY, f"{sampled}: drop one of them")
 
-    # The indices of all mini-batches are in memory.
     batch_size = setting.mechanism.batch_size
     draws = f"`steps={steps}` of `batch_size={batch_size}`"
     require(steps * batch_size <= MAX_DRAWS, f"{draws}: the product must be at most {MAX_DRAWS:,}")
@@ -387,8 +363,8 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError for a number of runs that is out of range, or does not fit the canaries.
 
     One run is enough if each run draws its own canaries, or if it has at least LEAST_COINS canaries, some in
-    and others out. Shared canaries without coins need exactly one run: their scores are compared with a known
-    law, and further runs have no run without them for comparison.
+    and others out. Shared canaries without coins need exactly one run: their scores are compared with a
+    known law.
     """
     adversary = setting.adversary
     canaries = setting.canaries
@@ -422,13 +398,11 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
     both = "`periodicity` and `insert` choose steps too: drop them"
     require(setting.schedule.periodicity == 1, f"{given}: {both}")
     if sampling.name == KNOWN:
-        # Canaries are dealt evenly to the steps: a single canary would get evenly spaced steps, as with
-        # `periodicity`.
+        # Dealt evenly to the steps, a single canary would get evenly spaced steps, as with `periodicity`.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 
-    # Samplers by epochs insert a canary in a random step of each epoch. In a part of an epoch, chance would
-    # decide whether it is inserted.
+    # In a part of an epoch, chance would decide whether a canary is inserted.
     fix = f"give a multiple of {sampling.batches}"
     is_whole = steps % sampling.batches == 0
     require(is_whole, f"{given}: `steps={steps}` are not whole epochs: {fix}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from audit.errors import InputError
 
-_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the writing process
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the process's number
 _OTHER_FOLDER = "name another folder with `out`"
 
 
@@ -22,11 +22,9 @@ class CannotWriteError(InputError):
 
 
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
-    """Writes a file atomically and returns its path; makes missing folders.
+    """Writes a file atomically, by renaming a temporary one, and returns its path; makes missing folders.
 
-    A temporary file next to it is renamed. Devices and pipes are written directly.
-
-    Raises CannotWriteError if the file can't be written; `fix` is the advice in its message.
+    Devices and pipes are written directly. Raises CannotWriteError with the advice `fix`.
     """
     with writing(path, fix):
         is_file = True
@@ -84,7 +82,6 @@ def beside(path: Path) -> Iterator[Path]:
 
     After an error in the block, it is removed instead.
     """
-    # `remove_abandoned` reads this process's number in the name.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary

@@ -10,7 +10,7 @@ from audit.errors import InputError, require
 from audit.storage import files
 from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
-_DATA = "data_sha256"  # the only key of a config that does not belong to the setting
+_DATA = "data_sha256"  # not part of the setting
 
 
 class Holdings(NamedTuple):
@@ -25,10 +25,7 @@ class Holdings(NamedTuple):
     stores: dict[str, list[Store]]
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting, if there is one.
-
-        Args:
-          setting: the setting as a dict for JSON; its data's checksum is ignored.
+        """Returns the store of a setting, a dict for JSON, if there is one; ignores its data's checksum.
 
         Raises:
           InputError: there are several stores.

@@ -47,7 +47,7 @@ def read_files(
 ) -> Evidence:
     """Returns the scores in a table or a .npz, in two files, or on standard input.
 
-    Arrays are (runs,) or, with several canaries a run, (runs, canaries).
+    Arrays are (runs,) or (runs, canaries).
 
     Args:
       files: one of
@@ -95,11 +95,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     """Returns the scores of a table in memory.
 
     Its columns are score,in or score,presence (1 or 0), or in,out: scores with and without the canary.
-
-    Args:
-      place: the table's name, for messages.
-      names: the names of its columns.
-      column: a function from a column's name to its values, (runs,) or (runs, canaries).
+    `column` maps a name to values, (runs,) or (runs, canaries). `place` is the table's name, for messages.
 
     Raises:
       InputError: the table has other columns, or values that are not scores.
@@ -226,9 +222,8 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 def _rank(found: Columns) -> Fresh:
     """Returns the evidence of R runs with K canaries that are ranked among M fresh draws.
 
-    Args:
-      found: `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties; or `ranks` (R, K)
-        and `fresh_draws`, M. Optionally `presence` (R, K), the coins of the canaries.
+    The arrays are `scores` (R, K) and `fresh` (R, M), with an optional `seed` that breaks ties; or `ranks`
+    (R, K) and `fresh_draws`, M. Optionally `presence` (R, K), the coins of the canaries.
     """
     scores, fresh = ("scores", "fresh") if "fresh" in found else ("ranks", "fresh_draws")
     missing = {scores, fresh} - set(found)
@@ -282,8 +277,7 @@ def _convert(cell: Any, has_commas: bool = False) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns whether commas in cells are decimal; raises InputError if a mark may separate thousands.
 
-    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002, both readings have the same order,
-    and bounds only depend on the order.
+    In 1.002 and 998, the point may separate thousands. In 2.998 and 1.002, both readings have the same order.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)

@@ -1,9 +1,9 @@
 """Scores on disk: a folder for each setting, with a file for each finished chunk.
 
 A setting is a dict with everything that determines a run's score. The SHA-256 of its canonical JSON
-identifies it, and its folder's name ends in the first digits of that hash. The words before the hash are for
-people. The number of runs does not belong to the setting, so a later request for more runs trains only the
-missing ones. Files are written atomically: a killed process loses at most its current chunk.
+identifies it, and its folder's name ends in the first digits of that hash. The number of runs does not belong
+to the setting, so a later request for more runs trains only the missing ones. Files are written atomically: a
+killed process loses at most its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash
@@ -101,10 +101,7 @@ class Store:
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
         """Opens or makes the folder of a setting, and removes temporary files of killed processes.
 
-        Args:
-          root: the folder of all stores.
-          setting: everything that determines a run's score, as a dict for JSON.
-          words: the words in the name of a folder that does not exist yet.
+        `words` are for the name of a folder that does not exist yet.
 
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
@@ -131,7 +128,7 @@ class Store:
     def at(cls, folder: Path) -> "Store":
         """Returns the store in an existing folder.
 
-        Raises InputError if the config can't be read, or the folder's name does not end in its hash.
+        Raises InputError if the config can't be read, or does not have the hash in the folder's name.
         """
         content = files.read(folder / CONFIG)
         if content is None:
@@ -158,7 +155,7 @@ class Store:
             return Kept()
         try:
             result = json.loads(content)
-            row = (result.get("bounds") or [{}])[0]  # all rows have the same delta and confidence
+            row = (result.get("bounds") or [{}])[0]
             upper_bound = result.get("upper_bound")
             if upper_bound is None and "upper_bound" in result:
                 upper_bound = math.inf
@@ -306,9 +303,9 @@ def _find_folder(root: Path, setting: dict[str, Any]) -> tuple[str, str, Path | 
 def hold(folder: Path) -> Iterator[None]:
     """Waits for a folder's lock, and keeps it during the block; blocks can be nested.
 
-    Reports on stderr if another process has the lock. Raises CannotWriteError if the folder can't be written.
+    Raises CannotWriteError if the folder can't be written.
     """
-    import filelock  # imported here: a finished sweep needs no lock
+    import filelock  # a finished sweep needs no lock
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -336,10 +333,8 @@ class Checkpoints:
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
         """Opens a folder of checkpoints, which may not exist yet.
 
-        Args:
-          folder: the folder.
-          seconds: the minimum time between two checkpoints, longer if writing is slow; 0: one after each
-            segment.
+        `seconds` is the minimum time between two checkpoints, longer if writing is slow; 0: one after each
+        segment.
         """
         self._folder = folder
         self._seconds = seconds
@@ -349,23 +344,16 @@ class Checkpoints:
     def resume(
         self, chunk: str, states: Any, fits: Fits = lambda done, states: True
     ) -> tuple[int, Any]:
-        """Returns the states of a chunk of runs from its newest usable checkpoint.
+        """Returns (segments done, states) of a chunk from its newest usable checkpoint, else (0, states).
 
-        Damaged checkpoints, and those with other shapes or rejected by `fits`, are renamed and reported.
-
-        Args:
-          chunk: the chunk's name.
-          states: the initial states, with the structure, shapes and types of the result.
-          fits: (segments done, states) -> whether the states can come from this number of segments.
-
-        Returns:
-          The segments done, and the states as NumPy arrays; (0, states) if no checkpoint is usable.
+        Damaged checkpoints, and those with other shapes or rejected by fits(segments done, states), are
+        renamed and reported. The given states have the structure, shapes and types of the result.
         """
         import jax  # readers of a store may not have JAX
 
         expected, structure = jax.tree.flatten(states)
         for done, path in self._find(chunk):
-            with contextlib.suppress(Exception):  # NumPy raises almost anything for damaged bytes
+            with contextlib.suppress(Exception):  # damaged bytes
                 with np.load(path, allow_pickle=False) as file:
                     leaves = list(file.values())
                 types = [(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -379,7 +367,7 @@ class Checkpoints:
     def offer(self, chunk: str, done: int, states: Any) -> None:
         """Stores a chunk's states after `done` segments if a checkpoint is due, and removes older ones.
 
-        Training continues if the checkpoint can't be written; the first failure is reported on stderr.
+        Training continues if it can't be written; the first failure is reported on stderr.
         """
         import jax
 

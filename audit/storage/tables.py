@@ -31,7 +31,6 @@ _MAX_LINES_ABOVE = 100  # comments and titles above the line that names the colu
 _TEXTS = ("-", ".csv", ".tsv", ".json")
 _FRAMES = (".xlsx", ".parquet")  # which pandas reads
 _SEPARATORS = "\t;,| "
-# A number with separators of thousands, or with three decimals.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
 
 
@@ -130,7 +129,7 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError:
         raise InputError(f"cannot read {path}: save it as CSV in UTF-8") from None
-    except Exception as error:  # damaged bytes make libraries raise almost anything
+    except Exception as error:  # of damaged bytes
         damaged = f"it is damaged, encrypted or not a {path.suffix} file"
         reason = getattr(error, "strerror", None) or damaged
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
@@ -237,10 +236,7 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
 def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wanted) -> Columns:
     """Returns the wanted columns of a table in memory, such as a DataFrame.
 
-    Args:
-      names: the names of its columns.
-      column: a function from a column's name to its values, (runs,) or (runs, canaries).
-      wanted: the wanted columns.
+    `column` maps a name to values, (runs,) or (runs, canaries).
 
     Raises:
       InputError: columns are missing, or only one of two scores ends in NaN. This NaN may be padding, and

@@ -64,12 +64,11 @@ def flat_model(
       criterion: (logits, label) -> the loss of a single example, ().
       inputs: features of an example -> the first layer's input, for adversaries that craft examples.
     """
-    # Only shapes matter: no parameters are drawn.
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     template, unravel = ravel_pytree(zeros)
 
-    # One compiled program, cached on disk: the ConvNet's 78 single operations take 2 s in every process.
+    # One program, cached on disk: the ConvNet's 78 single operations take 2 s in every process.
     @jax.jit
     def init(key: Array) -> Array:
         """Draws flat initial parameters (p,)."""

@@ -45,8 +45,7 @@ class Clients(NamedTuple):
       labels: (N, ...), int32; for text one label for each position, 0 if it is padding.
       starts: (M,) int32, the first row of each client; clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
-      source: the origin of the arrays, in a line.
-      checksum: SHA-256, in hex, of the canonical arrays of the examples.
+      source, checksum: as in a Dataset.
     """
 
     features: NDArray[np.generic]
@@ -86,12 +85,7 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The user's sources of data, if any.
-
-    Attributes:
-      data_file: a data file.
-      tfds_dir: a folder of prepared TFDS data, instead of a data file.
-    """
+    """The user's sources of data, if any: a data file, or a folder of prepared TFDS data."""
 
     data_file: str | None = None
     tfds_dir: str | None = None
@@ -162,7 +156,7 @@ class Curved(NamedTuple):
       largest_negative: m; the eigenvalues of the loss's Hessian are at least -m.
       largest_positive: L; the eigenvalues are at most L.
       largest_gradient: the largest norm of the loss's gradient.
-      reason: the reason for these limits, in a few words.
+      reason: the reason for these limits.
     """
 
     largest_negative: float
@@ -175,14 +169,11 @@ class Task(NamedTuple):
     """A model and its training data.
 
     Attributes:
-      name: the name that users type.
-      label: the name on figures.
-      description: the description in reports.
+      name, label, description: what users type, the name on figures, and a text for reports.
       data: the data set.
       make: maps the shape of one example's features to the model.
       classes: the number of classes; 0 for a regression.
-      learning_rate: the default learning rate.
-      batch_size: the default batch size.
+      learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
       over_parameterised: whether real gradients do not move a crafted coordinate. Its score's law then has a
         formula (Errata H16).
@@ -194,9 +185,8 @@ class Task(NamedTuple):
       convex: the limits that make its steps Lipschitz, if its loss is convex in a scalar.
       not_convex: the reason why its steps have no known Lipschitz constant, without `convex`.
       curved: the limits on its curvature, if known, without `convex`.
-      smooth: whether its loss has no kinks, so that constants may be measured along training runs.
-      noise_multiplier: the default noise multiplier; None for that of all models.
-      insertions: the default number of insertions; None for that of all models.
+      smooth: whether its loss has no kinks, so constants may be measured along training runs.
+      noise_multiplier, insertions: defaults; None for those of all models.
       sizes: the forms of its name, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
     """
 
@@ -311,7 +301,7 @@ def _require_zoo(model: str) -> Any:
 def _find_zoo() -> Any:
     """Returns the module `models.catalogue`, or a string with the reason why it can't be used, and advice.
 
-    It is the library's only import from `models/`. Adds the repository's root to sys.path if needed.
+    It may add the repository's root to sys.path.
     """
     if not (_ROOT / "run.sh").is_file():
         fix = "give your own model to audit.audit_loss"
@@ -321,7 +311,7 @@ def _find_zoo() -> Any:
         importlib.invalidate_caches()
     spec = importlib.util.find_spec("models")
     assert spec is not None
-    # Another package or module named `models` may come first; a module has no folder, only a file.
+    # Another package or module named `models` may come first.
     locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
     if Path(locations[0]).resolve() == _ROOT / "models":
         return importlib.import_module("models.catalogue")

@@ -30,8 +30,7 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Compiled programs are keyed by their functions (`Game`), so functions that make them are cached: equal
-# arguments give the same function.
+# Programs are keyed by their functions, so functions that make them are cached.
 
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
@@ -61,7 +60,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that sums a model's clipped gradients, by the name of a clipping strategy.
 
     The strategies are "book_keeping" for narrow dense networks, "unfolded" for more kinds of layers, and
-    "per_example", which is the slowest, for any model.
+    "per_example", the slowest, for any model.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -98,11 +97,7 @@ def build(
 ) -> game.Game:
     """Builds a game: how models are trained with DP-SGD, and how an adversary inserts and scores canaries.
 
-    Args:
-      setting: the setting of the audit.
-      dataset: the training examples.
-      trained: the model; by default the repository's model of the setting's name.
-      own: a custom adversary; by default the setting's adversary.
+    By default the model is the repository's model of the setting's name, and the adversary is the setting's.
 
     Raises:
       InputError: setting, data, model and adversary don't fit.
@@ -118,9 +113,9 @@ def build(
         fields.clipping_norm,
         fields.noise_multiplier,
         own=_read_noise(setting),
-        weight_decay=fields.weight_decay or None,  # None leaves the decay out of the program
+        weight_decay=fields.weight_decay or None,  # None leaves the decay out
     )
-    if fields.optimizer == "adamw":  # has a decay of its own, which this one replaces
+    if fields.optimizer == "adamw":  # has a decay, replaced here
         hyper = hyper._replace(weight_decay=fields.weight_decay)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     schedule = _make_schedule(setting, examples)
@@ -135,7 +130,7 @@ def build(
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) of training without noise, an adversary's forecast of a run.
 
-        Each canary is multiplied by its probability of joining a step: 1/2 times the sampler's chance.
+        Each canary has the weight of its probability of joining a step: 1/2 times the sampler's chance.
         """
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
         traced = jax.tree.map(jnp.float32, hyper)
@@ -162,9 +157,8 @@ def build(
     is_same = adversary.canaries == setting.canaries
     require(is_same, f"{mismatch} {adversary.canaries}: {fix}")
 
-    # Poisson sampling tosses a coin for each canary and step. Samplers with epochs draw a step of each epoch,
-    # either by shuffling, which deals the canaries evenly to the steps, or independently for each canary.
-    # Without a sampler, the schedule fixes the steps.
+    # Samplers with epochs draw a step of each epoch, either by shuffling, which deals the canaries evenly to
+    # the steps, or independently for each canary.
     sampler = setting.sampling
     join: base.Join | None = None
     if sampler.name == POISSON:
@@ -192,17 +186,17 @@ def build(
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
     """Returns the mini-batches (T, B) of a setting's steps, the same in all runs, and the insertion mask.
 
-    The mask is (T,) if canaries share their steps, or (T, K) if each of K canaries has different steps.
+    The mask is (T,), or (T, K) if each of K canaries has different steps.
     """
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
     times = setting.sampling.times
-    if not times:  # step `place` of each period inserts, for all canaries alike
+    if not times:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
-    # Each canary has `times` random steps, the same in all runs. `base.fixed_shuffle` folds numbers of epochs
-    # into the same key; this number is larger than any of them.
+    # The canaries' steps are the same in all runs. `base.fixed_shuffle` folds smaller numbers into the same
+    # key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
     drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, times)
     return Schedule(batches, jnp.asarray(drawn))
@@ -251,10 +245,7 @@ def _rehearse(
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the data source, versions, device and time of a training run, by name.
-
-    They may explain differences in the last bits of scores.
-    """
+    """Returns the data source, versions, device and time of a training run, by name."""
     return {
         "data": dataset.source,
         "audit": __version__,

@@ -23,9 +23,9 @@ from audit.tasks.task import Clients, Test, federated_task
 from audit.training import game
 from audit.training.game import Game
 
-_SEGMENT_CLIENTS = 250  # approximate number of client updates between two checkpoints
+_SEGMENT_CLIENTS = 250  # client updates between two checkpoints, about
 _MAX_TEST_EXAMPLES = 10_000
-_MAX_TEST_LABELS = 100_000  # text has a label for every position of an example
+_MAX_TEST_LABELS = 100_000
 
 
 class Participation(NamedTuple):
@@ -48,18 +48,14 @@ def checksum(clients: Clients) -> str:
     """Returns the SHA-256, in hex, of the clients' features, labels and numbers of examples."""
     digest = hashlib.sha256()
     for array in (clients.features, clients.labels, clients.counts):
-        # Type and shape too, since different arrays may have the same bytes.
+        # Different arrays may have the same bytes.
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
 def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
-    """Draws the clients and canaries of each round from the setting's seed.
-
-    Each canary takes part in `setting.repetitions` rounds. Raises InputError if there are fewer clients than
-    a cohort needs.
-    """
+    """Draws the clients and canaries of each round; raises InputError for fewer clients than a cohort."""
     key = game.root(setting.seed, "batches")
     members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
     # Stored scores depend on these keys.
@@ -68,7 +64,6 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     return Participation(
         clients=members,
         canaries=mask,
-        # A canary is in with probability 0.5.
         mean=setting.cohort + 0.5 * float(mask.sum() / setting.rounds),
         most=cohorts.most_rounds(members, clients.number),
     )
@@ -81,7 +76,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         setting.learning_rate,
         setting.clipping_norm,
         round_noise.multiplier,
-        own=fedavg.Federated(  # the hyperparameters that only DP-FedAvg has
+        own=fedavg.Federated(
             setting.client_learning_rate,
             denominator=participation.mean,
             target_quantile=setting.quantile,
@@ -91,7 +86,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     )
     chosen = _choose_for_devices(setting, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
-    # Neighbouring clients train in one block. Sorted by size, they need about equal numbers of steps.
+    # Neighbours train in one block and should need equal numbers of steps.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
@@ -116,17 +111,13 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
 
 def _make_adversary(setting: FederatedSetting, rehearse: Callable[[Array], Array]) -> Adversary:
-    """Returns the one-shot adversary: its scores are cosines with the models that it sees.
-
-    `rehearse` maps an initial model to the final model of training without noise and canaries.
-    """
-    # "all" takes the largest cosine with the moves of each round's model. "means" takes the largest cosine
-    # with the noisy means of updates, which follow from the moves and the momentum.
+    """Returns the one-shot adversary; `rehearse` trains a model without noise and canaries."""
+    # "all" takes cosines with each round's move, "means" with the noisy means of updates.
     if setting.observe == "all":
         return directions.largest_cosines(setting.canaries)
     if setting.observe == "means":
         return directions.largest_cosines(setting.canaries, setting.momentum)
-    # The others see only the final model, and take the cosine with its displacement from an origin.
+    # The others see only the final model.
     if setting.observe == "fresh":
         return directions.final_cosines(setting.canaries, rehearse, fresh=True)
     return directions.final_cosines(setting.canaries, directions.ORIGINS[setting.observe])
@@ -152,7 +143,7 @@ def _choose_for_devices(setting: FederatedSetting, clients: Clients) -> fedavg.F
     chosen = choose(setting, model, int(clients.counts.max()))
     chosen = chosen._replace(
         optimizer=partial(optax.sgd, momentum=setting.momentum),
-        spreads=True,  # a round's clients are divided over the devices
+        spreads=True,
     )
     devices = local_hardware()
     if devices.is_cpu:
@@ -168,13 +159,8 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that measures the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the share of labels, without padding, that are a model's first choice. Every n-th example is
-    used, up to 10,000 examples and 100,000 labels.
-
-    Args:
-      setting: the setting, which names the model.
-      clients: the clients' data, used if there are no test data.
-      test: the test data's features and labels, or None.
+    Accuracy is the share of labels, without padding, that are a model's first choice. Every n-th test
+    example is used, up to 10,000 examples and 100,000 labels. Without test data, the clients' data are used.
     """
     row = federated_task(setting.model)
     model = row.make()
@@ -193,7 +179,7 @@ def accuracy(
             logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
             return jnp.argmax(logits, axis=-1)
 
-        # In batches of 500 examples, which bounds the memory.
+        # In batches, which bounds the memory.
         first_choices = jax.lax.map(choose, features, batch_size=500)
         is_counted = jnp.ones_like(labels) if row.padding is None else labels != row.padding
         return jnp.sum((first_choices == labels) * is_counted) / jnp.sum(is_counted)

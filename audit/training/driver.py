@@ -36,7 +36,7 @@ Until = Callable[[Conclusion], int | None]
 
 
 class GameRecipe(NamedTuple):
-    """How to make a game, in a form that other processes can receive.
+    """How to make a game from data, in a form that other processes can receive.
 
     Attributes:
       key: a text that is the same for equal games on equal data.
@@ -53,13 +53,10 @@ class Trainer(Protocol):
     """An object that trains the runs of a game, here or on other machines."""
 
     def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
-        """Trains the missing runs of a store, and returns the scores of all runs.
+        """Trains the missing runs of a store in chunks of at most `most`, and returns the scores of all runs.
 
-        Args:
-          store: the store.
-          runs: the total number of runs.
-          most: the largest size of a chunk.
-          progress: called with 0 after compilation, then with the number of runs trained since the last call.
+        `progress` is called with 0 after compilation, then with the number of runs trained since the last
+        call.
         """
 
     def stage(self, runs: int) -> int:
@@ -87,8 +84,7 @@ class Request(NamedTuple):
     """A request for an audit.
 
     Attributes:
-      setting: the training and its adversary.
-      dataset: the training data.
+      setting, dataset: the training with its adversary, and its data.
       runs: the largest number of models to train.
       recipe: how to make the game.
       level: the delta and the confidence of the bounds.
@@ -118,8 +114,7 @@ class Finished(NamedTuple):
 
     Attributes:
       request: the request; its `runs` is the number of runs in `scores`.
-      store: the store of the scores.
-      scores: the scores of all runs.
+      store, scores: the store, and the scores of all runs.
       conclusion: the conclusion from them.
       provenance: the versions and devices of the training.
       trained: the cost of training in this process; None if the store had all runs already.
@@ -152,17 +147,9 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    The hidden-state bound needs the steps' Lipschitz constants. For some models they are measured along
-    training runs, and stored.
-
-    Args:
-      setting: the training and its adversary.
-      dataset: the training data.
-      runs: the largest number of models to train.
-      level: the delta and the confidence of the bounds.
-      rehearsed: the number of runs that measure the steps' Lipschitz constants if the store does not have
-        them; None to skip the measurement.
-      until: the rule that stops training early.
+    `rehearsed` is the number of runs that measure the steps' Lipschitz constants, which the hidden-state
+    bound needs, if the store does not have them. None skips the measurement. The other arguments are
+    attributes of `Request`.
     """
 
     def find_steps(store: Store) -> Steps | None:
@@ -190,13 +177,11 @@ def audit(
 ) -> Finished:
     """Trains the missing runs, and concludes.
 
-    Training stops early if fewer runs than requested prove enough by the rule `request.until`.
-
     Args:
       request: the request.
       out: the folder of all stores.
-      engines: a context that yields an engine. The engine's `trainer` maps (recipe, data) to a `Trainer`; by
-        default this process trains. The context is entered only if runs are missing.
+      engines: a context that yields an engine, entered only if runs are missing. The engine's `trainer` maps
+        (recipe, data) to a `Trainer`; by default this process trains.
       report: called with the number of runs trained since the last call; by default a progress bar shows it.
 
     Raises:
@@ -225,12 +210,9 @@ def audit(
 
 
 def keep(finished: Finished, pictures: Sequence[str] = (), **more: Any) -> None:
-    """Writes a conclusion to its store.
+    """Writes a conclusion to its store: audit.json with `more` entries, and the files `pictures`.
 
-    Args:
-      finished: the audit.
-      pictures: the files to write next to audit.json: FIGURE, PAGE or both.
-      **more: further entries of audit.json.
+    `pictures` has FIGURE, PAGE or both.
 
     Raises:
       CannotWriteError: the files can't be written.
@@ -258,8 +240,8 @@ def until_epsilon(epsilon: float) -> Until:
 def until_multiple(multiple: float) -> Until:
     """Returns the rule to train until a multiple of the claim is proven.
 
-    If the claim is an epsilon, the assumption-free bound must prove `multiple` times this epsilon. If the
-    claim is mu-GDP, the lower bound on mu (exact_null_gdp) must prove `multiple` times mu.
+    If the claim is an epsilon, the assumption-free bound must prove `multiple` times this epsilon. If it is
+    mu-GDP, the lower bound on mu (exact_null_gdp) must prove `multiple` times mu.
     """
 
     def find_first(conclusion: Conclusion) -> int | None:
@@ -270,7 +252,6 @@ def until_multiple(multiple: float) -> Until:
             return None
         if mu is None:
             return _find_first_reaching(conclusion.path, multiple * upper.epsilon)
-        # All audits that may stop early have a bound on mu, and its path is in epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _find_first_reaching(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
 
@@ -300,8 +281,7 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs; with `until`, in stages until enough is proven.
 
-    The returned scores are those of the first number of runs that proves enough. They do not depend on the
-    size of stages.
+    The result has the first number of runs that proves enough, for any size of stages.
     """
     most = request.runs
     missing = count_runs(store.missing(most))
@@ -309,14 +289,14 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
         with nullcontext(report) if report else machine.bar(missing) as advance:
             return trainer.train(store, most, most, advance)
 
-    stage = min(trainer.stage(most), most)  # a number of runs
+    stage = min(trainer.stage(most), most)
     trained = None
     runs = 0
     status = "training"
-    # The bar calls the functions whenever it is redrawn, and stays where it is if training stops early.
+    # It calls the functions whenever it is redrawn, and stays where it is if training stops early.
     with machine.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
         while runs < most:
-            # Other processes may have stored runs meanwhile: the stage begins after them.
+            # Other processes may have stored runs meanwhile.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, stage, bar).after(trained)
             conclusion = request.conclude(store, trained.scores)
@@ -324,5 +304,5 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
             if enough := request.until(conclusion):
                 return trained._replace(scores=trained.scores.of_first(enough))
-    assert trained is not None  # there is at least a run
+    assert trained is not None
     return trained

@@ -10,7 +10,7 @@ Every draw comes from a named root under the seed:
     presence run i's coins from fold_in(., i), if it has several canaries
     own      run i's own canaries from fold_in(., i), if the adversary draws canaries for each run
 
-A run's draws depend only on the seed and its index: not on its chunk, the number of devices or a resume.
+A run's draws do not depend on its chunk, the number of devices or a resume.
 """
 
 import functools
@@ -48,13 +48,12 @@ from audit.storage.store import Checkpoints, Range, Scores, Store, cut, hold
 
 
 class Game(NamedTuple):
-    """A training configuration and its adversary; arrays on the device, everything else static.
+    """A training configuration and its adversary.
 
     Games with equal functions share compiled programs. Arrays and numbers are arguments of these programs.
 
     Attributes:
-      mechanism: the training mechanism.
-      adversary: the adversary that attacks it.
+      mechanism, adversary: how to train, and who attacks.
       init: key -> theta_0 (p,).
       data: the training data.
       hyper: the mechanism's hyperparameters.
@@ -90,13 +89,9 @@ class Game(NamedTuple):
         return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
     def describe_scores(self, first: int, scores: Array) -> Scores:
-        """Returns the scores (n, K) of n consecutive runs with their presence and their null law's numbers.
+        """Returns the scores (n, K) of runs first, first + 1, ... with their presence and null law's numbers.
 
         Raises InputError if scores are not finite, because a model diverged.
-
-        Args:
-          first: the index of the first run.
-          scores: (n, K).
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -106,7 +101,7 @@ class Game(NamedTuple):
             raise InputError(f"run {first + diverged[0]} diverged ({count}): {fix}")
         null = self.adversary.null
         dimension = 0
-        if null.law_is_known:  # any key gives the size of theta
+        if null.law_is_known:
             size = jax.eval_shape(self.init, jax.random.key(0)).size
             dimension = size if null.dimension is None else null.dimension
         present = self.presence(np.arange(first, first + len(scores)))
@@ -133,7 +128,7 @@ class Midway(NamedTuple):
     own_keys: Array
 
 
-Watch = Callable[[Midway], object]  # looks at a chunk after each segment
+Watch = Callable[[Midway], object]
 
 
 def root(seed: int, name: str) -> Array:
@@ -143,15 +138,10 @@ def root(seed: int, name: str) -> Array:
 
 
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
-    """Returns whether each of K canaries is inserted, for each of R runs: (R, K).
+    """Returns whether each of K canaries is inserted, for the R runs of these indices: (R, K).
 
     A single canary is inserted in runs with an odd index. Of several canaries, each is inserted with
     probability 1/2, independently.
-
-    Args:
-      runs: the indices of the runs, (R,).
-      canaries: K, the number of canaries in a run.
-      seed: the seed of all randomness.
     """
     if canaries == 1:
         return np.asarray(runs[:, None] % 2 == 1)
@@ -166,7 +156,7 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
 
 def chunk_size(game: Game, runs: int) -> int:
     """Returns the number of runs to train at once: chunks fit into memory and have about equal sizes."""
-    batch_size = game.schedule.batches.shape[1]  # `batches` is (steps, B)
+    batch_size = game.schedule.batches.shape[1]
     example = tuple(map(jax.typeof, game.data))
     return ensemble.chunk_size(
         runs, _estimate_memory(game.mechanism, game.init, example, batch_size)
@@ -197,8 +187,8 @@ def play(
       ranges: ranges of runs, [start, stop).
       chunk: the number of runs of a chunk.
       progress: called with (0, 0) after compilation, and with (runs, steps) after each segment.
-      checkpoints: the checkpoints, if any. An interrupted chunk continues from its last checkpoint with
-        bit-identical scores. Its checkpoints are removed after the caller took its scores.
+      checkpoints: an interrupted chunk continues from its last checkpoint with bit-identical scores. Its
+        checkpoints are removed after the caller took its scores.
       watch: called with the chunk after each segment.
 
     Raises:
@@ -213,9 +203,9 @@ def play(
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
-    """Returns the scores of final models (R, p) by a game's adversary that sees no other iterate.
+    """Returns the scores of the final models (R, p) of runs first, first + 1, ...
 
-    The models are those of runs first, ..., first + R - 1. Raises InputError if one diverged.
+    The adversary sees no other iterate. Raises InputError if a model diverged.
     """
     state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
@@ -233,41 +223,36 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 class Player:
     """Plays a game's chunks with its compiled programs and shared arrays, which stay on the devices.
 
-    Chunks are padded with further runs to a common width, so they share programs.
-
-    Attributes:
-      chunk: the name of the last chunk's checkpoints.
+    Chunks are padded with further runs to a common width, so they share programs. `chunk` names the last
+    chunk's checkpoints.
     """
 
     chunk = ""
 
     def __init__(self, game: Game, chunk: int) -> None:
-        """Puts shared arrays on the devices, and compiles the segments' programs for chunks of `chunk` runs.
-
-        The program that scores is compiled at its first call.
-        """
+        """Compiles the segments' programs for chunks of `chunk` runs, and puts shared arrays on devices."""
         self._game = game
-        # A mechanism that spreads a run's step over devices can use more devices than a chunk has runs.
+        # A step that is spread can use more devices than a chunk has runs.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
         rows = placement.mesh.shape["runs"]
-        # Rounded up: each device gets the same number of runs.
+        # Each device gets the same number of runs.
         self._width = -(-chunk // rows) * rows
 
-        # Hyperparameters become traced scalars: programs do not depend on their values.
+        # Programs do not depend on their values.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
         self._state, self._assumed_theta_0, self._theta_0 = attack
 
-        # Programs do not depend on the adversary's `init`, which may contain the data.
+        # `init` may contain the data.
         adversary = game.adversary._replace(init=_refuse_init)
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # A program depends only on its arguments' shapes, dtypes and devices: any runs will do. JAX caches
-        # what it compiles. All segments have the length of the first, except the last.
+        # Any runs will do: a program depends only on its arguments' shapes, dtypes and devices. All segments
+        # have the length of the first, except the last.
         states, drawn = self._draw(np.arange(self._width))
         for part in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, part, self._state, drawn)
@@ -283,15 +268,7 @@ class Player:
     ) -> Scores:
         """Trains runs first, ..., first + size - 1 and returns their scores.
 
-        Args:
-          first: the index of the chunk's first run.
-          size: the number of runs, without padding.
-          progress: called after each segment with (size, the segment's steps).
-          checkpoints: store states between segments, and are searched before the first.
-          watch: called with the chunk after each segment.
-
-        Raises:
-          InputError: a model diverged.
+        `progress`, `checkpoints` and `watch` are as in `play`. Raises InputError if a model diverged.
         """
         self.chunk = f"{first:07d}_{self._width}_{len(self._segments)}"
         states, drawn = self._draw(np.arange(first, first + self._width))
@@ -306,17 +283,16 @@ class Player:
         done = 0  # segments
         if checkpoints is not None:
             done, states = checkpoints.resume(self.chunk, states, self._fits)
-            # Checkpoints are NumPy arrays: put the runs back on their devices.
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
             states = self._train(self._hyper, states, self._data, segment, self._state, drawn)
-            jax.block_until_ready(states)  # JAX returns before the steps are done
+            jax.block_until_ready(states)  # JAX returns before
             progress(size, len(segment.mask))
             if watch is not None:
                 watch(
                     Midway(
                         first,
-                        steps=int(states.step[0]),  # all runs are at the same step
+                        steps=int(states.step[0]),
                         thetas=states.theta[:size],
                         scores=partial(score, states),
                         state=self._state,
@@ -335,8 +311,8 @@ class Player:
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, tuple[Array, Array, Array]]:
         """Returns the states of runs of these indices (R,) before the first step, and the runs' draws.
 
-        The draws are the presence of canaries (R, K), the noise's keys (R,) and the own keys (R,). The
-        presence of an inserted canary is its probability of joining a step.
+        The draws are the presence of canaries (R, K), or their probability of joining a step, the noise's
+        keys (R,) and the own keys (R,).
         """
         game = self._game
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
@@ -356,8 +332,7 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     """Returns the adversary's state before training, the theta_0 that it assumes, and the runs' theta_0.
 
-    An adversary that does not know the initialisation assumes a draw of its own. Raises InputError if the
-    adversary's functions break its contract.
+    Raises InputError if the adversary's functions break its contract.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
@@ -379,8 +354,7 @@ def _check_shapes(
     shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
-# The cache keeps all arguments in memory, so this function does not get the game with its data. Arguments of
-# a mapped program with axis 0 have a leading axis of runs; runs share those with axis None.
+# The cache keeps all arguments in memory, so it does not get the game with its data.
 @functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _map_programs(
     mechanism: Mechanism,
@@ -540,10 +514,7 @@ class ChunkTrainer:
         self._make_player = functools.cache(partial(Player, game, size))
 
     def train(self, chunk: Range) -> Scores | None:
-        """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out.
-
-        Raises InputError if a run diverged.
-        """
+        """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out."""
         first, stop = chunk
         try:
             return self._make_player().play(first, stop - first)

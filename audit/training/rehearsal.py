@@ -1,8 +1,8 @@
 """Measures how much training steps stretch distances, along runs that no audit uses.
 
-The runs train as the game's own, with and without canaries, and with different noise. Small models are
-measured at every step. Large models are measured on a grid; a step between two measured steps takes the
-larger value. The largest value over all runs counts.
+The runs train as the game's own, with and without canaries, and with different noise. The largest value over
+all runs counts. Small models are measured at every step. Large models are measured on a grid; a step between
+two measured steps takes the larger value.
 
 A derivative does not show jumps near a model. Secants on lines through the models of all runs search for
 them. The lines follow the noise, the gradient and the canaries, the directions that other runs may take.
@@ -28,12 +28,12 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# The number of measured steps of a run is this over the number of parameters, within the limits below.
+# The measured steps of a run times its parameters, within the limits below.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
-_MIN_SHARE = 0.01  # of the largest distance; closer processes count as together
-_LARGE = 10_000  # number of parameters of a large model: measuring a step takes seconds
+_MIN_SHARE = 0.01  # of the largest distance; closer models count as together
+_LARGE = 10_000  # parameters: measuring a step takes seconds
 
 
 class Effort(NamedTuple):
@@ -56,10 +56,8 @@ class Rehearsal(NamedTuple):
     """The measured stretch of distances by the steps of T-step runs.
 
     Attributes:
-      constants: (T,) the largest singular value of each step's Jacobian, over all runs. A step between two
-        measured steps has the larger of their values.
-      secants: The stretch of the worst secant for each run and step with lines: the one that exceeds the
-        derivatives most.
+      constants: (T,) the largest singular value of each step's Jacobian, over all runs.
+      secants: For each run and step with lines, the stretch of the secant that exceeds derivatives most.
     """
 
     constants: NDArray[np.float64]
@@ -67,11 +65,7 @@ class Rehearsal(NamedTuple):
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns the default effort for a model with this number of parameters.
-
-    It takes a minute or two on two cores. A large model has fewer measured steps and runs, and fewer and
-    shorter lines.
-    """
+    """Returns the default effort for a number of parameters: a minute or two on two cores."""
     steps = min(max(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED), _MAX_MEASURED)
     if parameters < _LARGE:
         return Effort(runs=4, steps=steps, walked=200, reach=16)
@@ -112,28 +106,21 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     with_lines = _choose_steps_with_lines(distances, effort)
-    values: dict[int, float] = {}  # step -> the largest stretch by its derivative
-    # run -> the direction that its last measured step stretched most
+    values: dict[int, float] = {}
     directions: dict[int, NDArray[np.float64]] = {}
     secants: list[Stretch] = []
 
     def measure(step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
-        """Measures how much a step stretches distances between models close to each run's model.
+        """Measures how much a step stretches distances between models close to each run's model (R, p).
 
-        The largest singular value of the step's Jacobian limits the stretch very close to a model. Secants
-        search for jumps further away.
-
-        Args:
-          step: The step's number from 0.
-          thetas: The models (R, p) before it.
-          inserted: (R, p) the canary's contribution to each run's step, a direction for secants.
+        `inserted` (R, p) is the canary's contribution to each run's step, a direction for secants.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
         models = np.asarray(thetas)
         constants = []
         for run, theta in enumerate(models):
-            # The search begins with the direction at the last measured step, which is close.
+            # The direction at the last measured step is close.
             largest = expansion.largest_expansion(
                 step_map, jnp.asarray(theta), batch, directions.get(run), (step, run)
             )
@@ -145,14 +132,13 @@ def rehearse(
                 length=float(lengths[step]),
                 reach=effort.reach,
                 derivative=values[step],
-                most=max(values.values()),  # the limit of what nearby derivatives explain
+                most=max(values.values()),
             )
             # With a single canary, the next run is of the other world.
             to_next = np.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             for run, theta in enumerate(models):
                 model = jnp.asarray(theta)
-                # The mean clipped gradient, plus the weight decay's term.
                 descent = np.asarray(step_map.descend(model, batch))
                 along = (directions[run], inserted[run], to_next[run], descent, at_random[run])
                 secants.append(
@@ -166,13 +152,13 @@ def rehearse(
             inserted = insert(midway.state, midway.own_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, np.asarray(inserted))
 
-    # Audits have indices below MAX_RUNS, so these runs have different randomness. The first index is even: a
+    # Audits have indices below MAX_RUNS, so these runs have different randomness. The first is even: a
     # single canary is inserted in odd runs.
     first = MAX_RUNS + MAX_RUNS % 2
     thetas = games.initial_models(game, np.arange(first, first + runs))
-    # A canary at the first step only matters to later steps: no line follows it.
+    # A canary at the first step only matters to later steps.
     measure(0, thetas, np.zeros(thetas.shape, np.float32))
-    # A segment ends before each measured step. The scores of the only chunk are not used.
+    # A segment ends before each measured step.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=watch):
         pass
@@ -191,7 +177,7 @@ def _make_inserter(
     norm = jnp.float32(game.hyper.clipping_norm)
 
     @jax.jit
-    @partial(jax.vmap, in_axes=(None, 0, 0, None))  # own keys and models differ by run
+    @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def insert(state: Tree, own_key: Array, theta: Array, step: Array) -> Array:
         """Returns the contribution of the step's canary to the step of a single run, (p,)."""
         craft = partial(adversary.craft, adversary.draw_for_run(state, own_key))
@@ -205,8 +191,8 @@ def _make_inserter(
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
     """Returns up to `effort.walked` measured steps, with secants along lines.
 
-    They are spread evenly over the measured steps before which the two coupled models differ, because only
-    these steps stretch a distance. If the models never differ, all measured steps are candidates.
+    They are spread evenly over the measured steps before which the two coupled models differ, or over all if
+    the models never differ.
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
@@ -217,11 +203,10 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the length of secants at each step, (T,), a Euclidean distance between parameter vectors.
+    """Returns the length of secants at each step, (T,): the distance between the two coupled models.
 
-    It is the distance between the two coupled models. If they are together, it is the largest distance of any
-    step, because a shorter secant would only show rounding errors. Secants of length 0 count as not
-    stretched.
+    If they are together, it is the largest distance of any step, because a shorter secant would only show
+    rounding errors. Secants of length 0 count as not stretched.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -240,7 +225,6 @@ def _spread(values: dict[int, float], steps: int) -> NDArray[np.float64]:
     """
     measured = np.array(sorted(values))
     numbers = np.arange(steps)
-    # For each step, the places in `measured` of the measured steps before and after it.
     before = np.searchsorted(measured, numbers, side="right") - 1
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
     at_measured = np.array([values[step] for step in measured])

@@ -5,16 +5,16 @@ A strategy is a function
     clipped_sum(theta (p,), (features (B, ...), labels (B, ...)), clipping_norm) -> (p,)
 
 that returns sum_i g_i * min(1, C / ||g_i||) for the gradients g_i of a loss of a single example (hidden-state
-paper, Equation 2). It is written for a single model; `vmap` over theta makes it an ensemble's.
+paper, Equation 2), for a single model.
 
     strategy                works for             materialises (B, p)   cost of one model-step
     per_example             any loss              yes                   a backward pass per example
     book_keeping            dense, narrow         no                    one backward pass, one contraction
     unfolded_book_keeping   dense, convolutions   of narrow layers      likewise
 
-All treat edge cases alike: a gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes the sum
-NaN. Tests require that the sums agree within 1e-5 of C per coordinate in float32, for C and norms between
-1e-12 and 1e12 and products at JAX's matmul precision "float32", which is not the default on GPUs.
+A gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes the sum NaN. Tests require that the
+sums agree within 1e-5 of C per coordinate in float32, for C and norms between 1e-12 and 1e12 and products at
+JAX's matmul precision "float32", which is not the default on GPUs.
 """
 
 import functools
@@ -34,17 +34,14 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# Replaces a squared norm of 0. Its root times any C is far below float32's sums.
+# Its root times any C is far below float32's sums.
 _TINY = 1e-30
 
 
 @jax.custom_jvp
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
-    """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0.
-
-    Clipping to C multiplies a gradient by this factor.
-    """
-    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))  # finite for a norm of 0 too
+    """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0."""
+    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
 
@@ -54,17 +51,16 @@ def _differentiate_scale(
 ) -> tuple[Array, Array]:
     """Returns `scale_to_norm` and its derivative along changes of the squared norm and of C.
 
-    The derivative is 0 without clipping, else that of C / norm. It is written by hand, since JAX's derivative
-    of `rsqrt` is infinite at 0 and would give NaN.
+    JAX's derivative of `rsqrt` is infinite at 0 and would give NaN.
     """
     squared_norm, clipping_norm = values
     squared_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
-    # Without clipping, the squared norm may be 0. Then we divide by 1.
+    # Without clipping, the squared norm may be 0.
     squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
-    # For a squared norm r the scale is C r^(-1/2), and its change C r^(-1/2) (dC / C - dr / (2 r)).
+    # For a squared norm r the scale C r^(-1/2) changes by C r^(-1/2) (dC / C - dr / (2 r)).
     change = scale * (clipping_change / clipping_divisor - 0.5 * squared_change / squared_divisor)
     return scale, jnp.where(is_clipped, change, 0.0)
 
@@ -72,26 +68,19 @@ def _differentiate_scale(
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector (p,) * min(1, C / ||vector||) (hidden-state paper, Equation 2).
 
-    We divide by the largest entry before we compute the norm. So no square overflows or vanishes in float32.
-    A vector of norm 0 stays 0.
+    We divide by the largest entry first, so no square overflows or vanishes in float32.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
     norm = largest * jnp.linalg.norm(scaled)
-    # For a norm of 0, C / norm is infinite and the factor is 1.
     return vector * jnp.minimum(1.0, clipping_norm / norm)
 
 
 def per_example(loss: Loss) -> ClippedSum:
-    """Returns the function that sums clipped gradients by taking each example's gradient, with vmap.
-
-    Args:
-      loss: loss(theta, example) of a single example; any function.
-    """
+    """Returns the function that sums clipped gradients of any loss(theta, example), by vmap."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
-        # JAX could not otherwise `vmap` convolutions over models on a mesh of devices.
         separate_batch = separate(theta, batch)
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
         gradients = compute_gradients(theta, separate_batch)
@@ -106,18 +95,17 @@ def per_example(loss: Loss) -> ClippedSum:
 def separate(theta: Array, batch: Batch) -> Batch:
     """Returns the batch with the same features (B, ...), which JAX now sees as dependent on theta (p,).
 
-    This works around a limit of JAX 0.10 to 0.12. `vmap` over models batches theta, but not the features that
-    all models share. On a mesh of devices JAX then cannot take per-example gradients of convolution kernels.
-    A selection by an entry of theta, with the features on both sides, makes `vmap` batch the features too.
-    XLA removes the selection from the compiled program.
+    This works around a limit of JAX 0.10 to 0.12: on a mesh of devices, with models under `vmap`, it cannot
+    take per-example gradients of convolution kernels for features that all models share. A selection by an
+    entry of theta makes `vmap` batch the features too. XLA removes it from the compiled program.
     """
     features, labels = batch
-    # True, or False if theta is NaN. In both cases the selection below gives the features.
+    # False if theta is NaN. In both cases the selection gives the features.
     depends_on_theta = theta[0] == theta[0]
     return jnp.where(depends_on_theta, features, features), labels
 
 
-# The maximum multiply-adds per output column of a product that is written out as a sum.
+# Up to these multiply-adds per output column, a product is written out as a sum.
 _UNROLLED = 32
 
 
@@ -129,16 +117,16 @@ def book_keeping(
     It forms no per-example gradient. A dense layer's gradient for one example is the outer product of its
     input a (with a 1 for the bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1)
     (Goodfellow, 2015, "Efficient Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is
-    one product of the inputs with the output gradients scaled by min(1, C / norm). Examples are on the last
-    axis to fill vector registers even if layers are narrow.
+    one product of the inputs with the output gradients scaled by min(1, C / norm). Examples are columns,
+    which fills vector registers even if layers are narrow.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
 
-    The module is applied to a whole batch with examples as columns. A function between the layers that is not
-    elementwise would mix examples, so compare a module's sum with that of `per_example` first.
+    A function between the layers that is not elementwise would mix examples, so compare a module's sum with
+    that of `per_example` first.
 
     Raises:
       UnknownLayer: when called, if a parameter does not belong to exactly one call of a flax.linen.Dense with
@@ -148,8 +136,8 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
 
-        We add zeros (outputs, B), the "taps", to every dense layer's output. Column i of the total loss's
-        gradient at a layer's taps is the gradient at the layer's output for example i.
+        We add zeros (outputs, B), the "taps", to every dense layer's output. The total loss's gradient at a
+        tap is the gradient at the layer's output, with an example in each column.
         """
         features, labels = batch
         columns = features.T  # an example in each column
@@ -159,7 +147,7 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 taps[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # Paths of the layers that read the features. All models of an ensemble share these inputs.
+        # Layers that read the features, which all models of an ensemble share.
         reads_features: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
@@ -175,8 +163,7 @@ def book_keeping(
                 if inputs is columns:
                     reads_features.add(layer.path)
                 kernel = parameters["kernel"]
-                # XLA fuses the written-out sums of a small kernel with later operations, but not the call
-                # of a matrix product.
+                # XLA fuses the written-out sums with later operations, but not the call of a matrix product.
                 is_small = kernel.size <= _UNROLLED
                 product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
                 output = product + parameters["bias"][:, None] + taps[layer.path]
@@ -186,7 +173,7 @@ def book_keeping(
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
 
-        # This traces `total_loss`: afterwards `reads_features` is complete.
+        # This traces `total_loss` and completes `reads_features`.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in gradients:
@@ -195,13 +182,12 @@ def book_keeping(
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
-        # A layer's clipped sum is the product of its inputs with the scaled output gradients.
         sums = {}
         for path, gradient in gradients.items():
             scaled = gradient * scales
             if path in reads_features:
-                # A single product gives both sums, with a row of 1 as the bias's input. In other layers that
-                # row would cost a copy of every model's inputs.
+                # One product gives both sums, with a row of 1 as the bias's input. Other layers would copy
+                # every model's inputs for it.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -242,10 +228,7 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 
 
 def _row_sum(rows: Array) -> Array:
-    """Sums rows (n, B) over the first axis; a sum of up to _UNROLLED rows is written out, row + row + ...
-
-    XLA computes such a sum in vector registers.
-    """
+    """Sums rows (n, B); up to _UNROLLED rows as row + row + ..., which XLA computes in vector registers."""
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
     total: Array = functools.reduce(jnp.add, list(rows))

@@ -11,11 +11,11 @@ O, L), or rows likewise,
     K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed
     else                  the Gram form, sum over l, m of (a_l . a_m)(g_l . g_m), and one product
 
-The first and the last are ghost norms, which measure a gradient per example without forming it (Goodfellow,
-2015, arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private
-Learners", Section 4). Choosing by layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and
-Efficient Training of Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683). That
-paper compares memory, 2 L^2 with K O; we compare multiply-adds. A convolution's patches are im2col's.
+The first and the last are ghost norms, which do not form per-example gradients (Goodfellow, 2015, arXiv
+1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
+4). Choosing by layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and Efficient Training of Large
+Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683). That paper compares memory, 2 L^2
+with K O; we compare multiply-adds.
 
 A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x; every bias, sum_l g_l.
 """
@@ -33,7 +33,7 @@ from flax.traverse_util import flatten_dict
 from jax import Array
 
 Note = TypeVar("Note")
-Path = tuple[str, ...]  # the names of a module and its parents, outermost first
+Path = tuple[str, ...]  # names of a module and its parents, outermost first
 
 
 class UnknownLayer(TypeError):
@@ -95,11 +95,7 @@ def apply(
 ) -> tuple[Array, dict[Path, Note]]:
     """Applies a module with layers computed by a strategy; returns (logits, each layer's note by its path).
 
-    Args:
-      module: the network.
-      params: its parameters.
-      x: its input.
-      compute: (layer, the layer's input) -> (its output, a note), or None to let Flax compute it.
+    `compute` maps a layer and its input to (its output, a note), or to None to let Flax compute it.
 
     Raises:
       UnknownLayer: `compute` takes no layer with a parameter, or a layer is called twice.
@@ -131,21 +127,15 @@ def apply(
 
 
 def call(layer: Any, x: Array) -> Call | None:
-    """Passes a single example x through a layer, if `measure` supports the layer.
+    """Passes a single example x through a bound Flax layer, if `measure` supports the layer.
 
-    Args:
-      layer: a bound Flax module, with its parameters.
-      x: its input, without a batch axis.
-
-    Returns:
-      The output and the input of `measure`; None for a module without parameters or of another kind.
+    Returns the output and the input of `measure`; None for a module without parameters or of another kind.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
         return None
 
     bias = params.get("bias", 0.0)
-    # A linear layer's output is a product with its unfolded input, which we save.
     if is_exactly(layer, nn.Dense):
         rows = x.reshape(-1, x.shape[-1])
         product = rows @ params["kernel"]
@@ -159,15 +149,15 @@ def call(layer: Any, x: Array) -> Call | None:
         rows = patches.reshape(-1, patches.shape[-1])
         return Call(output, rows, channels_last=True)
 
-    # The output of such a module is a product of its kernel (..., O), reshaped to (K, O), with pieces of its
+    # Such a module's output is a product of its kernel (..., O), reshaped to (K, O), with pieces of its
     # input: kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first. Each of the L
-    # columns of unfold(x) (K, L) is the piece of x that one place of the output depends on.
-    # fold(kernel, gradient, x) is the gradient at x, from the gradient at the product, (..., O, L).
+    # columns of unfold(x) (K, L) is the piece for one place of the output. fold(kernel, gradient, x) is the
+    # gradient at x, from the gradient at the product, (..., O, L).
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
         product = _product(layer, kernel, x, columns)
-        # Without the barrier a GPU would write the biases, repeated at every place, to memory.
+        # Without the barrier a GPU would write repeated biases to memory.
         product = jax.lax.optimization_barrier(product)
         output = product + bias[:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
@@ -176,8 +166,8 @@ def call(layer: Any, x: Array) -> Call | None:
     # Its parameters must be along the last axis, and it must not average over devices.
     is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
     if is_norm and is_last and layer.axis_name is None:
-        # The scale's gradient needs the normalised inputs, from a copy without scale and bias. parent=None
-        # detaches it from the network.
+        # The scale's gradient needs the normalised inputs, from a copy without scale and bias, detached from
+        # the network.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + bias
@@ -197,8 +187,7 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
     """
     places = 1 if made.channels_last else 2  # the axis of the L places
     measures: dict[str, Measure] = {}
-    # A bias is added at every place: its gradient is the sum of g_l over places l. A scale multiplies the
-    # normalised input x_l at every place: its gradient is the sum of g_l x_l.
+    # A bias is added, and a scale multiplied, at every place: their gradients sum over places.
     if "bias" in names:
         by_example = jnp.sum(gradients, axis=places)
         measures["bias"] = _measure_vectors(by_example)
@@ -213,12 +202,9 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), with hand-written derivatives at kernel and at x.
 
-    Derivative (`backward`): `layer.fold` passes the derivative on to x. Only callers that differentiate the
-    clipped sum use the derivative at the kernel.
-
-    Form under `vmap` (`map_product`): over examples it is a batched product with contiguous rows. JAX's
-    default, one large product, would first copy the columns of few channels into another order. This rule
-    allows derivatives only under `vmap`.
+    `layer.fold` passes the derivative on to x. Under `vmap` over examples it is a batched product with
+    contiguous rows. JAX's default, one large product, would first copy the columns of few channels into
+    another order. This rule allows derivatives only under `vmap`.
     """
 
     @jax.custom_vjp
@@ -247,10 +233,8 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
         """Computes the product under `vmap`; the mapped axis comes first in the factors that have it."""
-        # Examples share the kernel; `batched` takes columns with any leading axes.
         if not are_batched[0]:
             return batched(*factors), True
-        # Models have a kernel each: the products are mapped too.
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
 
@@ -267,12 +251,10 @@ def _measure_vectors(by_example: Array) -> Measure:
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
     """Measures the kernel's per-example gradients in the form that takes the fewest multiply-adds.
 
-    Forming the gradients takes L K O multiply-adds per example. The Gram form, from the dot products of all
-    pairs of places, takes L^2 (K + O). For a single place we keep the factors of the outer product. `saved`
-    is (B, L, K) and `gradients` (B, L, O) if channels are last, else (B, K, L) and (B, O, L).
+    Forming the gradients takes L K O per example, and the Gram form L^2 (K + O). `saved` is (B, L, K) and
+    `gradients` (B, L, O) if channels are last, else (B, K, L) and (B, O, L).
     """
-    # Subscripts of `einsum`: examples b, places l, inputs k, outputs o. The order of the per-example
-    # gradients copies less memory.
+    # Examples b, places l, inputs k, outputs o. The order of the per-example gradients copies less memory.
     subscripts = "blk,blo,bok" if channels_last else "bkl,bol,bko"
     inputs, outputs, formed = subscripts.split(",")
     length = saved.shape[inputs.index("l")]
@@ -309,8 +291,7 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """Returns whether a layer computes exactly the function of Flax's class `kind`, in float32.
 
-    It is False for subclasses, for other dtypes, and for a layer with a custom matrix product or convolution
-    (`dot_general`, `conv_general_dilated`).
+    It is False for subclasses, for other dtypes, and for a custom `dot_general` or `conv_general_dilated`.
     """
     if type(layer) is not kind:
         return False
@@ -320,10 +301,7 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
-    """Returns whether a convolution is over images (H, W, C), neither dilated, grouped, masked nor circular.
-
-    `_patch_rows` supports only such convolutions.
-    """
+    """Returns whether a convolution of images (H, W, C) is neither dilated, grouped, masked nor circular."""
     undilated = (1, (1, 1), None)
     is_circular = isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID")
     return (
@@ -346,7 +324,7 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
         pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
     x = jnp.pad(x, (*pads, (0, 0)))
 
-    # The number of places of the window in the padded image, downwards and across, at stride 1.
+    # The places of the window in the padded image at stride 1.
     height = x.shape[0] - window[0] + 1
     width = x.shape[1] - window[1] + 1
     down, across = strides

@@ -1,12 +1,8 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores results of a backward pass and sums the clipped
-gradients from them. Each layer's norm is measured in the cheaper of two forms (mixed ghost clipping: Bu, Mao
-and Xu, 2022, arXiv 2205.10683). Unfolding turns a convolution's input into a matrix of patches (im2col).
-
-The layers are those of `layers`. Their stored values for a block of examples fit a processor's cache. Memory
-contains a single block and the factors of dense kernels' sums (`layers.Factors`), which limits the memory of
-deep networks too. `clipping.book_keeping` is faster for narrow dense networks.
+gradients from them. `layers` has the layers and their norms. The stored values of a block fit a processor's
+cache. Memory contains a single block and the factors of dense kernels' sums (`layers.Factors`).
 """
 
 import math
@@ -25,12 +21,12 @@ from audit.mechanism.clipping import layers
 from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
 from audit.mechanism.clipping.layers import Path
 
-# A block should stay in a CPU's cache. This is the best of 0.6 to 2.5 MiB for the ConvNet, with four models.
+# The best of 0.6 to 2.5 MiB for the ConvNet on a CPU, with four models.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-_BLOCK_BY_PARAMETERS = 4  # the minimum size of a block, relative to the parameters
+_BLOCK_BY_PARAMETERS = 4  # relative to the parameters
 
-_Shapes = dict[Path, tuple[int, int]]  # of each layer's output, as a matrix
+_Shapes = dict[Path, tuple[int, int]]
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
 _Pass = tuple[Array, dict[Path, layers.Call]]  # logits or losses; each layer's call
 
@@ -49,10 +45,9 @@ def unfolded_book_keeping(
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: the maximum number of bytes that a model's layers store for a block of examples: their
-        unfolded inputs and output gradients. The default suits this process's devices. The limit is at least
-        _BLOCK_BY_PARAMETERS times the bytes of the parameters, since every block reads and writes the
-        parameters several times.
+      block_bytes: the maximum number of bytes that a model's layers store for a block of examples, at least
+        _BLOCK_BY_PARAMETERS times the bytes of the parameters, since every block reads and writes these. The
+        default suits this process's devices.
 
     Raises:
       layers.UnknownLayer: when called, if a parameter does not belong to exactly one call of such a layer.
@@ -63,18 +58,16 @@ def unfolded_book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
         params = unravel(theta)
-        # The shapes of a single example's pass, which JAX only traces.
         example = batch[0][0]
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), example)
         shapes = {path: call.shape for path, call in calls.items()}
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
-        # A block has at least one example, even if that exceeds the budget.
         most = max(1, budget // _count_bytes(calls))
         blocks = _cut_into_blocks(batch, most)
         flat = flatten_dict(params)
 
-        # Every block would read and write the sum of a whole kernel. If we have the factors of that sum, the
-        # inputs and the scaled output gradients, we stack them and multiply all at the end.
+        # Every block would read and write the sum of a whole kernel. If we have its factors, we stack them
+        # and multiply all at the end.
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds a block's sums to the totals, and returns the factors of the sums that it leaves out."""
             by_layer = _measure_block(module, params, criterion, shapes, block)
@@ -128,7 +121,7 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
 def _measure_block(
     module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
 ) -> dict[Path, dict[str, layers.Measure]]:
-    """Measures the gradients of a block's examples: for each layer, a Measure by the parameter's name."""
+    """Measures the gradients of a block's examples: a Measure by layer and parameter name."""
     features, labels, _ = block
 
     def loss(x: Array, label: Array, taps: dict[Path, Array]) -> _Pass:
@@ -141,7 +134,7 @@ def _measure_block(
         losses, calls = jax.vmap(loss)(features, labels, taps)
         return jnp.sum(losses), calls
 
-    # Taps are zeros added to the layers' outputs, so their gradients are those at the outputs.
+    # Gradients at zeros added to a layer's output are those at the output.
     taps = {}
     for path, shape in shapes.items():
         taps[path] = jnp.zeros((len(labels), *shape))
