@@ -4,26 +4,27 @@ A gambler who bets that the mean is below m stakes lambda on each value. The cap
 
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
-If the mean is at least m, the expected capital is at most 1. So it reaches 1 / error with probability at most
+If the mean is at least m, the expected capital is at most 1, so it reaches 1 / error with probability at most
 `error` (Markov). This is also true for a mixture of stakes with fixed shares of the capital, and for the
 product of the capitals of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded
 random variables by betting" (JRSS B, 2023).
 
-The best stake is chosen on a pilot, other runs of the same kind, and gets most of the capital. The rest is
-spread over other stakes in case the pilot was misleading. For values that hardly vary, no test can exclude a
-share of about log(1 / error) / n of different runs, and the bound is as tight as that allows.
+The best stake on a pilot, other runs of the same kind, gets most of the capital. The rest is spread over
+other stakes in case the pilot was misleading. For values that hardly vary, no test can exclude a share of
+about log(1 / error) / n of different runs, and the bound is as tight as that allows.
 
 From means to a privacy parameter: `canaries` explains why average error rates satisfy the trade-off
 inequality. The null hypothesis H(t) states that the average rates (a, b) of false positives and negatives
 satisfy b >= f_t(a), for a family f_t that decreases in t. It is rejected if the capital is large enough
-everywhere on the curve b = f_t(a). The bound is the least t that is not rejected, which exceeds the truth
-with probability at most the error. The bets depend on the design:
+everywhere on the curve b = f_t(a). The bound is the least t that is not rejected. The bets depend on the
+design:
 
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = part FN + (1 - part) FP, with mean part b + (1 - part) a
 
-The curve is cut into cells of a. The capital is evaluated at their corners (a_j, f_t(a_(j + 1))), its
-minimum, so the grid never increases a bound.
+The curve is cut into cells of a. The capital grows with both rates, so its minimum in a cell is at the corner
+(a_j, f_t(a_(j + 1))): the lowest false-positive rate, and the false-negative rate of the curve at the cell's
+upper end. The capital is evaluated there, so the grid never increases a bound.
 """
 
 from collections.abc import Callable
@@ -64,9 +65,6 @@ _COARSE_HALVINGS = 12  # for the choice of bets
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
     """Returns the log capital of a gambler who bets that the mean is below m, for each stake and each m.
 
-    From 1 the capital grows to C(m) = prod_i (1 + lambda (m - x_i)) (Waudby-Smith and Ramdas, 2023). Its
-    expectation is at most 1 if the mean is at least m.
-
     Args:
       values: (n,) independent values x_i in [0, most].
       means: (G,) hypothetical means m.
@@ -75,7 +73,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
 
     Returns:
       (L, G) log capital, which grows with m; -inf if m is so low that the stake might lose more than the
-      capital.
+        capital.
     """
     # Equal values are computed once and weighted by their number.
     distinct, counts = np.unique(values, return_counts=True)
@@ -101,9 +99,8 @@ def mix_bets(growth: Array, shares: Array) -> Array:
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the lower limit of the privacy parameter by the betting test, at least 0.
 
-    It is the largest parameter t at which the betting capital reaches 1 / error everywhere on the trade-off
-    curve f_t. The search starts at the parameter of the curve through the observed error rates. If that is 0
-    or less, the limit is 0.
+    The search starts at the parameter of the curve through the observed error rates. If that is 0 or less,
+    the limit is 0.
 
     Args:
       family: The trade-off functions f_t.
@@ -111,14 +108,12 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
       error: The probability that the limit exceeds the truth.
     """
     target = float(-np.log(error))  # log(1 / error)
-    # With coins, each run gives both misses and false alarms. Otherwise these come from two sets of runs.
     if counted.rest.paired:
         find_least_capital = _bet_on_coins(family, counted, target)
     else:
         find_least_capital = _bet_on_sets(family, counted, target)
 
     def is_rejected(parameter: float) -> bool:
-        """Returns whether the capital reaches 1 / error everywhere on the parameter's curve."""
         return find_least_capital(parameter) >= target
 
     # With coins, a run's errors are scaled up to rates, which may exceed 1.
@@ -132,11 +127,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _split_capital(alone: int) -> Array:
     """Returns the bets' shares of the capital (1 + neighbours + 2 * alone,), which sum to 1.
 
-    The pilot's best bet comes first with 0.7, then its neighbours with 0.2 together, then the bets on a
-    single error rate with 0.1 together.
-
-    Args:
-      alone: The number of bets on each single error rate.
+    The pilot's best bet comes first with 0.7, then its neighbours with 0.2 together, then `alone` bets on
+    each single error rate with 0.1 together.
     """
     neighbours = len(_NEIGHBOURS)
     neighbour_share = (1 - _BEST_SHARE - _ALONE_SHARE) / neighbours
@@ -148,19 +140,10 @@ def _split_capital(alone: int) -> Array:
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for two sets of runs.
 
-    Runs with canaries give misses, other runs without them give false alarms. A bet is a pair of stakes, one
-    on each set, and its capital is the product of both. Pairs are chosen by the log growth that the pilot
-    predicts for the counted runs: the growth over the pilot's runs, times the ratio of the numbers of runs.
-
-    The curve is cut into cells of the false-positive rate with ends _LEVELS. The capital on the curve is the
-    least over the cells, each at the corner with the least capital.
-
-    Args:
-      family: The trade-off functions.
-      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected.
+    A bet is a pair of stakes, one on each set, and its capital is the product of both. Pairs are chosen by
+    the pilot's log growth, times the ratio of the numbers of runs. A log capital of `target` rejects a
+    parameter.
     """
-    # The error rate of each run: false positives of runs without canaries, misses of runs with them.
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
     # The log growth (stakes, coarse levels) that the pilot predicts for the counted runs.
@@ -169,16 +152,11 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
     predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
     stakes_out, stakes_in, shares = _choose_pairs(family, predicted_out, predicted_in, target)
-    # The log growth (stakes, levels) in the counted runs.
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter.
-
-        In each cell of the false-positive rate, the capital is least at the lowest false-positive rate and a
-        false-negative rate below the curve.
-        """
+        """Returns the least log capital on the curve of a parameter."""
         corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
         # The log growth of each of L pairs of stakes in each cell, (L, cells).
         of_alarms = growth_out[stakes_out, :-1]
@@ -197,16 +175,12 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
     The others are pairs of larger or smaller stakes by a common factor, and bets on a single set of runs.
-    Pairs are judged by the pilot's log growth, scaled to the number of counted runs.
-
-    A parameter is rejected if the capital reaches the target everywhere on its trade-off curve. The curve is
-    cut into cells of the false-positive rate with ends _COARSE_LEVELS.
 
     Args:
       family: The trade-off functions.
       growth_out: (S, levels) predicted log growth of each of STAKES at _COARSE_LEVELS, on false positives.
       growth_in: (S, levels) the same on false negatives.
-      target: The log capital that is needed.
+      target: The log capital that rejects a parameter.
 
     Returns:
       The pairs, the best first, with their shares of the capital.
@@ -218,8 +192,8 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     def find_margins(parameter: float) -> Array:
         """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
 
-        The margin is the least over all cells of the curve, except for cells in which a bet on a single set
-        of runs reaches the target. The first axis is that of stakes on false positives.
+        The margin is the least over the cells in which no bet on a single set of runs reaches the target. The
+        first axis is that of stakes on false positives.
         """
         # Log growth (S, cells) at the corner of each cell where it is least.
         at_corners_out = growth_out[:, :-1]
@@ -251,13 +225,11 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
 def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of bets at the largest parameter that some bet should reject.
 
-    Args:
-      find_margins: Maps a parameter to each bet's margin, of any shape: a bet with a margin of at least 0
-        should reject the parameter.
+    `find_margins` maps a parameter to each bet's margin, of any shape. A bet with a margin of at least 0
+    should reject the parameter.
     """
 
     def should_be_rejected(parameter: float) -> bool:
-        """Returns whether some bet should reject the parameter."""
         return bool(find_margins(parameter).max() >= 0)
 
     largest = find_largest_refuted(should_be_rejected, _FIRST_PARAMETER, _COARSE_HALVINGS)
@@ -267,9 +239,8 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
 def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
     """Returns, for each cell of false-positive rates, the index of a false-negative rate below its curve.
 
-    The capital grows with both rates. In a cell it is least at the lowest false-positive rate together with
-    the lowest false-negative rate, which is that of the curve at the cell's upper end. That rate is rounded
-    down to one of the levels, so the capital at this corner is at most the capital on the curve.
+    It is the curve's rate at the cell's upper end, rounded down to one of the levels. So the capital at this
+    corner is at most the capital on the curve.
 
     Args:
       family: The trade-off functions.
@@ -291,16 +262,8 @@ _CoinBets = tuple[Array, Array, Array]
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for runs with coins.
 
-    In such runs a coin decides whether each canary is in, so each run gives both error rates, FN and FP. Bets
-    are on z = part * FN + (1 - part) * FP, a weighted average of both. At a point (a, b) of the curve, a
-    false-positive rate and a false-negative rate, z has the mean part * b + (1 - part) * a. The curve is cut
-    into cells of a. Each cell is represented by the corner with the least capital: a at its lower end, b at
-    its upper end (see `_find_corners`).
-
-    Args:
-      family: The trade-off functions.
-      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected.
+    A bet is on z = part * FN + (1 - part) * FP, a weighted average of a run's error rates. Each cell of the
+    curve is represented by the corner with the least capital. A log capital of `target` rejects a parameter.
     """
     parts_of_bets, stakes, shares = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z that is tabulated, (bets, means).
@@ -331,18 +294,12 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
     """Returns the bet that should reject the largest parameter, and others in case it does not.
 
-    A bet is a stake on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. The others are
-    larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1).
+    The others are larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1).
 
-    Bets are judged by the pilot's log growth, scaled to the number of counted runs. This gives each bet a
-    critical mean of z at which it should reach the needed capital. So it should reject a parameter if z has
-    at least this mean everywhere on the parameter's trade-off curve, except at points that bets on a single
-    error rate should reject.
-
-    Args:
-      family: The trade-off functions.
-      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected.
+    Bets are judged by the pilot's log growth, scaled to the number of counted runs. It gives each bet a
+    critical mean of z, at which the bet should reach `target`. The bet should reject a parameter if z has at
+    least this mean everywhere on the parameter's curve, except at points that bets on a single error rate
+    should reject.
 
     Returns:
       The bets, the best first, with their shares of the capital.
@@ -355,13 +312,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
         """Returns the least mean of z, (stakes,), at which each stake should reach the needed capital.
 
-        The result is among _COARSE_MEANS, or 2, beyond every mean, if the stake does not suffice at any of
-        them.
-
-        Args:
-          part: The weight of the false-negative rate in z.
-          tried: (stakes,) stakes lambda.
-          share: Each stake's share of the capital.
+        It is one of _COARSE_MEANS, or 2 if no mean suffices. `share` is each stake's share of the capital.
         """
         growth = _compute_coin_growth(counted.pilot, part, _COARSE_MEANS, tried)
         predicted = runs_per_pilot_run * growth
@@ -377,10 +328,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     def find_margins(parameter: float) -> Array:
         """Returns the margin (parts, stakes) by which each bet should reject a parameter; below 0 it fails.
 
-        The margin is the least mean of z on the parameter's trade-off curve minus the bet's critical mean.
-        Points that bets on a single error rate should reject do not count.
+        The margin is the least mean of z on the rest of the curve minus the bet's critical mean.
         """
-        # The curve is cut into cells of the false-positive rate. The capital is least at these corners.
+        # The corners of the curve's cells.
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
@@ -404,15 +354,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP, a value of each run.
 
-    FN and FP are a run's estimated error rates: its shares of misses and of false alarms among its canaries,
-    times scale_in and scale_out. A canary gives at most one error, so z is at most the larger of part *
-    scale_in and (1 - part) * scale_out.
-
-    Args:
-      errors: The runs' errors, with the scales that make their rates unbiased.
-      part: The weight of the false-negative rate.
-      means: (means,) hypothetical means of z.
-      stakes: (stakes,) stakes lambda.
+    FN and FP are a run's estimated error rates: its shares of misses and of false alarms, times scale_in and
+    scale_out. A canary gives at most one error, so z is at most the larger of part * scale_in and (1 - part)
+    * scale_out.
     """
     false_positive, false_negative = errors.rates()
     part_out = 1 - part
