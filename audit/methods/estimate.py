@@ -1,7 +1,7 @@
 """Scores in, scores out -> a Bound with its assumption, or an Estimate with a caveat.
 
-Three estimators, from the paper's own to one without assumptions. Each takes the scores of independent runs
-with the canary (in) and without (out). Higher scores mean "in":
+Each method takes the scores of independent runs with the canary (in) and without (out). Higher scores mean
+"in":
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
@@ -11,12 +11,11 @@ with the canary (in) and without (out). Higher scores mean "in":
 
 The first two give mu. Their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
 
-A bound depends only on the ranks of the two sets of scores: the order of rows and increasing maps of all
-scores do not change it. A single split into pilot and rest would make the threshold random. So 21 splits are
-drawn, by a hash of the ranks, and the bound is the median of their bounds, each at 11/21 of the error. If the
-median is above the truth, 11 of 21 tests reject a true hypothesis at once. By Markov's inequality the
-probability of this is at most `error`, for any dependence between the splits (Meinshausen, Meier and
-Buehlmann, "p-Values for high-dimensional regression", 2009).
+A bound depends only on the ranks of the two sets of scores. A single split into pilot and rest would make the
+threshold random. So 21 splits are drawn, by a hash of the ranks, and the bound is the median of their bounds,
+each at 11/21 of the error. If the median is above the truth, 11 of 21 tests reject a true hypothesis at once.
+By Markov's inequality the probability of this is at most `error`, for any dependence between the splits
+(Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
@@ -131,7 +130,7 @@ class ScoreMethod(Method):
 
 
 def findings(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> list[Finding]:
-    """Returns the bound or estimate of every method from scores (n,) in and (m,) out, all finite."""
+    """Returns the bound or estimate of every method from finite scores (n,) in and (m,) out."""
     found = []
     for method in METHODS.values():
         found.append(method.compute(scores_in, scores_out, delta, confidence))
@@ -141,15 +140,8 @@ def findings(scores_in: Array, scores_out: Array, delta: float, confidence: floa
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    At each midpoint between neighbouring scores as a threshold, both error rates get two-sided
-    Clopper-Pearson limits, and mu is that of the Gaussian curve through the upper limits. The estimate is the
-    largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary, higher meaning in.
-      scores_out: (m,) scores of runs without it.
-      delta: The delta of epsilon.
-      confidence: The confidence of each rate's limits.
+    It is the largest mu of all thresholds (`thresholds.best_empirical`), at least 0, with the epsilon of its
+    Gaussian curve. Scores are (n,) in and (m,) out; `confidence` is that of each rate's two-sided limits.
     """
     # Each rate's upper limit misses with half of the error of its two-sided limits.
     error = (1 - confidence) / 2
@@ -177,9 +169,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
-    The scores are split 21 times, at random, into a pilot and the rest. The pilot, a twentieth of each world
-    (at least 20 scores, but at most half), chooses the threshold's rank. The rest's errors are tested. The
-    bound is the median over the splits, with the threshold and the errors of the split that gives it.
+    The pilot of each split is a twentieth of each world (at least 20 scores, but at most half). The threshold
+    and the errors are those of the split that gives the median.
 
     Args:
       scores_in: (n,) scores of runs with the canary, higher meaning in.
@@ -195,8 +186,8 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). Scores are
-    split and tested as by `if_gaussian`, with an eighth of each world in the pilot.
+    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). The pilot is
+    an eighth of each world; otherwise as `if_gaussian`.
     """
     family = exact.approximate_dp(delta)
     epsilon, counted = _test_splits(scores_in, scores_out, family, confidence)
@@ -206,9 +197,8 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that this number of scores can prove.
 
-    This needs scores without errors at a threshold that is the first of its world: a higher rank has errors
-    of its own. Even perfectly separated scores may prove less because the pilot may choose a higher rank or
-    the other world.
+    It is that of scores without errors at the first threshold of a world. Even perfectly separated scores may
+    prove less because the pilot may choose a higher rank or the other world.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
@@ -267,15 +257,8 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns (the bound on the parameter, the counts of the split that decides it, as fields of `Bound`).
 
-    The scores are split 21 times into a pilot and the rest. The pilot chooses the rank of a threshold, and
-    the rest's errors at that threshold are tested at 11/21 of the error. The bound is the median of the
-    splits' bounds; the module's docstring explains why it is valid.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary.
-      scores_out: (m,) scores of runs without it.
-      family: The trade-off functions to test.
-      confidence: The confidence of the bound.
+    The pilot of each split chooses the rank of a threshold, and the rest's errors there are tested at 11/21
+    of the error. The bound is the median; the module's docstring explains why it is valid.
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
@@ -303,8 +286,8 @@ def _test_splits(
             # Under a Gaussian curve scores are normal, up to an increasing map.
             any_shape=family is not exact.GAUSSIAN,
         )
-        # The threshold is itself a score of the rest: the r-th lowest score in, or the r-th highest score
-        # out. Its own world then has r - 1 errors, and the test is of the errors of the other world.
+        # The threshold is the r-th lowest score in of the rest, or the r-th highest score out. Its own world
+        # has r - 1 errors, and the test is of the errors of the other world.
         rank = chosen.rank
         place = rest_out[-rank]
         if chosen.is_in:

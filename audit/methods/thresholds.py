@@ -61,10 +61,9 @@ def best_empirical(
     """Returns the threshold at which the scores show the largest privacy parameter, and that parameter.
 
     The thresholds are the midpoints between neighbouring distinct scores (hidden-state paper, Algorithm 4),
-    thinned out evenly from 200,000 on. At each, both error rates have Clopper-Pearson upper limits, and the
-    privacy parameter is that of the trade-off curve through both limits (Errata H12 of
-    experiments/hidden_state/README.md). The largest is not a confidence bound because the threshold is chosen
-    on the scores that it counts.
+    thinned out evenly from 200,000 on. At each, the parameter is that of the trade-off curve through
+    Clopper-Pearson upper limits of both error rates (Errata H12 of experiments/hidden_state/README.md). The
+    largest is not a confidence bound because the threshold is chosen on the scores that it counts.
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -95,14 +94,12 @@ def choose_on_pilot(
 ) -> Rank:
     """Chooses, on a pilot's scores, the rank of the further score that should be the best threshold.
 
-    The best threshold gives the largest lower limit of a privacy parameter, such as mu. Rank r of the scores
-    in means a threshold at the r-th lowest of them; rank r of the scores out, at the r-th highest. Ranks 1,
-    2, 4, ... of either world are tried. Each rank's limit is predicted from normal distributions with the
-    pilot's area under the ROC curve, and from the pilot's error counts.
-
-    The usual choice is the best rank for the normal distributions, which varies little between pilots. With
-    `any_shape`, the counts overrule it if they clearly contradict normal distributions, or clearly predict a
-    larger limit at another rank. The choice depends only on the order of the scores.
+    The best threshold gives the largest lower limit of a privacy parameter. Ranks 1, 2, 4, ... of either
+    world are tried. Each rank's limit is predicted from normal distributions with the pilot's area under the
+    ROC curve, and from the pilot's error counts. The usual choice is the best rank for the normal
+    distributions, which varies little between pilots. With `any_shape`, the counts overrule it if they
+    clearly contradict normal distributions, or clearly predict a larger limit at another rank. The choice
+    depends only on the order of the scores.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
@@ -154,8 +151,7 @@ def _judge_ranks(
 
     A threshold is the score of rank r, from the lowest, of its own world. Lower scores are guessed to be of
     the other world: the errors are r - 1 guesses on its own world, and scores of the other world above the
-    threshold. The upper limits of both error rates then prove a lower limit of the parameter. Ranks end at
-    half of the scores.
+    threshold. Ranks end at half of the scores.
 
     Args:
       own: The pilot's scores of the threshold's own world.
@@ -168,9 +164,9 @@ def _judge_ranks(
 
     Returns:
       (4, R), for each rank: the lower limit of the parameter predicted from normal distributions; that from
-      the pilot's counts; how many scores of the pilot's own world reach up to the rank; and by how many
-      standard deviations the counts differ from normal distributions. Limits are rounded to give the same
-      choice on all platforms.
+        the pilot's counts; how many scores of the pilot's own world reach up to the rank; and by how many
+        standard deviations the counts differ from normal distributions. Limits are rounded to give the same
+        choice on all platforms.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
     levels = ranks / (n_own + 1)  # the expected share of its own world below the threshold
@@ -206,12 +202,7 @@ def _judge_ranks(
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     """Returns the distance mu, in standard deviations, of two normal laws with the pilot's AUC.
 
-    The AUC is the share of pairs in which the score in is larger; ties count half. That of N(mu, 1) against
-    N(0, 1) is Phi(mu / sqrt(2)). A tied pair is added to avoid an AUC of 0 or 1.
-
-    Args:
-      pilot_in: (n,) scores with the canary.
-      pilot_out: (m,) scores without it.
+    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). A tied pair is added to avoid an AUC of 0 or 1.
     """
     pairs = len(pilot_in) * len(pilot_out)
     area = (count_ordered_pairs(pilot_in, pilot_out) + 0.5) / (pairs + 1)
@@ -219,17 +210,14 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
 
 
 def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
-    """Returns the number of pairs with a larger score in, the Mann-Whitney statistic; ties count half.
+    """Returns the number of pairs of scores (n,) and (m,) with a larger score in; ties count half.
 
-    Args:
-      scores_in: (n,) scores with the canary.
-      scores_out: (m,) scores without it.
+    This is the Mann-Whitney statistic.
     """
     ordered = np.sort(scores_out)
     looked_up = np.sort(scores_in)  # sorted scores are found much faster
     below = np.searchsorted(ordered, looked_up, "left").sum()
     below_or_equal = np.searchsorted(ordered, looked_up, "right").sum()
-    # The mean of both counts takes a tie as half a pair.
     return float(below + below_or_equal) / 2
 
 
@@ -241,7 +229,7 @@ class Candidates(NamedTuple):
       normal: (2, T) the false-positive and false-negative rates of two normal distributions with the pilot's
         area under the ROC curve.
       counted: (2, T) the counted rates, with a few scores of the normal distributions added.
-      raised: (2, T) `counted`, raised by 1.5 standard deviations, which penalizes thresholds that are good by
+      raised: (2, T) `counted` plus 1.5 standard deviations, which penalizes thresholds that are good by
         chance.
     """
 
@@ -252,9 +240,9 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Returns each distinct score of a pilot as a threshold, with three estimates of its error rates.
+    """Returns each distinct score of a pilot, (n,) in and (m,) out, as a threshold with its error rates.
 
-    All three depend only on the order of the scores: (n,) scores with the canary, (m,) without it.
+    The estimates depend only on the order of the scores.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
@@ -276,7 +264,6 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     false_negative = special.ndtr(z - mu)
     normal = np.stack([false_positive, false_negative])
 
-    # The pilot's scores of each world, with _PRIOR scores of the normal distributions.
     sizes = np.array([[n_out], [n_in]]) + _PRIOR
     errors = np.stack(count_errors(pilot_in, pilot_out, distinct))
     counted = (errors + _PRIOR * normal) / sizes
