@@ -15,12 +15,7 @@ Array = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """Two-sided limits of rates.
-
-    Attributes:
-      lower: The lower limits, an array of the counts' shape.
-      upper: The upper limits, an array of the counts' shape.
-    """
+    """Two-sided limits of rates, (lower, upper), arrays of the counts' shape."""
 
     lower: Array
     upper: Array
@@ -50,11 +45,7 @@ def clopper_pearson_upper(
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
     """Returns two-sided limits of a binomial success probability, by Clopper and Pearson (1934).
 
-    Args:
-      count: The number of successes, any shape. The limits have the same shape.
-      trials: The number of trials.
-      confidence: The confidence of both limits together; each misses with probability at most (1 -
-        confidence) / 2.
+    Each misses with probability at most (1 - confidence) / 2. They have the shape of `count`.
     """
     k = np.asarray(count, np.float64)
     error = (1 - confidence) / 2
@@ -69,7 +60,7 @@ def find_bracket(holds: Callable[[float], bool], first: float) -> tuple[float, f
     Args:
       holds: Whether the condition is true at a parameter. It is true at 0, and must be false at every large
         enough parameter, or the search does not end.
-      first: The first parameter to try, above 0; it is doubled until the condition is false.
+      first: The first parameter to try, above 0.
 
     Returns:
       (the last parameter at which the condition is true, or 0; the first at which it is false)
@@ -85,12 +76,10 @@ def find_bracket(holds: Callable[[float], bool], first: float) -> tuple[float, f
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
     """Returns the largest parameter that data refute, rounded down to a refuted value; 0 without any.
 
-    Doubling gives an interval from a parameter that is refuted to one that is not; bisection narrows it.
-
     Args:
       is_refuted: Whether the data refute a parameter; if so, they refute all smaller parameters too.
       first: The first parameter to try, above 0; it is doubled until it is not refuted.
-      halvings: The number of bisections.
+      halvings: The number of bisections after that.
     """
     if not is_refuted(0.0):
         return 0.0
@@ -105,8 +94,8 @@ def bisect(
 
     Args:
       holds: Whether each condition is true at its parameter, for parameters in the shape of `low`.
-      low: Parameters at which they are true, of any shape.
-      high: Larger parameters, at which they are false.
+      low: Parameters with a true condition, of any shape.
+      high: Larger parameters, with a false one.
       halvings: The number of bisections.
     """
     lows = np.asarray(low, np.float64)
