@@ -57,8 +57,7 @@ def conclude(
     repeated row once.
 
     Args:
-      evidence: the scores of runs with and without canaries. Its shape gives the number of canaries per
-        run, and whether the law of scores without the canary is known.
+      evidence: the scores of runs with and without canaries.
       claim: the claim on the mechanism; None without a claim.
       level: delta and confidence of the bounds.
 
@@ -76,7 +75,7 @@ def conclude(
 
 
 def _find_of_one_run(evidence: OneRun, level: Level) -> list[Finding]:
-    """Returns estimates from cosines, then bounds from coins and cosines of a single run."""
+    """Returns the estimates and bounds of a single run."""
     findings: list[Finding] = []
     coins, cosines = evidence
     if cosines is not None:
@@ -229,11 +228,7 @@ def conclude_setting(
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models.
-
-    It is `RandomAllocation` with noise and a sampler that draws one step of each epoch, `MatrixMechanism` if
-    noise is correlated across steps, and otherwise `DpSgd`.
-    """
+    """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models."""
     sampling = setting.sampling
     sigma = setting.mechanism.noise_multiplier
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
@@ -247,7 +242,7 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
-    """Returns the epsilon at `delta` of a setting's last model under linear losses; None for fixed steps.
+    """Returns the epsilon of a setting's last model under linear losses; None for fixed steps.
 
     Under linear losses the last model shows only the sum of all steps.
     """
@@ -304,8 +299,7 @@ def predicted_mu(setting: Setting) -> float | None:
 
     mu is the distance of the scores' means with and without the canary, in standard deviations of a score. If
     real gradients do not change the coordinate, the last model shows the sum of all insertions and noise
-    there (`compute_mu_along_one_direction`). Without decay, with an insertion every k steps, mu is
-    sqrt(insertions / k) / sigma. Derived in experiments/hidden_state/README.md.
+    there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives it.
 
     It is None for models that are not over-parameterised, other adversaries or optimizers, no noise, sampled
     insertions, and an initialisation that differs between runs, which adds its own variance to scores (Errata
@@ -344,7 +338,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence of canaries that all runs share.
 
     For a single run with several canaries it is a `OneRun`: with coins unless all canaries are inserted, and
-    with cosines if the stored dimension is not 0. Otherwise it is `Coins`.
+    with cosines if the stored dimension is not 0.
 
     Raises InputError for a single run with all canaries inserted and scores that are not cosines: their law
     without insertion is unknown.

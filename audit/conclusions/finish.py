@@ -2,11 +2,7 @@
 
 If the law of scores without insertion is known, bets test the whole claimed curve (`claimed_curve`), even for
 a single run. Otherwise a bound tests the claim at a single threshold: mu-GDP is refuted, for any curve, if
-the lower limit on mu exceeds mu; another claim is refuted if the lower bound on epsilon exceeds its
-epsilon.
-
-If rows look pasted, there are two readings: all rows, and repeated rows once. The first is valid if the rows
-are independent runs, and the second if some were pasted. The smaller is valid in both cases.
+the lower limit on mu exceeds mu; another claim is refuted if the lower bound on epsilon exceeds its epsilon.
 """
 
 import dataclasses
@@ -43,7 +39,7 @@ _FEWEST_EQUAL = 5  # so many scores are not all equal, or all shifted by the sam
 
 
 def finish(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields that follow from its scores, bounds, curve test and claim."""
+    """Returns a conclusion with all fields."""
     examined = _examine(conclusion)
     return _judge(examined, _test_claim(examined))
 
@@ -82,7 +78,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller bound of each method, or 0 without one; paths are removed since the runs differ."""
+    """Returns the smaller bound of each method, or 0 without one, without paths."""
     by_method = {bound.method: bound for bound in once}
     smaller = []
     for bound in all_rows:
@@ -197,12 +193,10 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     There are two reasons, both with at least 5 scores per world:
 
     - All scores of a world are equal while those of the other vary: all its runs shared a seed, or scores
-      were never filled in. Exceptions are scores that equal an extreme of the other world, as saturated
-      scores do, and worlds with many repeated scores, such as guesses and failed runs.
+    were never filled in. Exceptions are scores that equal an extreme of the other world, as saturated scores
+    do, and worlds with many repeated scores, such as guesses and failed runs.
     - Every score in is the score out of its row plus the same constant: the two runs of each row shared a
-      seed.
-
-    Evidence with a known law, or of a single run, is never in doubt.
+    seed.
     """
     if evidence.shape in (Shape.FRESH_DIRECTIONS, Shape.ONE_RUN):
         return ""
@@ -260,8 +254,8 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest claim; None if it is not tested.
 
-    It is not without a finite claim, with scores in doubt, or without a suitable bound or claimed curve.
-    Reversed scores cannot contradict a claim, so a test of these counts only if it rejects the claim.
+    It needs a finite claim, scores without doubt, and a suitable bound or claimed curve. Reversed scores
+    cannot contradict a claim, so a test of these counts only if it rejects the claim.
     """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
@@ -278,8 +272,8 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test of a claim by lower bounds on epsilon and mu; None for a single run without them.
 
-    The e-value has only two values: 0, and 1 / (1 - confidence) if a bound exceeds the claim. A true claim is
-    rejected with a probability of at most 1 - confidence, so the mean e-value is at most 1.
+    The e-value is 1 / (1 - confidence) if a bound exceeds the claim, else 0. A true claim is rejected with a
+    probability of at most 1 - confidence, so the mean e-value is at most 1.
     """
     if conclusion.is_one_run:
         bounds = {bound.method: bound for bound in conclusion.bounds}
@@ -313,10 +307,7 @@ def _refutes(upper: UpperBound, epsilon: float, limit_on_mu: float | None) -> bo
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
-    Bets win capital if more of these scores exceed thresholds than the curve allows. A large capital is
-    evidence against the claim. Simulations find how much less noise than claimed such runs would have shown
-    (`seen`). The result is None without a claimed curve, or if scores without insertion refute their assumed
-    law.
+    It is None without a claimed curve, or if scores without insertion refute their assumed law.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # With several runs, canaries without insertion test the law: `holds` is False if they refute it.
@@ -344,9 +335,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """Returns the function from false-positive rates to the largest true-positive rates that claims allow.
 
-    Two claims may be known: that the mechanism is mu-GDP, with the mu of the tightest upper bound, and the
-    claim on the mechanism itself. If both are true, the smaller of both rates is allowed. The result is None
-    without either.
+    Two claims may be known: the mu of the tightest upper bound, and the claim on the mechanism. If both are
+    true, the smaller of both rates is allowed. The result is None without either.
     """
     powers: list[Power] = []
     if upper.mu is not None:

@@ -1,11 +1,7 @@
 """The Lipschitz constants of an audit's steps, which the accountant of hidden states needs.
 
-A step without the canary and noise is theta -> theta - eta (mean of clipped gradients + lambda theta), with
-learning rate eta and weight decay lambda. Take a loss l(w'x, y), convex in w'x with l'' at most b. Clipping
-its gradient clips only l', which gives the gradient of the Huberised loss, also convex and b |x|^2-smooth. So
-the mean over a batch of B examples is beta-smooth, with beta the largest eigenvalue of b / B times the sum of
-x x', and the step is max(|1 - eta lambda|, |1 - eta (lambda + beta)|)-Lipschitz (Bok, Su and Altschuler 2024,
-arXiv 2403.00278). If all rows of any data set have norms up to X, beta is at most b X^2.
+audit/methods/README.md ("Hidden states") derives the constants of convex and of smooth losses (Bok, Su and
+Altschuler 2024, arXiv 2403.00278).
 """
 
 import functools
@@ -115,9 +111,9 @@ def hidden_state(
 def compute_mu_along_one_direction(setting: Setting) -> float:
     """Returns mu of an adversary who inserts along a single direction without gradients.
 
-    With learning rate eta and weight decay lambda, the insertion and the noise of step t of T shrink by
-    w_t = (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an insertion) /
-    (sigma |w|), with the norm |w| over all steps.
+    With learning rate eta and weight decay lambda, the insertion and the noise of step t of T shrink by w_t =
+    (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an insertion) / (sigma
+    |w|), with the norm |w| over all steps.
 
     This equals the hidden-state bound for steps with Lipschitz constant 1 - eta lambda, from 0 to 1, if the
     canary comes first in its period and all periods are whole.
@@ -138,7 +134,7 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
 
 
 def keep(store: Store, steps: Steps | None) -> None:
-    """Writes the constants of a setting's steps to the store's lipschitz.json; None deletes that file."""
+    """Writes the constants to the store's lipschitz.json; None deletes that file."""
     if steps is None:
         (store.path / _FILE).unlink(missing_ok=True)
         return
@@ -147,7 +143,7 @@ def keep(store: Store, steps: Steps | None) -> None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns the constants in a store; None without constants or if another version measured them.
+    """Returns the constants in a store; None without any or if another version measured them.
 
     Raises InputError if their file is damaged.
     """
@@ -174,7 +170,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound on the last model, with its reason and margins: bounds for larger constants."""
+    """Returns the upper bound on the last model, with its reason and bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
     mixture = _find_mixture(setting, steps.constants, delta)
@@ -190,8 +186,8 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    If the adversary does not know the order, the list of the steps that take a canary, mu and epsilon are
-    those of the mixture over orders; `paid` and `attained_by` are those of the order of `_find_shifts`.
+    If the adversary does not know the order, mu and epsilon are those of the mixture over orders; `paid` and
+    `attained_by` are those of the order of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     shifts = _find_shifts(setting)
@@ -213,15 +209,9 @@ def _find_mixture(
 ) -> samplers.MixtureLimit | None:
     """Returns bounds on mu and epsilon of the last model if a sampler hides which steps insert the canary.
 
-    The last model is then a mixture of its laws over the possible orders of batches, and the mixture leaks
-    less than its worst order (`audit.claims.samplers`). The result is None if this does not apply: if the
-    adversary knows the steps, without noise, or with k > 1, since the mixture needs a canary that any step
-    may insert.
-
-    Args:
-      setting: the setting.
-      constants: the Lipschitz constants of the steps, a number or (T,).
-      delta: the delta of epsilon.
+    It is the mixture over orders of `audit.claims.samplers`, for constants that are a number or (T,). It is
+    None if the adversary knows the steps, without noise, or with k > 1, since the mixture needs a canary that
+    any step may insert.
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -232,11 +222,11 @@ def _find_mixture(
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
-    """Returns the shift by the canary at each of T steps (T,): 1 where it is inserted, 0 elsewhere.
+    """Returns the shift by the canary at each of T steps (T,): 1 if it is inserted, otherwise 0.
 
     The unit is eta C / B: the learning rate times the clipping norm over the batch size. If a sampler draws a
-    single step of each epoch, the epoch's last step represents it: mu and epsilon come from all orders
-    (`_find_mixture`). With Poisson sampling the canary is inserted at every step that may take it.
+    single step of each epoch, the epoch's last step represents it (`_find_mixture`). With Poisson sampling
+    the canary is inserted at every step that may take it.
     """
     schedule = setting.schedule
     period = setting.sampling.batches or schedule.periodicity
@@ -266,8 +256,7 @@ def coupling_distances(setting: Setting) -> NDArray[np.float64]:
     """Returns the distance (T,) of the two worlds' coupled models before each step, in units of eta C / B.
 
     Steps are assumed to have the Lipschitz constant 1. The distance before step t is then z_(t-1) of the
-    hidden-state bound, with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, for the shift s_t of step t by the canary
-    and the part a_t of it that the step's noise pays for.
+    hidden-state bound.
     """
     shifts = _find_shifts(setting)
     paid = _bound_for(setting, 1.0, delta=1e-5).paid  # does not depend on delta
@@ -302,8 +291,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why the hidden-state bound is not valid for a setting with any model; empty if it may be.
 
     Each step must be a map of only the previous model, the same in both worlds and computed precisely. The
-    adversary must see only the last model, and the steps of a canary must be fixed or drawn by a sampler that
-    the bound covers.
+    adversary must see only the last model.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -340,12 +328,12 @@ def count_rehearsals(
 
     Args:
       setting: the setting of the audit.
-      requested: the requested word, "measured" or "none"; None without a request.
+      requested: "measured" or "none"; None without a request.
       rehearsals: the requested number of runs; None for the usual number.
 
     Raises:
-      InputError: for other words, for too few runs, and for a request to measure if the last model cannot
-        have a bound.
+      InputError: for other words, too few runs, and a request to measure if the last model cannot have a
+        bound.
     """
     # The type comes first: `in` is ambiguous for an array.
     is_word = requested is None or isinstance(requested, str)
@@ -361,7 +349,7 @@ def count_rehearsals(
     require(not is_wanted or not why_not, message)
     row = task.task(setting.model)
     # A model with kinks does not get a bound, and with k = 1 the bound is that of composition unless some
-    # steps contract: such models are measured only on request.
+    # steps contract.
     if requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
     is_proven = row.convex is not None or row.curved is not None

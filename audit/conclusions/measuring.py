@@ -22,16 +22,7 @@ from audit.training.rehearsal import Effort
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
-    """Measures the Lipschitz constants of a zoo model's steps, unless the store has them from enough runs.
-
-    It is for models without proven constants.
-
-    Args:
-      store: the store of the setting.
-      setting: the setting of the audit.
-      dataset: the data set of the model.
-      runs: the number of training runs to rehearse, or `USUAL`.
-    """
+    """Measures a zoo model's steps along `runs` rehearsals, unless the store has them from enough runs."""
     game = build.build(setting, dataset)
     clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
     kinks = not task.task(setting.model).smooth
@@ -48,8 +39,7 @@ def measure(
 ) -> Steps:
     """Returns measured Lipschitz constants of the steps, from the store or from rehearsed runs.
 
-    The store's constants are used if this version measured them along enough runs. Otherwise constants are
-    measured and kept in the store.
+    The store's constants are used if this version measured them along enough runs.
 
     Args:
       store: the store of the setting.
@@ -80,14 +70,8 @@ def measure_steps(
 
     A constant is the largest singular value of the step's Jacobian. A secant is the distance of two models
     after a step, over their distance before it. If a secant exceeds the derivatives, the steps have kinks, as
-    at a ReLU, and derivatives do not bound them: `kink` of the result reports this.
-
-    Args:
-      setting: the setting of the audit.
-      game: the audit's mechanism and adversary.
-      clipped_sum: the mechanism's clipping strategy.
-      effort: the numbers of runs, steps and secants to measure.
-      kinks: whether the model is known to have kinks.
+    at a ReLU, and derivatives do not bound them: `kink` of the result reports this. `effort` has the numbers
+    of runs, steps and secants to measure; the other arguments are those of `measure`.
     """
     begun = time.monotonic()
     if kinks:
@@ -99,7 +83,6 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # Secants have the length of the distance of both worlds' models for constants of 1.
         distances_unstretched = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
     constants = measured.constants

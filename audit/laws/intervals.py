@@ -1,4 +1,4 @@
-"""Confidence limits for a binomial rate, and searches for the parameter at which a condition ceases.
+"""Confidence limits for a binomial rate, and searches for the end of a condition on a parameter.
 
 Clopper-Pearson limits are exact: they cover at least at their confidence for any rate. No bound uses
 Jeffreys' or Wilson's, which cover on average over rates.
@@ -63,7 +63,7 @@ def find_bracket(holds: Callable[[float], bool], first: float) -> tuple[float, f
       first: The first parameter to try, above 0.
 
     Returns:
-      (the last parameter at which the condition is true, or 0; the first at which it is false)
+      (the last parameter with a true condition, or 0; the first with a false one)
     """
     low = 0.0
     high = first
@@ -90,7 +90,7 @@ def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halv
 def bisect(
     holds: Callable[[Any], Any], low: Array | float, high: Array | float, halvings: int
 ) -> tuple[Array, Array]:
-    """Returns the ends (low, high) of intervals in which conditions cease, after halvings of longer ones.
+    """Returns intervals (low, high) with the ends of conditions, after halvings of longer ones.
 
     Args:
       holds: Whether each condition is true at its parameter, for parameters in the shape of `low`.
