@@ -72,8 +72,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
       most: The largest possible value.
 
     Returns:
-      (L, G) log capital, which grows with m; -inf if m is so low that the stake might lose more than the
-        capital.
+      (L, G) log capital, which grows with m; -inf if the stake might lose more than the capital.
     """
     # Equal values are computed once and weighted by their number.
     distinct, counts = np.unique(values, return_counts=True)
@@ -99,8 +98,7 @@ def mix_bets(growth: Array, shares: Array) -> Array:
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the lower limit of the privacy parameter by the betting test, at least 0.
 
-    The search starts at the parameter of the curve through the observed error rates. If that is 0 or less,
-    the limit is 0.
+    The limit is 0 if the curve through the observed error rates has a parameter of 0 or less.
 
     Args:
       family: The trade-off functions f_t.
@@ -127,8 +125,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _split_capital(alone: int) -> Array:
     """Returns the bets' shares of the capital (1 + neighbours + 2 * alone,), which sum to 1.
 
-    The pilot's best bet comes first with 0.7, then its neighbours with 0.2 together, then `alone` bets on
-    each single error rate with 0.1 together.
+    The pilot's best bet gets 0.7, its neighbours 0.2 together, and the bets on a single error rate 0.1
+    together.
     """
     neighbours = len(_NEIGHBOURS)
     neighbour_share = (1 - _BEST_SHARE - _ALONE_SHARE) / neighbours
@@ -141,8 +139,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     """Returns a function from a parameter to the least log capital on its curve, for two sets of runs.
 
     A bet is a pair of stakes, one on each set, and its capital is the product of both. Pairs are chosen by
-    the pilot's log growth, times the ratio of the numbers of runs. A log capital of `target` rejects a
-    parameter.
+    the pilot's log growth, times the ratio of the numbers of runs.
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
@@ -156,7 +153,6 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter."""
         corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
         # The log growth of each of L pairs of stakes in each cell, (L, cells).
         of_alarms = growth_out[stakes_out, :-1]
@@ -174,16 +170,9 @@ _Pairs = tuple[NDArray[np.int64], NDArray[np.int64], Array]
 def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
-    The others are pairs of larger or smaller stakes by a common factor, and bets on a single set of runs.
-
-    Args:
-      family: The trade-off functions.
-      growth_out: (S, levels) predicted log growth of each of STAKES at _COARSE_LEVELS, on false positives.
-      growth_in: (S, levels) the same on false negatives.
-      target: The log capital that rejects a parameter.
-
-    Returns:
-      The pairs, the best first, with their shares of the capital.
+    The others are pairs of larger or smaller stakes by a common factor, and bets on a single set of runs. The
+    best pair comes first, with its share of the capital. `growth_out` and `growth_in` are the predicted log
+    growth (S, levels) of STAKES at _COARSE_LEVELS, on false positives and on false negatives.
     """
     size = len(STAKES)
     alone = np.arange(1, size, 3)  # stakes of bets on a single set: every third that is not 0
@@ -192,8 +181,8 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     def find_margins(parameter: float) -> Array:
         """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
 
-        The margin is the least over the cells in which no bet on a single set of runs reaches the target. The
-        first axis is that of stakes on false positives.
+        Cells count only if no bet on a single set of runs reaches the target there. The first axis is that of
+        stakes on false positives.
         """
         # Log growth (S, cells) at the corner of each cell where it is least.
         at_corners_out = growth_out[:, :-1]
@@ -223,10 +212,9 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
 
 
 def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
-    """Returns the margins of bets at the largest parameter that some bet should reject.
+    """Returns the margins of bets, of any shape, at the largest parameter that some bet should reject.
 
-    `find_margins` maps a parameter to each bet's margin, of any shape. A bet with a margin of at least 0
-    should reject the parameter.
+    A bet with a margin of at least 0 should reject the parameter.
     """
 
     def should_be_rejected(parameter: float) -> bool:
@@ -237,18 +225,10 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
 
 
 def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
-    """Returns, for each cell of false-positive rates, the index of a false-negative rate below its curve.
+    """Returns, for each cell of false-positive rates, the index in `levels` of a rate below its curve.
 
-    It is the curve's rate at the cell's upper end, rounded down to one of the levels. So the capital at this
-    corner is at most the capital on the curve.
-
-    Args:
-      family: The trade-off functions.
-      parameter: The parameter of the curve.
-      levels: (cells + 1,) ascending rates, the ends of cells.
-
-    Returns:
-      (cells,) indices into `levels`.
+    It is the curve's false-negative rate at the cell's upper end, rounded down to one of the levels (cells +
+    1,), the ascending ends of cells.
     """
     rates_in = family.trade_off(parameter, levels[1:])
     places = np.searchsorted(levels, rates_in, side="right") - 1
@@ -262,11 +242,10 @@ _CoinBets = tuple[Array, Array, Array]
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for runs with coins.
 
-    A bet is on z = part * FN + (1 - part) * FP, a weighted average of a run's error rates. Each cell of the
-    curve is represented by the corner with the least capital. A log capital of `target` rejects a parameter.
+    A bet is on z = part * FN + (1 - part) * FP, a weighted average of a run's error rates.
     """
     parts_of_bets, stakes, shares = _choose_coin_bets(family, counted, target)
-    # The log growth of each bet at each mean of z that is tabulated, (bets, means).
+    # The log growth of each bet at each mean of z, (bets, means).
     rows = []
     for part, stake in zip(parts_of_bets, stakes, strict=True):
         single_stake = np.array([stake])
@@ -277,7 +256,6 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     parts = parts_of_bets[:, None]
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter."""
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         # The mean of z at each corner, (bets, cells).
@@ -294,15 +272,12 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
     """Returns the bet that should reject the largest parameter, and others in case it does not.
 
-    The others are larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1).
+    The others are larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1). The
+    best bet comes first, with its share of the capital.
 
-    Bets are judged by the pilot's log growth, scaled to the number of counted runs. It gives each bet a
-    critical mean of z, at which the bet should reach `target`. The bet should reject a parameter if z has at
-    least this mean everywhere on the parameter's curve, except at points that bets on a single error rate
-    should reject.
-
-    Returns:
-      The bets, the best first, with their shares of the capital.
+    The pilot's log growth, scaled to the number of counted runs, gives each bet a critical mean of z that
+    should suffice for `target`. The bet should reject a parameter if z has at least this mean everywhere on
+    the parameter's curve, except at points that bets on a single error rate should reject.
     """
     stakes = STAKES[1:]  # without the stake 0
     stakes_alone = STAKES[1::3]  # of bets on a single error rate
@@ -310,7 +285,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
-        """Returns the least mean of z, (stakes,), at which each stake should reach the needed capital.
+        """Returns the smallest mean of z, (stakes,), that should suffice for each stake.
 
         It is one of _COARSE_MEANS, or 2 if no mean suffices. `share` is each stake's share of the capital.
         """
@@ -326,10 +301,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
-        """Returns the margin (parts, stakes) by which each bet should reject a parameter; below 0 it fails.
-
-        The margin is the least mean of z on the rest of the curve minus the bet's critical mean.
-        """
+        """Returns the margins (parts, stakes): the least mean of z on a curve minus each bet's critical
+        mean."""
         # The corners of the curve's cells.
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
@@ -354,9 +327,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP, a value of each run.
 
-    FN and FP are a run's estimated error rates: its shares of misses and of false alarms, times scale_in and
-    scale_out. A canary gives at most one error, so z is at most the larger of part * scale_in and (1 - part)
-    * scale_out.
+    FN and FP are a run's estimated error rates. A canary gives at most one error, so z is at most the larger
+    of part * scale_in and (1 - part) * scale_out.
     """
     false_positive, false_negative = errors.rates()
     part_out = 1 - part

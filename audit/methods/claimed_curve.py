@@ -1,21 +1,19 @@
 """Tests of a claimed trade-off curve by scores with an exactly known law without the canary.
 
-A claim is a curve: for a test with false-positive rate a it allows a power of at most m(a), which is concave
-and increasing (Dong, Roth and Su, "Gaussian differential privacy", 2022). The rate a(t) at which a left-out
-canary exceeds a threshold t is known exactly, as for fresh directions (`exact_null`) and for ranks among
-fresh draws (`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test: after n
-runs, the capital against the claim is a mixture of
+A claim allows a test with false-positive rate a at most the power m(a), which is concave and increasing
+(Dong, Roth and Su, "Gaussian differential privacy", 2022). The rate a(t) of left-out canaries above a
+threshold t is known exactly, for fresh directions (`exact_null`) and for ranks among fresh draws
+(`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test: after n runs, the
+capital against the claim is a mixture of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1,
 
-with h_i(t) the share of run i's canaries above t. Its largest value so far is an e-value at any time. For an
-only run, c = 1: its e-value is the mean over thresholds of h(t) / m(a(t)), by Markov's inequality. Unlike in
-`exact_null`, a part of the canaries must not choose a threshold: the curve allows more than m(a(t)) at
-thresholds that the run itself chooses.
+with h_i(t) the share of run i's canaries above t. For an only run, c = 1: its e-value is the mean over
+thresholds of h(t) / m(a(t)), by Markov's inequality. Unlike in `exact_null`, a part of the canaries must not
+choose a threshold: the curve allows more than m(a(t)) at thresholds that the run itself chooses.
 
-The tests answer three questions. Is the claim refuted (`examine_claim`)? What is the largest refuted mu
-(`find_least_mu`)? Which smaller noise would have been refuted (`find_least_departure`)? The last is no
-confidence bound: it simulates scores with the observed deviations between and within runs.
+`find_least_departure` is not a confidence bound: it simulates scores with the observed deviations between and
+within runs.
 """
 
 from bisect import bisect_left
@@ -47,13 +45,13 @@ _HALVINGS = 24  # of an interval of mu, to 1e-7 of it
 _PATH_STEPS = 128  # values of mu that a path distinguishes
 _MIN_ALLOWED = 1e-300  # avoids a division by 0
 _MAX_LOG = 700.0  # exp of more overflows
-SEEN_PROBABILITY = 0.9  # with which a departure that "would have been seen" is refuted
+SEEN_PROBABILITY = 0.9  # of refuting a departure that "would have been seen"
 # Runs and audits to simulate for each departure. The standard error of the probability 0.9 is 0.02 with 200
 # audits and 0.07 with 20.
 _SIMULATED_RUNS = 10_000
 _MIN_AUDITS = 20
 _MAX_AUDITS = 200
-_FAR_DEVIATIONS = 3.0  # of a score, beyond which thresholds are out of reach
+_FAR_DEVIATIONS = 3.0  # of a score; thresholds beyond are out of reach
 _MIN_DEVIATION = 1e-9  # avoids a division by 0
 # Noise as multiples of the stated noise.
 _NEAR_RATIOS = np.arange(0.995, 0.9, -0.005)
@@ -143,8 +141,7 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
     """Returns the result of the test of a claim, from the log capital (R,) against it after each run.
 
-    If rows are in start order, the largest capital decides (Ville's inequality). Otherwise only the capital
-    after all runs decides.
+    If rows are in start order, the largest capital decides (Ville's inequality), otherwise the last.
     """
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = float(log_capital[-1])
@@ -170,8 +167,8 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
     """Returns a path (R,): after each run, the mu below which runs so far refute every Gaussian guarantee.
 
-    Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of `least_mu` / 128, where
-    `least_mu` is that of all runs. The path is empty, (0,), if rows are not in start order.
+    Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of 1/128 of that of all
+    runs. The path is empty, (0,), if rows are not in start order.
     """
     if not counted.in_order:
         return np.zeros(0)
@@ -232,14 +229,10 @@ class ScoreSummary(NamedTuple):
 
 
 def summarise_scores(runs: list[Array]) -> ScoreSummary:
-    """Returns the means and standard deviations of runs' scores, to simulate runs like them.
+    """Returns the means and standard deviations of runs' scores, (K,) each, to simulate runs like them.
 
-    With a single canary per run, `within` is 1, the standard deviation of left-out scores. `between` is 0
-    then, and for a single run.
-
-    Args:
-      runs: For each run, the scores (K,) of its inserted canaries, at least one, in standard deviations of a
-        left-out score. K may differ.
+    Scores are in standard deviations of a left-out score. With a single canary per run, `within` is 1 and
+    `between` is 0. `between` is 0 for a single run, too.
     """
     means = np.array([run.mean() for run in runs])
     mean_size = np.mean([len(run) for run in runs])
@@ -263,17 +256,8 @@ def find_least_departure(
 ) -> Departure | None:
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
-    Noise of r < 1 times the stated noise multiplies the mean score by 1 / r. Audits with such noise are
-    simulated, and tested like the real scores.
-
-    Args:
-      scores: The summary of inserted canaries' scores, under the stated noise.
-      counted: The exceedances of the real scores, with the exact rates of THRESHOLDS.
-      power: The claimed curve.
-      confidence: The confidence of the test.
-
-    Returns:
-      The departure, or None if not even a tenth of the stated noise would be refuted.
+    Noise of r < 1 times the stated noise multiplies the mean score by 1 / r. The result is None if not even a
+    tenth of the stated noise would be refuted.
     """
     # Far thresholds are dropped to save time if scores hardly reach them. This never increases the capital.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
@@ -310,9 +294,7 @@ def find_least_departure(
 def draw_shares(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws the share of a run's canaries above each threshold, if their scores are normal.
-
-    It draws only the numbers of scores between neighbouring thresholds, to save time.
+    """Draws the share (..., T) of a run's canaries above each threshold, if their scores are normal.
 
     Args:
       means: (..., 1) the mean score of each run.
@@ -320,9 +302,6 @@ def draw_shares(
       thresholds: (T,) thresholds in ascending order.
       canaries: The number of canaries of each run.
       rng: The randomness of the counts.
-
-    Returns:
-      (..., T) shares.
     """
     above = special.ndtr((means - thresholds) / deviation)  # falls along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`

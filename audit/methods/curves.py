@@ -41,15 +41,13 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits of threshold tests' least false-negative rate at false-positive rates (n,).
 
-        The limits cover the whole curve with at least the probability `confidence`. The best test at a rate a
-        has the lowest threshold with a true false-positive rate of at most a. The first threshold with an
-        upper false-positive limit of at most a is surely high enough: its upper false-negative limit is the
-        upper limit at a. The last threshold with a lower false-positive limit above a is surely too low: its
-        lower false-negative limit is the lower limit at a.
+        The best test at a rate a has the lowest threshold with a true false-positive rate of at most a. The
+        first threshold with an upper false-positive limit of at most a is surely high enough: its upper
+        false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
+        above a is surely too low: its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, np.float64)
-        # The index of the first threshold whose limit is at most the rate. Limits fall as thresholds rise, so
-        # they are negated for `searchsorted`.
+        # Limits fall as thresholds rise, so they are negated for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
         # With 0.0 in front, lower[i] is that of threshold i - 1, the last that surely exceeds the rate.
@@ -92,14 +90,9 @@ def _choose_ranks(trials: int) -> NDArray[np.int64]:
 
 
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
-    """Returns limits of a distribution function at points (k,), from the number of draws below each.
+    """Returns limits of a distribution function at points (k,), from the counts (k,) of draws below each.
 
     All limits are valid at once with a probability of at least 1 - error, at any number of points.
-
-    Args:
-      counts: (k,) the number of draws below each point.
-      trials: The number of independent draws.
-      error: The largest probability that some limit is not valid.
     """
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
@@ -147,9 +140,9 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
     """Returns the true-positive rate at a false-positive rate, a point of the ROC (Carlini et al., 2022).
 
-    It is the share of scores in (n_in,) above a threshold: the least of the scores out (n_out,) with at most
-    the share `false_positive_rate` of scores out above it. The threshold is chosen on the scores that it
-    counts, so the result is not a bound. A rate below 1 / n_out does not allow a false positive.
+    The threshold is the smallest of the scores out (n_out,) with at most the share `false_positive_rate` of
+    scores out above it. The result is not a bound because the same scores choose the threshold. A rate below
+    1 / n_out does not allow a false positive.
 
     Raises:
       InputError: A rate out of range.

@@ -46,7 +46,7 @@ Worlds = tuple[Array, Array]
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_MIN_PILOT = 20  # scores of a world, where half of them are not fewer
+_MIN_PILOT = 20  # scores of a world, but at most half of them
 _SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # of the splits: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
@@ -85,7 +85,7 @@ class Bound(_Counted):
 
     Attributes:
       assumes: Its assumption.
-      holds: False if the scores refute the assumption; the bound then proves nothing.
+      holds: False if the scores refute the assumption and make the bound invalid.
       counted: A description of the counts, if these are not the errors at a threshold.
       false_positive_rate: The exact rate at the threshold, if a law gives it instead of a count.
       path: (R,) the bound after each run, if it is valid after any number of runs; else empty.
@@ -103,7 +103,7 @@ class Estimate(_Counted):
     """A value that is not a confidence bound and never decides a verdict.
 
     Attributes:
-      confidence: The level in its formula, at which it is not valid.
+      confidence: The level in its formula, which it does not have.
       caveat: Why it is not a bound.
       standard_error: The standard error of epsilon, if canaries are independent; otherwise NaN.
       noise_floor: The values without any leakage; NOT_SIMULATED for most methods.

@@ -3,15 +3,15 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-Evidence. The threshold is the r-th lowest of n scores in, for an r that these scores did not choose, and x is
-the number of m scores out above it. For any distribution of scores, the false-negative rate there is
-distributed as U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >= f_t(U).
-So under H(t) the probability of at most x false positives is at most
+The threshold is the r-th lowest of n scores in, for an r that these scores did not choose, and x is the
+number of m scores out above it. For any distribution of scores, the false-negative rate there is distributed
+as U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under
+H(t) the probability of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 
 an integral over a known law: no rate is estimated, and no maximum is taken. It increases with t, and the
-bound is the t at which it reaches the error. The same is true with the worlds exchanged.
+bound solves p_t(x) = error. The same is true with the worlds exchanged.
 
 The integral is a sum over cells of U, each with its largest probability, at the upper end. So the bound is
 always conservative. Equal scores are put in random order: a threshold among them is a randomised test, and
@@ -66,8 +66,7 @@ def approximate_dp(delta: float) -> Family:
 class Counts(NamedTuple):
     """The errors at a threshold that is itself a score of one of the worlds, the near world.
 
-    The rank is counted from the end of the near world's errors: from its lowest score for the world in, from
-    its highest for the world out.
+    The rank is counted from the lowest score for the world in, and from the highest for the world out.
 
     Attributes:
       rank: r, the threshold's rank; the rank - 1 scores of the near world before it are errors.
@@ -85,7 +84,7 @@ class Counts(NamedTuple):
 def lower_bound(
     family: Family, audits: Sequence[Counts], rejecting: int, error: float
 ) -> tuple[float, int]:
-    """Returns the largest t at which enough audits reject that the mechanism is f_t-DP.
+    """Returns the largest t with enough audits that reject that the mechanism is f_t-DP.
 
     The audits may depend on each other in any way. Each rejects at the level error * rejecting / len(audits).
     By Markov's inequality, the probability that `rejecting` of them reject a true hypothesis at once is at
@@ -128,8 +127,8 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles (482,) of the near world's error rate U ~ Beta(rank, scores - rank + 1) at
-    _LEVELS."""
+    """Returns quantiles (482,) at _LEVELS of U, the near world's error rate, Beta(rank, scores - rank +
+    1)."""
     return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
 
 

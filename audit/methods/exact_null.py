@@ -108,12 +108,9 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound on epsilon of the method "exact_null".
 
     Only inserted canaries count, and at least one run must have one. If rows are in start order, the bound is
-    valid after each run, and the last value is returned. Otherwise only the capital after all runs counts,
-    and `path` is empty.
-
-    The reported threshold has most of the capital at the end. For a single run, it is the threshold that half
-    of the canaries chose, if they chose one. If left-out canaries refute the law of cosines, epsilon is 0 and
-    `holds` is False.
+    valid after each run (`path`). Otherwise only the capital after all runs counts. The reported threshold
+    has most of the capital at the end; for a single run, it is the one that half of the canaries chose. If
+    left-out canaries refute the law of cosines, epsilon is 0 and `holds` is False.
     """
     capital = Capital(design, delta)
     runs = capital.num_runs
@@ -147,9 +144,8 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    It makes no assumption about the law of inserted scores. The epsilon does not bound that of other
-    trade-off curves. If left-out canaries refute the exact law, mu and epsilon are 0 and `holds` is False.
-    The reported threshold has most of the capital in the test of this mu.
+    For other trade-off curves this epsilon is not a bound. If left-out canaries refute the law of cosines, mu
+    and epsilon are 0 and `holds` is False. The reported threshold has most of the capital against this mu.
     """
     counted = compute_exceedances(design)
     holds = has_law(design)
@@ -179,7 +175,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 def _count_hits(design: Fresh, threshold: float) -> dict[str, Any]:
     """Returns the fields of a bound that count canaries above a threshold, a cosine.
 
-    For ranks, the shown threshold is the largest rank that counts as above it. Low ranks are high cosines.
+    For ranks, the shown threshold is the largest rank that counts as above it.
     """
     present = design.cosines[design.presence]
     cosine = threshold
@@ -209,12 +205,9 @@ def has_law(design: Fresh) -> bool:
 def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test that cosines of left-out canaries have their law in R^d.
 
-    The cosines, (n,) or (R, K), must be independent: each has its own direction, and the vectors on the other
-    side depend on none of these directions. Cosines are mapped to normal deviates of the same probability
-    (`gaussians.measure_normality`).
-
-    At LAW_LEVEL the test detects a wrong `dimension` in 9 of 10 audits if it is off by a factor of 1.2 with
-    2,600 cosines, of 1.5 with 520, and of 2 with 210.
+    The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
+    not depend on these directions. At LAW_LEVEL the test detects a wrong `dimension` in 9 of 10 audits if it
+    is off by a factor of 1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
     """
     values = np.ravel(cosines)
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
@@ -223,9 +216,9 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 
 
 def compute_exceedances(design: Fresh) -> Exceedances:
-    """Returns the share of each run's inserted canaries above each threshold of `claimed_curve`.
+    """Returns the share of each run's inserted canaries above each threshold, and the exact rates.
 
-    The record also has the exact rates of left-out canaries. Runs without inserted canaries are skipped.
+    Runs without inserted canaries are skipped.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])
@@ -236,8 +229,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Returns the summary of inserted canaries' scores for simulations, on the scale of Student's T.
 
-    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. A failed run has the cosine -1. Its T is
-    raised to -10, below all thresholds, because it would dominate the mean of all scores.
+    A cosine c is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. A failed run gets -10, below all thresholds.
     """
     runs = []
     for run in _select_present(design):
@@ -250,7 +242,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
 def expand_to_runs(design: Fresh, values: Array) -> Array:
     """Returns values (R,) after each run, from values (P,) after each run with an inserted canary.
 
-    A run without inserted canaries keeps the earlier value, which is 0 at the start. Runs are in start order.
+    A run without inserted canaries keeps the earlier value, 0 at the start.
     """
     num_present = np.cumsum(design.presence.any(axis=1))
     return np.append(0.0, values)[num_present]
@@ -265,7 +257,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns what the bound assumes; for user data, that canaries were drawn as stated."""
+    """Returns the assumption of the bound; for user data, that canaries were drawn as stated."""
     if not design.given:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
@@ -323,9 +315,8 @@ class Start(NamedTuple):
     Attributes:
       ramps: The share of the capital on ramps; the rest is on thresholds.
       whole: The share of each component's capital that is staked entirely on the first run.
-      won: Maps epsilon to the result of a capital of 1 that is staked entirely on the first run.
-      level: The cosine that half of the run's canaries chose as the threshold of that bet; None if it uses
-        only likely thresholds.
+      won: Maps epsilon to the result of that bet from a capital of 1.
+      level: The cosine that half of the run's canaries chose as the threshold of that bet, or None.
     """
 
     ramps: float
@@ -337,8 +328,7 @@ class Start(NamedTuple):
 class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon.
 
-    It has a component for each threshold and bet c (grouped by threshold), then one for each ramp: T * C + V
-    in all.
+    It has T * C components for a threshold and a bet c (grouped by threshold), then V for ramps.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -359,16 +349,12 @@ class Capital:
         self.log_shares = np.log(np.append(on_thresholds, on_ramps))
 
     def log_factors(self, shares: Array, epsilon: float) -> Array:
-        """Returns the log factors (n, T * C + V) by which runs multiply the components' capital.
+        """Returns the log factors (n, T * C + V) of the components' capital in runs with shares h(t), (n, T).
 
-        With h(t) the share of a run's cosines above threshold t, and m(t) = e^epsilon a(t) + delta, they are
+        With m(t) = e^epsilon a(t) + delta, the factors are
 
             1 + c (h(t) / m(t) - 1)                                      for a threshold t and a bet c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          for a ramp that rises by b_t at t.
-
-        Args:
-          shares: (n, T) h(t) of each run.
-          epsilon: The epsilon that is bet against.
         """
         # The exponent is clipped to avoid an overflow.
         exponents = np.minimum(epsilon + self._log_rates, _MAX_LOG)
@@ -387,8 +373,8 @@ class Capital:
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
 
-        Component j has a share s_j of the capital. A part w of it is staked entirely on a special bet on run
-        0, which turns 1 into won(epsilon). With the factors f_j(i) of `log_factors`, the result is
+        Component j has a share s_j of the capital. A part w of it is staked on a special bet on run 0, which
+        turns 1 into won(epsilon). With the factors f_j(i) of `log_factors`, the result is
 
             s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
         """
@@ -404,12 +390,9 @@ class Capital:
         return np.asarray(after_first + grown)
 
     def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
-        """Returns the least k >= `steps` for which the first runs do not refute the epsilon k * _STEP.
+        """Returns the smallest k >= `steps` with an epsilon k * _STEP that the first runs do not refute.
 
-        Args:
-          runs: The number of runs.
-          steps: The first k to try.
-          target: The log capital that refutes.
+        A log capital of `target` refutes.
         """
 
         def is_refuted(step: int) -> bool:
@@ -432,10 +415,7 @@ class Capital:
         return steps
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound after each run, (R,), if a log capital of `target` refutes.
-
-        Multiples of _STEP are tried in ascending order. The bound is the last refuted multiple, or 0.
-        """
+        """Returns the bound after each run, (R,), if a log capital of `target` refutes."""
         bounds = []
         first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
         components = self.compute_log(1, 0.0)  # against that epsilon
@@ -459,23 +439,16 @@ def _compute_shares(run: Array, levels: Array) -> Array:
 def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
     """Returns the initial capital, with a special bet on the first run.
 
-    Against an epsilon, the bet turns 1 into the mean of h(t) / m(t) over likely thresholds t (`log_factors`).
-    It is skipped if there are several runs of unknown order.
-
-    In a plain design with at least 40 inserted canaries, half of them choose a threshold for the others,
-    which gets most of the bet. The module's docstring proves that both bets are fair.
-
-    Args:
-      runs: The cosines (K,) of each run's inserted canaries.
-      design: The design.
-      delta: The delta of the bound.
+    The bet turns 1 into the mean of h(t) / m(t) over likely thresholds t (`log_factors`). It is skipped if
+    there are several runs of unknown order. In a plain design with at least 40 inserted canaries, most of the
+    bet is on a threshold that half of them choose for the others. The module's docstring proves that both
+    bets are fair.
     """
     run = runs[0]
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
     shares = _compute_shares(run, levels)
-    # Ramps gain from single large cosines, which suits few canaries. Many canaries give precise shares above
-    # thresholds, and prove much in the first run.
+    # Ramps gain from single large cosines, which suits few canaries.
     has_many = design.cosines.shape[1] >= 2 * _MIN_PILOT
     ramps = 0.1 if has_many else 0.5
 
@@ -523,11 +496,6 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     It has the largest log(h / a): h is the expected share of cosines above it minus two standard deviations,
     and a the rate of left-out canaries. Candidates are tenths of 1/sqrt(d) up to 10/sqrt(d), then 400 cosines
     up to 1 in geometric steps.
-
-    Args:
-      pilot: (n,) the pilot's cosines.
-      canaries: The number of further canaries to be counted.
-      dimension: d.
     """
     # `units` are cosines times sqrt(d). Values of sqrt(d) or more are dropped. `end` keeps the second part
     # ascending if sqrt(d) is below 10.

@@ -14,12 +14,9 @@ P-values come from tables drawn from the fit, because chi-squared laws fail if t
 test takes the smallest p-value relative to its share of the level (Bonferroni). Under a Gaussian curve the
 p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
-A test that never rejects proves nothing, so we also report its power: how often it would reject, with these
-numbers of scores, curves of Laplace, logistic or Student t noise or of a noisy bit that fit the same mu. A
-bound that assumes a Gaussian curve counts only if the test does not reject *and* has power against all four.
-The bound then exceeds the truth in few audits of such mechanisms.
-
-The test is necessary, not sufficient: rates above 1/n do not show the curve at delta.
+We also report the power against four curves that fit the same mu: of Laplace, logistic or Student t noise, or
+of a noisy bit. A bound that assumes a Gaussian curve counts only if the test does not reject *and* has power
+against all four. The test is necessary, not sufficient: rates above 1/n do not show the curve at delta.
 """
 
 import functools
@@ -91,12 +88,11 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 
 
 def power(scores_in: Array, scores_out: Array) -> float:
-    """Returns the least power of the test `examine` against four curves that are not Gaussian.
+    """Returns the smallest power of the test `examine` against four curves that are not Gaussian.
 
-    They are the curves of Laplace, logistic and Student t noise and of a noisy bit. Each has the parameter
-    whose scores fit the same |mu|. Power is the probability of a p-value below 5% with these numbers of
-    scores, (n,) in and (m,) out. Its simulation has a standard error of at most 0.036, and 0.015 near 95%. It
-    is 0 if no test is possible.
+    They are the curves of Laplace, logistic and Student t noise and of a noisy bit that fit the same |mu|.
+    Power is the probability of a p-value below 5% with these numbers of scores, (n,) in and (m,) out. Its
+    simulation has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is possible.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -129,8 +125,8 @@ def _compute_drawn(sizes: Array, shares: Array, near: Fit) -> Array:
     Args:
       sizes: (2,) the number of scores of each world.
       shares: (2, cells) the probability of each cell.
-      near: The fit from which the fits to the drawn tables start. Eight steps reach the best fit from there,
-        also if the worlds hardly overlap.
+      near: The start of the fits to the drawn tables. Eight steps reach the best fit from there, also if the
+        worlds hardly overlap.
     """
     rng = np.random.default_rng(0)
     worlds = []
@@ -157,16 +153,12 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the test's p-values (...,) from the statistics cells, spread and tails, by Bonferroni.
+    """Returns the test's p-values (...,) from statistics (..., 3), given those drawn under the null, (n, 3).
 
     A statistic's p-value is the tail of a smooth law with the mean and variance of the drawn statistics:
     gamma for cells and spread, which are about chi-squared, and normal for tails. If r > 0 of the n drawn
     statistics reach the observed one, the p-value is at least (r + 1) / (n + 1), which does not need a smooth
     law.
-
-    Args:
-      statistics: (..., 3) observed statistics.
-      drawn: (n, 3) statistics of tables drawn under the null.
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
@@ -384,13 +376,9 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic term (`_differentiate_by_terms`).
 
     A term f multiplies the density of the fitted world "in" by exp(c f), up to a constant; the fit is c = 0.
-    The statistic is the derivative of the log likelihood by c at c = 0, divided by its standard deviation
-    when cuts and mu are fitted (nuisance parameters). Both are about standard normal under the null if cells
-    contain many scores of both worlds.
-
-    Args:
-      table: (..., 2, cells) counts, world out first.
-      fit: The fit to these tables.
+    The statistic is the derivative of the log likelihood of tables (..., 2, cells) by c, divided by its
+    standard deviation when cuts and mu are fitted (nuisance parameters). Both are about standard normal under
+    the null if cells contain many scores of both worlds.
     """
     cells = _expand(fit)
     derivatives = _differentiate_by_terms(fit, cells)
@@ -413,9 +401,9 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     """Returns the derivatives (..., 2, cells, 2) of shares by the coefficients of two terms, at 0.
 
-    The terms are added to the log-likelihood ratio of the worlds. The first is quadratic in the score. The
-    second is cubic, with the opposite sign of mu: it bends the ratio towards 0. Scores are measured from the
-    middle between both means, where the log-likelihood ratio is 0.
+    The terms are added to the log-likelihood ratio of the worlds: one quadratic in the score, and one cubic
+    with the opposite sign of mu, which bends the ratio towards 0. Scores are measured from the middle between
+    both means, which has a log-likelihood ratio of 0.
     """
     # Each cell's mean score under the even mixture of both worlds. The integral of a standard normal score
     # over a cell is the density at its lower end minus that at its upper end.

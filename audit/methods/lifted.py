@@ -86,7 +86,7 @@ class CanaryMethod(Method):
     canaries: int = 1
 
     def family(self, delta: float) -> Family:
-        """Returns the trade-off functions for whose parameter the threshold is chosen."""
+        """Returns the trade-off functions for the choice of a threshold."""
         if self.assumes.gaussian:
             return exact.GAUSSIAN
         return exact.approximate_dp(delta)
@@ -94,9 +94,9 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        It is widened if a user's coins may be unfair. Widening raises the error rates of the counted runs by
-        confidence limits of the probability that a canary is in, and uses a part of the error. The pilot's
-        rates stay the same: the coins of the counted runs must not affect the pilot's choice.
+        If a user's coins may be unfair, the error rates of the counted runs are raised (`Coins.widen`), which
+        uses a part of the error. The pilot's rates stay the same: the coins of the counted runs must not
+        affect the pilot's choice.
         """
         counted = count(design, self.family(delta), 1 - confidence)
         errors = counted.rest
@@ -148,7 +148,7 @@ def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven
     """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
     For any curve, every guarantee of mu-GDP with a smaller mu is false. The epsilon is a lower bound only if
-    the trade-off curve of the error rates, averaged over canaries and runs, is Gaussian.
+    the trade-off curve of the average error rates is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     return conversions.epsilon_from_mu(mu, delta), mu
@@ -228,9 +228,7 @@ def exchangeable_limits(
 ) -> Limits:
     """Returns confidence limits (lower, upper) of the mean mu_1 of exchangeable bits, from sums in n runs.
 
-    An interval for mu_j needs a bound on the variance of its estimate, which follows from upper limits of
-    mu_(j + 1), ..., mu_(2 j). So limits are computed from the highest moment down. Above order / 2, the
-    variance is bounded as for a bit.
+    Moments are limited from the highest down. Above order / 2, the variance is bounded as for a bit.
 
     Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
 
@@ -253,14 +251,9 @@ def exchangeable_limits(
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
-    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order of the bits of a run.
+    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order, from the sums (n,) of runs' K bits.
 
     The estimate of mu_l is the mean over runs of C(S, l) / C(K, l).
-
-    Args:
-      sums: S, (n,) the sum of each run's bits.
-      canaries: K, the number of bits of a run.
-      order: The highest l.
     """
     # From l to l + 1, C(S, l) / C(K, l) is multiplied by (S - l) / (K - l), or 0 with fewer ones.
     taken = np.arange(order)
@@ -274,12 +267,7 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
     """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of mu_j.
 
     In Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, identical sets (i = j) give the linear term. The others
-    give the constant, with each moment replaced by its upper limit.
-
-    Args:
-      j: The order of the moment.
-      canaries: K, at least 2 j.
-      limits: (lower, upper) limits on mu_(j + 1), ..., mu_(2 j), by order.
+    give the constant, with the upper limits of mu_(j + 1), ..., mu_(2 j).
     """
     shared = np.arange(j + 1)
     subsets = special.comb(j, shared) * special.comb(canaries - j, j - shared)
@@ -343,17 +331,10 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
-    Error rates at each score are estimated from normal distributions, from the pilot's counts, and from
-    counts raised by their error (`thresholds.Candidates`). Each estimate predicts a parameter. The usual
+    Each estimate of error rates (`thresholds.Candidates`) predicts a parameter at each score. The usual
     choice is the best score by normal distributions or, if these predict 0, the score with the smallest sum
     of both rates. Another score replaces it if its raised counts predict more than the plain counts do at the
     usual score: the largest of many predictions may be large by chance.
-
-    Args:
-      pilot: The scores of the pilot's runs.
-      sizes: The numbers of runs and canaries to be counted; its errors do not matter.
-      family: The trade-off functions.
-      error: The error of the bound.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()

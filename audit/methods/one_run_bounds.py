@@ -54,7 +54,7 @@ Array = NDArray[np.float64]
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS = 40  # the smallest pilot, and the same number of guesses
 MAX_COINS = 20_000  # the time to compute mu grows with the number of guesses
-_PILOT_SHARE = 0.2  # of the coins, on which the number of guesses is chosen
+_PILOT_SHARE = 0.2  # of the coins
 _MIN_PILOT = 20  # coins
 _MIN_SPREAD = 1e-200  # avoids a division by 0
 # Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
@@ -134,13 +134,8 @@ def bound_by_guesses(signed: Array, delta: float, confidence: float) -> list[Bou
 def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    A random part of the coins, the pilot, chooses how many of the other coins are guessed: the most certain
-    ones. For delta > 0 the bound is proven for a fixed number (Errata O11).
-
-    Args:
-      signed: (K,) the numbers of `weigh_coins`.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    A pilot chooses how many of the other coins are guessed. For delta > 0 the bound is proven for a fixed
+    number (Errata O11). `signed` are the numbers (K,) of `weigh_coins`.
     """
     error = 1 - confidence
     ordered = _split_and_order(signed)
@@ -224,8 +219,8 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(signed: Array) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    The pilot is a fifth of the coins, but at least 20. For each number of guesses, a normal law fitted to its
-    numbers predicts the share of right guesses.
+    The pilot is a fifth of the coins, but at least 20. A normal law fitted to its numbers predicts the share
+    of right guesses.
     """
     # Only the sign of the evidence depends on the coins. The pilot and the order of the other coins depend on
     # its size, so they cannot favour right guesses.
@@ -253,9 +248,7 @@ def _split_and_order(signed: Array) -> _OrderedCoins:
 
 
 def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, error: float) -> float:
-    """Returns the largest epsilon that the number of right guesses refutes, or 0.
-
-    It inverts `log_p_approximate` (Steinke, Nasr and Jagielski, 2023, Theorem 5.2).
+    """Returns the largest epsilon that the number of right guesses refutes, or 0 (`log_p_approximate`).
 
     Args:
       coins: The number of coins.
@@ -316,9 +309,9 @@ def gaussian_refutes(
 ) -> NDArray[np.bool_]:
     """Returns whether a number of right guesses refutes mu-GDP at the level `error`.
 
-    The module's docstring derives the recursion (Mahloujifar, Melis and Chaudhuri, 2024). It starts from q_v
-    = S_v = error, the largest probability of v right guesses that is not rejected, and takes j down to 0. If
-    a probability then exceeds 1, the hypothesis is refuted.
+    The recursion of the module's docstring (Mahloujifar, Melis and Chaudhuri, 2024) starts from q_v = S_v =
+    error, the largest probability of v right guesses that is not rejected, and takes j down to 0. If a
+    probability then exceeds 1, the hypothesis is refuted.
 
     Args:
       canaries: m, the number of coins.
@@ -345,6 +338,6 @@ def gaussian_refutes(
         # Any value above 1 refutes. Larger values are clipped to 2 because they might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
-    # Without a right guess q is still the error, and nothing is refuted.
+    # Without a right guess q is still the error.
     refuted: NDArray[np.bool_] = (v > 0) & (q > 1)
     return refuted

@@ -39,8 +39,8 @@ Array = NDArray[np.float64]
 
 _STANDARD = Gaussian(0.0, 1.0)
 _SIMULATED_FITS = 2000  # simulated fits of means and deviations
-_EXACT_BELOW = 1000  # dimensions, below which the normal limit is not used, as in the paper's code
-_TINY = 1e-300  # in place of a false-positive rate that underflows to 0, which would give infinity
+_EXACT_BELOW = 1000  # dimensions; the paper's code uses the normal limit from there on
+_TINY = 1e-300  # replaces a false-positive rate that underflows to 0, which would give infinity
 _LEVEL_OF_FITS = 0.95  # shown with fits, which do not use it
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
@@ -119,14 +119,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns the values of an estimate of FITTED without any leakage, from 2,000 simulated fits.
 
-    Observed and unobserved cosines then have the same normal law. Without unobserved canaries the null is
-    that law itself (Errata O2 of experiments/one_shot/README.md).
-
-    Args:
-      method: The estimate's name.
-      observed: The number of observed canaries.
-      unobserved: The number of unobserved canaries.
-      delta: The delta of epsilon.
+    Without unobserved canaries the null is the normal law itself (Errata O2 of
+    experiments/one_shot/README.md). `observed` and `unobserved` are numbers of canaries.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _STANDARD

@@ -1,4 +1,4 @@
-"""How a threshold is chosen, and the validity of the result.
+"""The choice of a threshold.
 
 A bound is a confidence bound only for a threshold that does not depend on the counted scores. The functions
 here choose on a set of scores; `estimate` must count others. A score above the threshold is a guess of "in".
@@ -58,12 +58,12 @@ def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Erro
 def best_empirical(
     scores_in: Array, scores_out: Array, parameter: Parameter, error: float
 ) -> tuple[float, float]:
-    """Returns the threshold at which the scores show the largest privacy parameter, and that parameter.
+    """Returns the threshold with the largest privacy parameter on the scores, and that parameter.
 
     The thresholds are the midpoints between neighbouring distinct scores (hidden-state paper, Algorithm 4),
     thinned out evenly from 200,000 on. At each, the parameter is that of the trade-off curve through
     Clopper-Pearson upper limits of both error rates (Errata H12 of experiments/hidden_state/README.md). The
-    largest is not a confidence bound because the threshold is chosen on the scores that it counts.
+    largest is not a confidence bound because the same scores choose the threshold.
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -95,11 +95,10 @@ def choose_on_pilot(
     """Chooses, on a pilot's scores, the rank of the further score that should be the best threshold.
 
     The best threshold gives the largest lower limit of a privacy parameter. Ranks 1, 2, 4, ... of either
-    world are tried. Each rank's limit is predicted from normal distributions with the pilot's area under the
-    ROC curve, and from the pilot's error counts. The usual choice is the best rank for the normal
-    distributions, which varies little between pilots. With `any_shape`, the counts overrule it if they
-    clearly contradict normal distributions, or clearly predict a larger limit at another rank. The choice
-    depends only on the order of the scores.
+    world are tried. The usual choice is the best rank for normal distributions with the pilot's area under
+    the ROC curve, which varies little between pilots. With `any_shape`, the pilot's error counts overrule it
+    if they clearly contradict normal distributions, or clearly predict a larger limit at another rank. The
+    choice depends only on the order of the scores.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
@@ -149,29 +148,28 @@ def _judge_ranks(
 ) -> Array:
     """Predicts the limits that thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
 
-    A threshold is the score of rank r, from the lowest, of its own world. Lower scores are guessed to be of
-    the other world: the errors are r - 1 guesses on its own world, and scores of the other world above the
+    A threshold is the score of rank r, from the lowest, of the near world. Lower scores are guessed to be of
+    the other world: the errors are r - 1 guesses on the near world, and scores of the other world above the
     threshold. Ranks end at half of the scores.
 
     Args:
-      own: The pilot's scores of the threshold's own world.
+      own: The pilot's scores of the near world.
       other: The pilot's scores of the other world, most of them lower.
-      n_own: The number of further scores of the threshold's own world.
-      n_other: The number of further scores of the other world.
+      n_own, n_other: The numbers of further scores of both worlds.
       mu: The distance of both worlds in standard deviations, if they are normal.
       parameter: Maps false-positive and false-negative rates to the privacy parameter. It is symmetric.
       error: The error probability of each rate's upper limit.
 
     Returns:
       (4, R), for each rank: the lower limit of the parameter predicted from normal distributions; that from
-        the pilot's counts; how many scores of the pilot's own world reach up to the rank; and by how many
+        the pilot's counts; how many scores of the pilot's near world reach up to the rank; and by how many
         standard deviations the counts differ from normal distributions. Limits are rounded to give the same
         choice on all platforms.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
-    levels = ranks / (n_own + 1)  # the expected share of its own world below the threshold
+    levels = ranks / (n_own + 1)  # the expected share of the near world below the threshold
     # The rank, from 1, of the pilot's score nearest to each quantile: of n scores, the k-th lowest is near
-    # the quantile of level k / (n + 1). We count scores of the other world below it.
+    # the quantile of level k / (n + 1).
     gaps = len(own) + 1
     places = np.maximum(np.rint(levels * gaps), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
