@@ -221,7 +221,6 @@ def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
     normal noise.
     """
     bits = _draw_bits(rng, setting)
-    # The release along e_0, common to all canaries, and along e_i, only of canary i.
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
     own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
     return Coins(np.sqrt(0.5) * (common + own), bits)
@@ -300,7 +299,6 @@ def _draw_gaussian(fails: bool, rng: Generator, setting: KnownMechanism) -> Arra
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Array:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu hidden by Laplace noise."""
-    # The cosine has the same tail probability without insertion as `along` under Laplace noise.
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     return -cosine_law.quantile(scipy.stats.laplace.sf(along), setting.dimension)
 

@@ -63,7 +63,6 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu"
     require(truth > 0, message)
-    # Longer audits are simulated less often.
     all_runs = 200_000
     most_audits = 40
     if setting.canaries > 1:

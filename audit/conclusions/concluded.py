@@ -92,7 +92,6 @@ def _find_of_scores(evidence: Sets | Coins, level: Level) -> list[Finding]:
     return estimate.findings(*evidence.pooled(), *level)
 
 
-# The methods of each shape of evidence, and the two bounds of its verdicts.
 _METHODS: dict[Shape, tuple[Callable[[Any, Level], Sequence[Finding]], Pair | None]] = {
     Shape.ONE_CANARY: (_find_of_scores, ONE_CANARY),
     Shape.MANY_CANARIES: (lambda evidence, level: lifted.bounds(evidence, *level), MANY_CANARIES),
@@ -254,7 +253,6 @@ def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
         return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
     if sampling.rate == 1:
         return None
-    # By Poisson sampling the number of insertions is random.
     return expected_epsilon(Composition(*setting.composition), setting.schedule.steps, delta)
 
 
@@ -290,7 +288,6 @@ def conclude_together(
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries."""
     if not scores.dimension or len(scores.scores) == 1:  # dimension 0: canaries are not directions
         return None
-    # Scores are plain cosines, independent of the other canaries of their run.
     return conclude(read_directions(scores)._replace(plain=True), claim, level)
 
 

@@ -175,7 +175,6 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
         upper = UpperBound(state.bound.epsilon, mu, state.assumes, name, label, True, is_measured)
         upper_bounds.append(upper)
     if conclusion.upper_bound is not None:
-        # Without a claim the number is given.
         assumed = GIVEN
         if conclusion.claim is not None:
             assumed = conclusion.claim.assumes
@@ -277,7 +276,6 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
     """
     if conclusion.is_one_run:
         bounds = {bound.method: bound for bound in conclusion.bounds}
-        # Enough coins give a bound on epsilon and another on mu.
         if one_run_bounds.ONE_RUN_GUESSES not in bounds:
             return None
         epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon

@@ -127,7 +127,6 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     if decay > 2:
         exponents = steps_after - schedule.steps
     weights = (1 - decay) ** exponents
-    # The canary comes at step `place` of every period.
     inserted = weights[schedule.place - 1 :: schedule.periodicity]
     mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
     return mu_at_sigma_1 / mechanism.noise_multiplier
@@ -163,7 +162,6 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns constants that this version measured along at least `rehearsals` runs; None without them."""
     steps = find_current(store)
-    # Constants that were not measured have 0 runs.
     if steps is None or steps.runs < max(rehearsals, FEWEST):
         return None
     return steps
@@ -304,7 +302,6 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary has so many steps, drawn beforehand
         return "each canary comes at random steps"
-    # The map of a step then includes the canaries' gradients.
     if setting.canaries > 1 and adversary.name in _READS_THETA:
         return OTHER_CANARIES
     # Bounds on the zoo's models need exact products; constants of custom models are the caller's

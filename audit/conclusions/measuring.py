@@ -53,7 +53,6 @@ def measure(
     with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
-            # `eval_shape` gives the number of parameters without initialising a model.
             theta_0 = jax.eval_shape(game.init, jax.random.key(0))
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
@@ -75,7 +74,6 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        # Such steps do not have a bound: each run has lines at only one step.
         effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (

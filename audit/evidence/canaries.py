@@ -208,7 +208,6 @@ class Coins(NamedTuple):
         spent = _LIMITS_SHARE * error
         total_in = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
-        # Some canaries are in and some are out, so neither limit is 0 or 1.
         widened = errors._replace(scale_in=1 / float(low), scale_out=1 / float(1 - high))
         return widened, error - spent
 
@@ -396,8 +395,7 @@ class Fresh(NamedTuple):
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
-        # The rank of a canary that is out is uniform. Deviates ascend as ranks fall; each is that of the
-        # rank's middle tail probability.
+        # Each deviate is that of the rank's middle tail probability.
         places = self.draws + 1
         ranks_in = self.ranks()[self.presence]
         ranks_out = np.ceil(levels[::-1] * places)

@@ -140,7 +140,6 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
     twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
     bound the upper tail, negative t the lower. The moments come from the exact binomial law of a total.
     """
-    # The values of a total within 40 standard deviations, sqrt(K) / 2 each.
     middle = width // 2
     fair_deviation = np.sqrt(width) / 2
     reach = int(_FAR * fair_deviation) + 1
@@ -158,7 +157,6 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
     observed = ((2 * totals - width) ** 2 / width).sum()
     log_bounds = rows * log_moments - _TILTS * observed
     log_p = float(log_bounds.min()) + np.log(2)  # two sides
-    # For the message: the deviation of rows' totals from K / 2.
     deviation = np.sqrt(observed / rows * width) / 2
     message = (
         f"how many coins of a {row} are in varies by {deviation:.3g}, "

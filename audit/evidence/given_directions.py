@@ -214,7 +214,6 @@ def measure_spread(design: Fresh) -> CosineSpread:
     else:
         deviations = _about_means(cosines, presence)
         freedom = int(presence.sum()) - runs
-    # A single run without leave-one-out has independent deviations.
     numerator = float(max(freedom, 1))
     denominator = _MANY
     if runs != 1 or not design.plain:
@@ -264,7 +263,6 @@ def _require_spread(design: Fresh) -> None:
     spread = measure_spread(design)
     if spread.freedom < MIN_COSINES - 1:
         return
-    # The squared spread, in units of 1/d.
     ratio = spread.squares * design.dimension / spread.freedom
     if special.fdtrc(spread.numerator, spread.denominator, ratio) >= LEVEL:
         return

@@ -88,7 +88,6 @@ def ranks(
     else:
         ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
         draws = np.shape(fresh)[1]
-        # All scores of a failed run are NaN, including those of fresh draws. They are replaced by 0.
         has_failed = np.isnan(ranked).all(axis=1, keepdims=True)
         ranked = np.where(has_failed, 0.0, ranked)
         own_ranks = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
@@ -102,7 +101,6 @@ def ranks(
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
         present = check_bits(presence, own_ranks.shape)
-    # A failed run may have any rank because its cosines are replaced.
     placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     return Fresh(cosines, present, RANK_DIMENSION, False, True, in_order, draws, ranked)
@@ -167,7 +165,6 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
 
     tails = np.asarray(ranks, np.float64) / (draws + 1)
     tails = np.minimum(tails, _MAX_TAIL)
-    # By symmetry, minus the quantile at a level is exceeded with a probability of this level.
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return np.asarray(cosines - _BELOW * np.abs(cosines))
 

@@ -77,7 +77,6 @@ def _find_repeats(table: Rows) -> Bits:
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
     numbers, counts = _number_rows(values)
-    # The number of equal rows before each row.
     order = np.argsort(numbers, kind="stable")
     group_starts = np.cumsum(counts) - counts
     before = np.empty(len(numbers), np.int64)

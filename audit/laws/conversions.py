@@ -77,7 +77,6 @@ def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
         mills_ratio = np.sqrt(np.pi / 2) * scaled_tail  # Phi(-x) / phi(x)
         log_constant = np.log(2 * np.pi) / 2
         log_density = -(x**2) / 2 - log_constant  # log phi(x)
-        # The log of 1 - x Phi(-x) / phi(x), which is about 1 / x^2 for large x.
         near = np.log1p(-x * mills_ratio)
         far = -2 * np.log(x)
         log_share = np.where(x < _FAR, near, far)
@@ -169,7 +168,6 @@ def epsilon_from_rates(
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
-    # Every epsilon allows rates with a numerator of 0 or less: its log is -inf.
     above_fnr = np.maximum(1 - delta - fnr, 0)
     above_fpr = np.maximum(1 - delta - fpr, 0)
     with np.errstate(divide="ignore", invalid="ignore"):

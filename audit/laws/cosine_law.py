@@ -44,7 +44,6 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     log_far_tail = _limit_far_tail(size, dimension)
     with np.errstate(divide="ignore"):
         log_tail = np.where(tail > _MIN, np.log(tail), log_far_tail)
-    # By symmetry P(T > t) = 1 - P(T > |t|) for t < 0.
     return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
@@ -147,7 +146,6 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     log_above = special.log_ndtr(-z[::-1])
     statistic = float(-n - weights @ (log_below + log_above))
     critical = _STEPHENS / (1 + 4 / n - 25 / n**2)
-    # Levels decrease, so the last level that rejects is the least.
     rejecting = np.flatnonzero(statistic > critical)
     rejected_at = LEVELS[rejecting[-1]] if len(rejecting) else None
     return AndersonDarling(statistic, tuple(critical.tolist()), rejected_at)

@@ -121,7 +121,6 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     from_point = np.cumsum(pair.p[::-1])[::-1] * spacing
     above = from_point - pair.p * spacing
     below = np.cumsum(pair.q) * spacing
-    # An empty tail would have the log -inf.
     log_above = np.log(np.maximum(above, _MIN_LOG_ARGUMENT))
     log_below = np.log(np.maximum(below, _MIN_LOG_ARGUMENT))
     false_positive = np.exp(np.interp(at, edges, log_above))

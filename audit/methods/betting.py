@@ -114,7 +114,6 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     def is_rejected(parameter: float) -> bool:
         return find_least_capital(parameter) >= target
 
-    # With coins, a run's errors are scaled up to rates, which may exceed 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if observed <= 0:
@@ -154,7 +153,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
 
     def find_least_capital(parameter: float) -> float:
         corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
-        # The log growth of each of L pairs of stakes in each cell, (L, cells).
+        # (L, cells)
         of_alarms = growth_out[stakes_out, :-1]
         of_misses = growth_in[stakes_in[:, None], corners]
         return float(mix_bets(of_alarms + of_misses, shares).min())
@@ -184,15 +183,14 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         Cells count only if no bet on a single set of runs reaches the target there. The first axis is that of
         stakes on false positives.
         """
-        # Log growth (S, cells) at the corner of each cell where it is least.
+        # (S, cells)
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
-        # The cells that are left to the pairs.
         best_out = at_corners_out[alone].max(0)
         best_in = at_corners_in[alone].max(0)
         best_alone = np.maximum(best_out, best_in)
         is_left = best_alone + log_alone_share < target
-        # The log growth of each pair, (S, S, cells that are left).
+        # (S, S, cells that are left)
         sums = at_corners_out[:, None, is_left] + at_corners_in[None, :, is_left]
         least = sums.min(-1, initial=np.inf)
         return np.asarray(least + np.log(_BEST_SHARE) - target)
@@ -251,14 +249,13 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
         single_stake = np.array([stake])
         rows.append(_compute_coin_growth(counted.rest, part, _MEANS, single_stake))
     growth = np.concatenate(rows)
-    # Columns, (bets, 1), to combine with the cells of a curve.
     bet_indices = np.arange(len(stakes))[:, None]
     parts = parts_of_bets[:, None]
 
     def find_least_capital(parameter: float) -> float:
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
-        # The mean of z at each corner, (bets, cells).
+        # (bets, cells)
         means = parts * false_negative + (1 - parts) * false_positive
         # Rounding means down to _MEANS never increases the capital.
         below = np.searchsorted(_MEANS, means, side="right") - 1
@@ -303,7 +300,6 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     def find_margins(parameter: float) -> Array:
         """Returns the margins (parts, stakes): the least mean of z on a curve minus each bet's critical
         mean."""
-        # The corners of the curve's cells.
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
@@ -314,7 +310,6 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 
     best = int(_find_margins_at_largest(find_margins).argmax())
     best_part, best_stake = np.unravel_index(best, critical_means.shape)
-    # Offset 0 is the best stake, which comes first, as in `_split_capital`.
     offsets = np.concatenate([[0], _NEIGHBOURS])
     neighbours = np.clip(best_stake + offsets, 0, len(stakes) - 1)
     alone = len(stakes_alone)

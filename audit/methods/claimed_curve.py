@@ -130,9 +130,8 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     """
     log_factors = _compute_log_factors(counted, power)
     runs, bets, thresholds = log_factors.shape
-    # The capital of each component is a product over runs.
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
-    # Each threshold's share is split evenly over bets. The shares of left-out thresholds stay unused.
+    # The shares of left-out thresholds stay unused.
     start_shares = np.tile(_SHARES[:thresholds] / bets, bets)
     with np.errstate(divide="ignore"):
         return np.asarray(special.logsumexp(log_components, axis=1, b=start_shares))
@@ -184,7 +183,6 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
 def find_main_threshold(counted: Exceedances, power: Power) -> int:
     """Returns the index of the threshold with most of the capital against a claim after all runs."""
     log_components = _compute_log_factors(counted, power).sum(axis=0)
-    # A threshold's bets start with equal parts of its share. This common factor does not matter.
     by_threshold = special.logsumexp(log_components, axis=0) + np.log(_SHARES)
     return int(by_threshold.argmax())
 
@@ -192,7 +190,6 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
 def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
     """Returns log(1 + c (h_i(t) / m(a(t)) - 1)), (R, bets, T), for each run i, bet c and threshold t."""
     allowed = power(np.exp(counted.log_rates))
-    # The power may be 0 if a rate is too small for a float.
     gains = counted.shares / np.maximum(allowed, _MIN_ALLOWED) - 1
     bets = BETS
     if counted.is_only_run:
@@ -262,9 +259,7 @@ def find_least_departure(
     # Far thresholds are dropped to save time if scores hardly reach them. This never increases the capital.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: len(thresholds)])
-    # The claim's power is computed once because a privacy loss distribution takes a while.
     allowed = power(np.exp(counted.log_rates))
-    # 10,000 runs in total, in 20 to 200 audits.
     num_audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _MIN_AUDITS, _MAX_AUDITS))
     within = max(scores.within, _MIN_DEVIATION)  # `draw_shares` divides by it
 

@@ -67,7 +67,6 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
       confidence: The confidence of all limits together, at least.
     """
     error = 1 - np.sqrt(confidence)
-    # The threshold -inf, which all scores exceed, begins the curve.
     chosen = [np.array([-np.inf])]
     for scores in (scores_in, scores_out):
         chosen.append(np.sort(scores)[_choose_ranks(len(scores)) - 1])
@@ -99,7 +98,6 @@ def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
     local = error / len(ranks) / 2
     lower = special.betaincinv(ranks, ranks_from_top, local)
     upper = special.betaincinv(ranks, ranks_from_top, 1 - local)
-    # A point lies between the last rank that its count reaches and the next.
     place = np.searchsorted(ranks, np.asarray(counts), side="right")
     all_lower = np.append(0.0, lower)
     all_upper = np.append(upper, 1.0)

@@ -143,7 +143,6 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     It is the largest mu of all thresholds (`thresholds.best_empirical`), at least 0, with the epsilon of its
     Gaussian curve. Scores are (n,) in and (m,) out; `confidence` is that of each rate's two-sided limits.
     """
-    # Each rate's upper limit misses with half of the error of its two-sided limits.
     error = (1 - confidence) / 2
     threshold, mu = thresholds.best_empirical(
         scores_in, scores_out, conversions.mu_from_rates, error
@@ -204,7 +203,6 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     rest_out = n_out - _find_pilot_size(n_out, family)
     parameters = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
-        # All splits are alike, so a single one at their level is enough.
         perfect = exact.Counts(1, scores=scores, errors=0, trials=trials)
         level = (1 - confidence) * _REJECTING / _SPLITS
         bound, _ = exact.lower_bound(family, [perfect], 1, level)
@@ -308,7 +306,6 @@ def _test_splits(
             }
         )
 
-    # `exact.lower_bound` takes the whole error, and uses 11/21 of it for each test.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     return parameter, counts_of_splits[deciding]
 

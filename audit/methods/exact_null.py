@@ -63,7 +63,6 @@ _SHIFTS = np.geomspace(0.5, 12.0, 24)
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
 _LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds of the first run's bet
-# Canaries that choose a threshold for the others.
 _MIN_PILOT = 20
 _CHOSEN_SHARE = 0.8  # of the first run's bet, on the chosen threshold
 _ETA = 0.1  # the share of m for delta; see the module's docstring
@@ -356,7 +355,6 @@ class Capital:
             1 + c (h(t) / m(t) - 1)                                      for a threshold t and a bet c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          for a ramp that rises by b_t at t.
         """
-        # The exponent is clipped to avoid an overflow.
         exponents = np.minimum(epsilon + self._log_rates, _MAX_LOG)
         largest_means = np.exp(exponents) + self._delta
         gains = shares / largest_means - 1
@@ -470,7 +468,6 @@ def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
 
     def win_on_both(epsilon: float) -> float:
         """Returns the result of a capital of 1 on the chosen and the likely thresholds."""
-        # `most` is the denominator of the module's docstring.
         by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))
         most = max(by_epsilon / (1 - _ETA), delta / _ETA)
         chosen = share / most
@@ -497,8 +494,7 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     and a the rate of left-out canaries. Candidates are tenths of 1/sqrt(d) up to 10/sqrt(d), then 400 cosines
     up to 1 in geometric steps.
     """
-    # `units` are cosines times sqrt(d). Values of sqrt(d) or more are dropped. `end` keeps the second part
-    # ascending if sqrt(d) is below 10.
+    # `units` are cosines times sqrt(d); `end` keeps them ascending if sqrt(d) is below 10.
     root = np.sqrt(dimension)
     end = max(root, 11)
     near = np.arange(0, 100) / 10
@@ -507,7 +503,6 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     thresholds = units[units < root] / root
     spread = max(float(pilot.std()), 1e-12)  # cosines may all be equal
     share = special.ndtr((pilot.mean() - thresholds) / spread)
-    # A few lucky canaries must not decide the choice.
     deviation = np.sqrt(share / canaries)
     sure_share = np.maximum(share - 2 * deviation, 0.0)
     with np.errstate(divide="ignore"):

@@ -291,7 +291,7 @@ class _Cells(NamedTuple):
 
 def _expand(fit: Fit) -> _Cells:
     """Returns the cells of a fit in both worlds."""
-    # The ends of cells in deviations from each world's mean, infinite at both ends, (..., 2, cells + 1).
+    # The ends of cells, (..., 2, cells + 1).
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
@@ -393,7 +393,6 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     fit_information = _compute_information(cells.jacobian, inverse_variances)
     coefficients = np.linalg.solve(fit_information, shared_information)
     explained = (shared_information * coefficients).sum(-2)
-    # Rounding may leave the difference below 0.
     remaining = np.maximum(information - explained, 1e-9 * information)
     return np.asarray(score / np.sqrt(np.maximum(remaining, _TINY)))
 
@@ -405,8 +404,7 @@ def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     with the opposite sign of mu, which bends the ratio towards 0. Scores are measured from the middle between
     both means, which has a log-likelihood ratio of 0.
     """
-    # Each cell's mean score under the even mixture of both worlds. The integral of a standard normal score
-    # over a cell is the density at its lower end minus that at its upper end.
+    # The integral of a standard normal score over a cell is the difference of the density at its ends.
     moments = -np.diff(cells.density)
     moments[..., 1, :] += fit.mu[..., None] * cells.shares[..., 1, :]
     means = moments.sum(-2) / cells.shares.sum(-2) - fit.mu[..., None] / 2

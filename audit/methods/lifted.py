@@ -108,7 +108,6 @@ class CanaryMethod(Method):
             assumes = OTHERS_IN
         if assumes == NOTHING and widened is not errors:
             assumes = COINS
-        # With coins, a guess on each canary counts for both worlds, with a scale of 2.
         guesses_in, guesses_out = errors.guesses()
         return Bound(
             self.name,
@@ -133,7 +132,6 @@ def count(design: Design, family: Family, error: float) -> Counted:
       error: The error of the bound that will be computed.
     """
     pilot, other_runs = design.split()
-    # The choice needs only the numbers of runs and canaries, which are the same at any threshold.
     sizes = other_runs.errors(0.0)
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), other_runs.errors(threshold))
@@ -217,7 +215,7 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
     a = 1 + factor
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
-    # Rounding, or a variance bound below 0, can make the discriminant negative. It then counts as 0.
+    # Rounding, or a variance bound below 0, can make it negative.
     discriminant = b * b - 4 * a * c
     root = np.sqrt(max(discriminant, 0.0))
     return (b - root) / (2 * a), (b + root) / (2 * a)
@@ -240,7 +238,6 @@ def exchangeable_limits(
       interval: `wilson` or `bernstein`.
     """
     means = moments(sums, canaries, order)
-    # Limits of mu_j, by j, each at an equal part of the error.
     limits: dict[int, Limits] = {}
     for j in range(order, 0, -1):
         variance = _VARIANCE_OF_BIT
@@ -338,7 +335,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
-    # Columns (2, 1): of false positives, and of false negatives.
+    # (2, 1): false positives, false negatives
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])

@@ -167,7 +167,6 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
         """Returns whether each number of guesses, with its expected right guesses, refutes its mu."""
         return gaussian_refutes(coins, numbers, expected_right, mus, error)
 
-    # The largest mu that each number of guesses should refute.
     least = np.zeros(len(numbers))
     predicted, _ = bisect(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
     number = int(numbers[np.argmax(predicted)])

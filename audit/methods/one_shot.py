@@ -170,14 +170,12 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     points = np.sort(run.observed)
     limits_in = _limit_error_rates(len(points), error, prior)
     if not len(run.unobserved):
-        # The i-th lowest cosine, from 0, as a threshold misses the i canaries with lower cosines.
         log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
         if run.dimension < _EXACT_BELOW:
             log_fpr = cosine_law.log_sf(points, run.dimension)
         fpr = np.maximum(np.exp(log_fpr), _TINY)
         fnr = limits_in[:-1]
     else:
-        # Thresholds are below all cosines and at each of them.
         thresholds = np.concatenate([[-np.inf], run.observed, run.unobserved])
         misses = np.searchsorted(points, thresholds, side="right")
         not_above = np.searchsorted(np.sort(run.unobserved), thresholds, side="right")

@@ -113,8 +113,7 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # Ranks are judged from the lowest score: for the highest scores out, all scores are negated, and the
-    # worlds change places.
+    # For the highest scores out, all scores are negated, and the worlds change places.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
     normal, counted, places, misfits = np.hstack([by_in, by_out])
@@ -174,7 +173,6 @@ def _judge_ranks(
     places = np.maximum(np.rint(levels * gaps), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
     below = np.searchsorted(np.sort(other), score_at_place)
-    # The shares of the other world below that score and below the quantile itself, if both are normal.
     normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
     # The normal distribution is a prior of the counts. From the score to the quantile, the share changes by
