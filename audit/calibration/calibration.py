@@ -37,8 +37,7 @@ class KnownMechanism(NamedTuple):
       seed: the seed of the evidence.
       canaries: K, the number of canaries of a run.
       dimension: d, the dimension of canaries that are directions.
-      stops: the numbers of runs at which to read bounds that are valid at any number of runs; empty: at the
-        end.
+      stops: the numbers of runs to read anytime-valid bounds after; empty: at the end.
       stream: further numbers of the seed, for different evidence in different settings.
     """
 

@@ -37,7 +37,6 @@ from audit.tasks.task import find_task
 from audit.written import USUAL_LEVEL, Level
 
 _GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
-# The model from which the movement in a score of fresh directions begins.
 _START = (
     "scores use the final model's distance from the initial model: a rehearsal, one more training run "
     "without noise and canaries, would hardly raise them"
@@ -54,14 +53,7 @@ def conclude(
     """Returns the bounds and estimates of the privacy loss by all methods for the shape of the evidence.
 
     If rows look pasted (`count_once`), it is the smaller conclusion of two: from all rows, and from each
-    repeated row once.
-
-    Args:
-      evidence: the scores of runs with and without canaries.
-      claim: the claim on the mechanism; None without a claim.
-      level: delta and confidence of the bounds.
-
-    Raises InputError for unusable scores.
+    repeated row once. Raises InputError for unusable scores.
     """
     all_rows = _conclude_rows(evidence, claim, level)
     once = count_once(evidence)
@@ -186,7 +178,7 @@ def conclude_setting(
       setting: the setting of the training runs.
       level: delta and confidence of the bounds.
       own_model: whether the model is custom.
-      steps: the measured or given Lipschitz constants of the steps; None without them.
+      steps: the Lipschitz constants of the steps, or None.
 
     Raises:
       InputError: as `conclude` does, and for stored scores that are not finite.
@@ -263,15 +255,10 @@ def conclude_each_run(
     level: Level = USUAL_LEVEL,
     claim: Claim | None = None,
 ) -> list[Conclusion]:
-    """Returns a separate conclusion for each run, from its canaries' cosines.
+    """Returns a separate conclusion for each run, from its canaries' cosines in `dimension` dimensions.
 
-    Args:
-      scores: the cosines (runs, canaries), and the inserted canaries.
-      dimension: d, the dimension of the directions.
-      law_holds: whether cosines without insertion have their exact law, as with final models; otherwise the
-        null is fitted to these cosines.
-      level: delta and confidence of the bounds.
-      claim: the claim on the leak of a canary; None without a claim.
+    `law_holds` states whether cosines without insertion have their exact law, as with final models; otherwise
+    the null is fitted to them.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -292,10 +279,9 @@ def conclude_together(
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """Returns the predicted mu of an adversary who inserts along a single coordinate.
+    """Returns the predicted mu of an adversary who inserts along a single coordinate, or None.
 
-    mu is the distance of the scores' means with and without the canary, in standard deviations of a score. If
-    real gradients do not change the coordinate, the last model shows the sum of all insertions and noise
+    If real gradients do not change the coordinate, the last model shows the sum of all insertions and noise
     there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives it.
 
     It is None for models that are not over-parameterised, other adversaries or optimizers, no noise, sampled
@@ -337,8 +323,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     For a single run with several canaries it is a `OneRun`: with coins unless all canaries are inserted, and
     with cosines if the stored dimension is not 0.
 
-    Raises InputError for a single run with all canaries inserted and scores that are not cosines: their law
-    without insertion is unknown.
+    Raises InputError for a single run with all canaries inserted and scores of an unknown law.
     """
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:

@@ -32,9 +32,7 @@ from audit.methods.curves import Auc
 from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN
 
-# Scores this many standard errors below those without canary are reversed: three in 100,000 audits without a
-# leak.
-_CLEARLY = 4
+_CLEARLY = 4  # standard errors of reversed scores: three in 100,000 audits without a leak
 _FEWEST_EQUAL = 5  # so many scores are not all equal, or all shifted by the same, by chance
 
 
@@ -48,12 +46,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     """Returns a conclusion that is valid for repeated rows from independent runs and for pasted rows.
 
     Its scores and estimates are those of the reading that proves less. A claim is refuted only if both
-    readings refute it.
-
-    Args:
-      all_rows: the conclusion from all rows, before `finish`.
-      once: the conclusion from each repeated row once; None if they are too few.
-      remark: how many rows repeat earlier rows, in words.
+    readings refute it. `all_rows` is before `finish`; `once` is None if distinct rows are too few.
     """
     if once is None:
         note = f"{remark}; counted once, they are too few for a bound"
@@ -234,8 +227,8 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
     equal, so the standard error for independent scores is multiplied by sqrt(K). A single run's scores are
-    taken as independent, but they are not reversed if a bound is above 0. Cosines with a known null have the
-    mean 0 and the standard deviation 1 / sqrt(d) without the canary.
+    taken as independent, but are not reversed if a bound is above 0. Cosines with a known null are compared
+    with its mean 0 and standard deviation 1 / sqrt(d).
     """
     dependent = max(evidence.canaries)
     if isinstance(evidence, OneRun):
@@ -305,7 +298,7 @@ def _refutes(upper: UpperBound, epsilon: float, limit_on_mu: float | None) -> bo
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
-    It is None without a claimed curve, or if scores without insertion refute their assumed law.
+    It is None without a claimed curve, or if scores without insertion refute their law.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # With several runs, canaries without insertion test the law: `holds` is False if they refute it.
@@ -331,10 +324,10 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 
 
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
-    """Returns the function from false-positive rates to the largest true-positive rates that claims allow.
+    """Returns the function from false-positive rates to the largest true-positive rates of claims, or None.
 
     Two claims may be known: the mu of the tightest upper bound, and the claim on the mechanism. If both are
-    true, the smaller of both rates is allowed. The result is None without either.
+    true, the smaller of both rates is allowed.
     """
     powers: list[Power] = []
     if upper.mu is not None:

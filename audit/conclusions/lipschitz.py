@@ -35,7 +35,7 @@ MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _SIMULATED = 100_000  # orders of batches that are simulated
 _MOST_STRATA = 1000  # the largest number of enumerated orders, and of strata of simulated orders
-_ROUNDING = 1e-6  # a distance below this is rounding, in units of the shift by an insertion
+_ROUNDING = 1e-6  # in units of the shift by an insertion
 MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
 OTHER_CANARIES = "the gradients of the other canaries depend on the model"  # why there is no bound
 # Adversaries whose canaries are examples: the canaries' gradients depend on the model.
@@ -70,8 +70,8 @@ def hidden_state(
     Args:
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
-      given: the Lipschitz constants of a custom model, or the measured constants of a model of the zoo; None
-        if unknown. Not used for a model with proven constants.
+      given: the constants of a custom model, or the measured constants of a model of the zoo, or None. Not
+        used for a model with proven constants.
       own_model: whether the model is custom.
 
     Raises:
@@ -111,9 +111,8 @@ def hidden_state(
 def compute_mu_along_one_direction(setting: Setting) -> float:
     """Returns mu of an adversary who inserts along a single direction without gradients.
 
-    With learning rate eta and weight decay lambda, the insertion and the noise of step t of T shrink by w_t =
-    (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an insertion) / (sigma
-    |w|), with the norm |w| over all steps.
+    The insertion and the noise of step t of T shrink by w_t = (1 - eta lambda)^(T - t) in the steps after it.
+    So mu = (sum of w_t over steps with an insertion) / (sigma |w|), with the norm |w| over all steps.
 
     This equals the hidden-state bound for steps with Lipschitz constant 1 - eta lambda, from 0 to 1, if the
     canary comes first in its period and all periods are whole.
@@ -268,11 +267,11 @@ def _find_constant(
 ) -> float:
     """Returns the Lipschitz constant, on any data, of the steps of a model with bounded curvature.
 
-    A step is theta - eta (g + lambda theta), with learning rate eta, weight decay lambda, and the mean g of
-    clipped gradients. The eigenvalues of an example's Hessian are between -`negative` and `positive`.
+    A step is theta - eta (g + lambda theta), with the mean g of clipped gradients. The eigenvalues of an
+    example's Hessian are between -`negative` and `positive`.
 
-    Without clipping, the derivative of g is the mean Hessian. A step multiplies a direction of curvature h by
-    1 - eta (lambda + h), which is farthest from 0 at an extreme curvature.
+    Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h), which is farthest
+    from 0 at an extreme curvature.
 
     With clipping, the derivative of g may be asymmetric, but its norm is at most max(negative, positive),
     since clipping is a projection. By the triangle inequality the constant is |1 - eta lambda| + eta
@@ -304,8 +303,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "each canary comes at random steps"
     if setting.canaries > 1 and adversary.name in _READS_THETA:
         return OTHER_CANARIES
-    # Bounds on the zoo's models need exact products; constants of custom models are the caller's
-    # responsibility.
+    # The caller is responsible for the constants of custom models.
     if mechanism.precision != "float32" and not own_model:
         return f"products are rounded to {mechanism.precision}"
     return ""
@@ -320,13 +318,8 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of runs for measuring a zoo model's steps, or `USUAL`; None to measure none.
 
-    Models with proven constants are not measured. Without a request, other models are measured if they are
-    smooth, k > 1, and the last model can have a bound.
-
-    Args:
-      setting: the setting of the audit.
-      requested: "measured" or "none"; None without a request.
-      rehearsals: the requested number of runs; None for the usual number.
+    Models with proven constants are not measured. Unless `requested`, "measured" or "none", other models are
+    measured if they are smooth, k > 1, and the last model can have a bound.
 
     Raises:
       InputError: for other words, too few runs, and a request to measure if the last model cannot have a

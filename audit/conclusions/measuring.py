@@ -39,15 +39,8 @@ def measure(
 ) -> Steps:
     """Returns measured Lipschitz constants of the steps, from the store or from rehearsed runs.
 
-    The store's constants are used if this version measured them along enough runs.
-
-    Args:
-      store: the store of the setting.
-      setting: the setting of the audit.
-      game: the audit's mechanism and adversary.
-      clipped_sum: the mechanism's clipping strategy.
-      runs: the number of training runs to rehearse, or `USUAL`.
-      kinks: whether the model is known to have kinks.
+    `clipped_sum` is the mechanism's clipping strategy, `runs` the number of training runs to rehearse, or
+    `USUAL`, and `kinks` whether the model is known to have kinks.
     """
     # Another process that needs the same constants waits here, and then reads them from the store.
     with hold(store.path):

@@ -173,9 +173,9 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
 def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline on a proven leak: the lower bound on epsilon next to an upper bound.
 
-    If the upper bound on the last model is finite and the tightest, it is shown next to composition's bound,
-    with a larger lower bound for an unrefuted Gaussian curve in brackets. Otherwise a finite upper bound on
-    all models is shown, and whether these runs could refute a claim.
+    A finite upper bound on the last model, if the tightest, is shown next to composition's, with a larger
+    lower bound for an unrefuted Gaussian curve in brackets. Otherwise a finite upper bound on all models is
+    shown, and whether these runs could refute a claim.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound

@@ -36,8 +36,8 @@ from audit.written import counted
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-_PILOT_SHARE = 0.05  # share of a set's runs on which the threshold is chosen
-_MIN_PILOT = 4  # runs on which the threshold is chosen, at least
+_PILOT_SHARE = 0.05  # of a set's runs, to choose the threshold
+_MIN_PILOT = 4  # runs
 _LIMITS_SHARE = 0.1  # share of a bound's error for the limits of a user's coins
 _MIN_QUANTILES = 1_000  # of a known law, instead of scores out
 _MAX_QUANTILES = 20_000
@@ -111,7 +111,7 @@ class Counted(NamedTuple):
 
     Attributes:
       threshold: the score above which a canary is guessed to be in.
-      pilot: its errors in the runs on which it was chosen.
+      pilot: its errors in the runs that chose it.
       rest: its errors in the other runs, which a bound uses.
     """
 
@@ -135,7 +135,7 @@ class Rows(NamedTuple):
 
 
 class Coins(NamedTuple):
-    """The scores of runs in which a fair coin decides whether each canary is in.
+    """The scores of runs with a fair coin for each canary.
 
     Attributes:
       scores: (R, K) float64, the scores of K canaries in each of R runs.
@@ -485,7 +485,7 @@ def _ranks(scores: Array) -> Places:
 
 
 def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
-    """Draws a pilot of each world's runs, a twentieth but at least 4, on which a threshold is chosen.
+    """Draws a pilot of each world's runs, a twentieth but at least 4, to choose a threshold.
 
     The draw does not depend on the order of runs or of the canaries in a run.
 

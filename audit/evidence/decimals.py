@@ -8,8 +8,8 @@ at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard de
 - The probability of a cosine beyond T deviations grows by a factor of about exp(T x / 2).
 
 MAX_STEP limits x. For 200 runs of 256 canaries the former is then 0.09 deviations; at T = 40, the last
-threshold of `exact_null`, the latter is 1.02. Coarser rounding raises bounds above the truth: of 60 such
-audits without leakage none proves an epsilon above 0 at the limit, and 48 do at 100 times the limit.
+threshold of `exact_null`, the latter is 1.02. At the limit, 0 of 60 such audits without leakage prove an
+epsilon above 0, and 48 at 100 times the limit.
 """
 
 import math

@@ -27,8 +27,8 @@ from audit.written import counted
 Bits = NDArray[np.bool_]
 Array = NDArray[np.float64]
 
-ERROR = 1e-6  # the probability of rejecting fair coins is at most this
-_MAX_LAGS = 64  # the largest distance between two compared coins
+ERROR = 1e-6  # the largest probability of rejecting fair coins
+_MAX_LAGS = 64  # the largest distance of two compared coins
 # The t of Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
 _NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
 _POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
@@ -89,8 +89,7 @@ def _describe_expected(coins: int) -> str:
 
 
 def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
-    """Returns natural logs of the two-sided binomial p-values of counts (any shape) of heads among fair
-    coins.
+    """Returns natural logs of two-sided binomial p-values of counts (any shape) of heads among fair coins.
 
     A p-value is twice the probability of the smaller tail, and at most 1.
     """
@@ -113,10 +112,10 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
 
 
 def _test_lags(bits: Bits, column: str) -> _Test:
-    """Tests whether bits (rows, columns) a few columns apart are equal, or different, too often.
+    """Tests whether bits (rows, columns) at some distance are equal, or different, too often.
 
-    Lags are 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is that of the
-    most extreme lag, times the number of lags (Bonferroni).
+    Distances are 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is that of
+    the most extreme distance, times their number (Bonferroni).
     """
     most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
     compared = []

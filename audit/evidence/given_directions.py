@@ -201,7 +201,7 @@ def measure_spread(design: Fresh) -> CosineSpread:
     """Returns the spread of the cosines of inserted canaries about their run's mean, and its F law.
 
     With one canary per run, they spread about the mean of all runs. Failed runs are left out. The module's
-    docstring explains the F law, of the mean squared deviation times d.
+    docstring explains the F law.
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)

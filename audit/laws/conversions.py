@@ -89,7 +89,7 @@ def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """Returns the smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-DP.
+    """Returns the smallest epsilon >= 0 such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
     It solves delta(epsilon) = delta (Errata H15). It is 0 if delta(0) is at most delta.
 
@@ -114,7 +114,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Returns the largest mu for which a Gaussian mechanism is (epsilon, delta)-DP.
+    """Returns the largest mu such that a Gaussian mechanism is (epsilon, delta)-DP.
 
     It is the inverse of `epsilon_from_mu`. The search starts at mu = delta / 1000, which is too small:
     delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu.

@@ -93,10 +93,10 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper limit of the sum of squared leave-one-out cosines of K uniform directions.
 
-    Such a cosine is that of direction v_j with a vector u_j orthogonal to the span of the other K - 1
-    directions. So its square is at most the squared length of v_j's part outside that span, which is Beta((d
-    - K + 1) / 2, (K - 1) / 2). All K cosines may reach this at once. The limit is K times a quantile of this
-    law. The arguments are those of `limit_squares`, with K from 2 to d.
+    The square of a cosine with a vector orthogonal to the other K - 1 directions is at most the squared
+    length of v_j's part outside their span, which is Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may
+    reach this at once. The limit is K times a quantile of this law. The arguments are those of
+    `limit_squares`, with K from 2 to d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2

@@ -34,7 +34,7 @@ class Gaussian(NamedTuple):
 
 
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
-    """Returns the log of the least delta at which two Gaussians are (epsilon, delta)-indistinguishable.
+    """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
     Delta is the larger of both directions. Means, deviations (above 0) and epsilon (at least 0) broadcast to
     the shape of the result, which is -inf if delta is 0.
@@ -48,7 +48,7 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
 
 
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
-    """Returns the least epsilon >= 0 at which two Gaussians are (epsilon, delta)-indistinguishable.
+    """Returns the smallest epsilon >= 0 such that two Gaussians are (epsilon, delta)-indistinguishable.
 
     Means and deviations broadcast to the shape of the result. It is accurate to about 1e-12 relative, for
     delta down to 1e-200, and rounded upwards by bisection.

@@ -55,7 +55,7 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
 
 
 def find_bracket(holds: Callable[[float], bool], first: float) -> tuple[float, float]:
-    """Returns an interval in which a condition on a parameter of at least 0 ceases, by doubling.
+    """Returns an interval with the end of a condition on a parameter of at least 0, by doubling.
 
     Args:
       holds: Whether the condition is true at a parameter. It is true at 0, and must be false at every large

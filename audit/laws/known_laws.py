@@ -112,7 +112,7 @@ class KnownLaw(NamedTuple):
         return scores_in, self.law.sample(rng, self.parameter, False, n)
 
     def epsilon(self, delta: float) -> float:
-        """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-indistinguishable.
+        """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
 
         Without a formula it comes from quadrature, accurate to 1e-6 for the family's `parameters` and delta
         from 1e-9 to 0.5.
@@ -127,7 +127,7 @@ class KnownLaw(NamedTuple):
     def quantiles(self, levels: Array) -> Array:
         """Returns quantiles (n,) at levels (n,) of the even mixture of scores with and without the canary.
 
-        They are interpolated linearly between the points of a grid, scores 0.03 apart.
+        They are interpolated linearly on a grid with step 0.03.
         """
         x = np.linspace(-_REACH, _REACH, _COARSE)
         below_in = self.law.distribution(x, self.parameter, inserted=True)

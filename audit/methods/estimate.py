@@ -1,7 +1,6 @@
 """Scores in, scores out -> a Bound with its assumption, or an Estimate with a caveat.
 
-Each method takes the scores of independent runs with the canary (in) and without (out). Higher scores mean
-"in":
+The scores are those of independent runs with the canary (in) and without (out):
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the

@@ -43,7 +43,7 @@ _TINY = 1e-300  # avoids a division by 0
 _TABLES = 199  # drawn from the fit, and from each reference
 # Shares of the level for cells, spread and tails. Tails matter most: there an epsilon from mu is too high.
 _LEVEL_SHARES = np.array([0.2, 0.2, 0.6])
-# The reference that is hardest to tell from a Gaussian curve comes first.
+# The hardest reference comes first.
 _REFERENCE_NAMES = ("logistic", "laplace", "t3", "randomized_response")
 _MAX_PARAMETER = 30.0  # of a reference
 _ROOT_2_PI = np.sqrt(2 * np.pi)
@@ -88,9 +88,8 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 
 
 def power(scores_in: Array, scores_out: Array) -> float:
-    """Returns the smallest power of the test `examine` against four curves that are not Gaussian.
+    """Returns the smallest power of the test `examine` against the four curves of the module's docstring.
 
-    They are the curves of Laplace, logistic and Student t noise and of a noisy bit that fit the same |mu|.
     Power is the probability of a p-value below 5% with these numbers of scores, (n,) in and (m,) out. Its
     simulation has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is possible.
     """
@@ -103,8 +102,8 @@ def power(scores_in: Array, scores_out: Array) -> float:
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
     """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
 
-    Statistics are drawn only if a test is possible. With two cells the fit has as many parameters as the
-    table. Mu is finite only if each world has scores in a higher cell than some of the other world's.
+    Statistics are drawn only if a test is possible: with two cells the fit has as many parameters as the
+    table, and without overlap mu is infinite.
     """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table)
@@ -225,8 +224,8 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     """Counts scores (n,) in and (m,) out in cells, and returns a table (2, cells) with world out first.
 
     Cells contain about equal shares of the scores, with equal weight for both worlds. There are 2 to 16
-    cells, limited by a mean of 8 scores per cell if both worlds had the size of the smaller. Equal scores
-    share a cell.
+    cells, with a mean of at least 8 scores if both worlds had the size of the smaller. Equal scores share a
+    cell.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)

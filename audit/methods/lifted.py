@@ -126,10 +126,8 @@ class CanaryMethod(Method):
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold on a pilot of the runs, and counts its errors in the pilot and in the other runs.
 
-    Args:
-      design: The scores. A score above the threshold guesses that its canary is in.
-      family: The threshold is chosen for the parameter of these trade-off functions.
-      error: The error of the bound that will be computed.
+    A score above the threshold guesses that its canary is in. The threshold is chosen for the parameter of
+    `family` and a bound with this error.
     """
     pilot, other_runs = design.split()
     sizes = other_runs.errors(0.0)

@@ -53,7 +53,7 @@ class Mark(NamedTuple):
       size: The marker's size in points.
       place: The rank, from left to right, among the marks at a single point of the axis.
       filled: Whether the marker is filled.
-      outline: A matplotlib colour for the marker's edge; empty for the marker's own colour.
+      outline: A matplotlib colour for the marker's edge; empty for its own colour.
       line: The width of lines, in points.
     """
 

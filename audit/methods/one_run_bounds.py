@@ -112,8 +112,8 @@ def make_design(cosines: Cosines) -> Fresh:
 def weigh_coins(design: Coins) -> Array:
     """Returns (K,) a number for each coin of a single run, positive if the guess is right.
 
-    A score above the median guesses that its canary is in. The size of the number, the distance from the
-    median, is the certainty of the guess.
+    A score above the median guesses that its canary is in. The distance from the median is the certainty of
+    the guess.
 
     Raises:
       InputError: Fewer than 40 canaries: 20 choose the number of guesses, the others are guessed.

@@ -102,8 +102,7 @@ def choose_on_pilot(
 
     Args:
       pilot: (scores in, scores out) of the pilot.
-      n_in: The number of further scores in.
-      n_out: The number of further scores out.
+      n_in, n_out: The numbers of further scores.
       parameter: Maps false-positive and false-negative rates to the privacy parameter.
       error: The error probability of each rate's upper limit.
       any_shape: Whether scores may be far from normal.
@@ -225,8 +224,7 @@ class Candidates(NamedTuple):
       normal: (2, T) the false-positive and false-negative rates of two normal distributions with the pilot's
         area under the ROC curve.
       counted: (2, T) the counted rates, with a few scores of the normal distributions added.
-      raised: (2, T) `counted` plus 1.5 standard deviations, which penalizes thresholds that are good by
-        chance.
+      raised: (2, T) `counted` plus 1.5 standard deviations, against thresholds that are good by chance.
     """
 
     thresholds: Array
