@@ -158,8 +158,7 @@ def _draw_sets(common: float, failing_runs: float, rng: Generator, setting: Know
 def _find_tied_truth(failing_runs: float, setting: KnownMechanism) -> Truth:
     """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
 
-    A canary is guessed to be inserted if its score exceeds the threshold. Scores are N(mu, 1) for inserted
-    canaries in runs that work, otherwise N(0, 1).
+    Scores are N(mu, 1) for inserted canaries in runs that work, otherwise N(0, 1).
     """
     failing = _find_failing(failing_runs, setting)
     # From below N(0, 1) to above N(mu, 1). The probability beyond these thresholds is below delta in both
@@ -201,10 +200,7 @@ def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
 
 
 def _draw_orthogonal(can_fail: bool, rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores (R, K) of orthogonal canaries: N(mu, 1) if inserted, otherwise N(0, 1).
-
-    If runs can fail, half of them do not insert their canaries.
-    """
+    """Draws the scores (R, K) of orthogonal canaries: N(mu, 1) if inserted, otherwise N(0, 1)."""
     bits = _draw_bits(rng, setting)
     are_inserted = bits
     if can_fail:
@@ -217,8 +213,8 @@ def _draw_orthogonal(can_fail: bool, rng: Generator, setting: KnownMechanism) ->
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of a single run's canaries along (e_0 + e_i) / sqrt(2), with inner products of 1/2.
 
-    A score is the inner product of its canary with mu times the sum of the inserted canaries, plus standard
-    normal noise.
+    The release is mu times the sum of the inserted canaries, plus standard normal noise. A score is its inner
+    product with the canary.
     """
     bits = _draw_bits(rng, setting)
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
@@ -229,9 +225,8 @@ def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
 def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws scores that guess each coin with odds e^mu, and that rarely reveal many coins at once.
 
-    A positive score guesses an insertion. About 3 sqrt(K) coins are revealed at once, by 2 or -2, so rarely
-    that each is revealed with probability delta. At mu = 0 this raises the number of right guesses by three
-    standard deviations.
+    A positive score guesses an insertion. About 3 sqrt(K) coins are revealed at once, by 2 or -2, which at mu
+    = 0 raises the number of right guesses by three standard deviations.
     """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
@@ -281,8 +276,7 @@ def _draw_gaussian(fails: bool, rng: Generator, setting: KnownMechanism) -> Arra
 
     The part of direction v_j orthogonal to the K - 1 others has a squared length with the law Beta((d - K +
     1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j is mu times
-    that part, plus standard normal noise. The cosine is that of v_j and u_j. If `fails`, half of the runs do
-    not insert canaries.
+    that part, plus standard normal noise. The cosine is that of v_j and u_j.
     """
     shape = (setting.runs, setting.canaries)
     free = setting.dimension - setting.canaries
@@ -304,10 +298,7 @@ def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Array:
 
 
 def _draw_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu.
-
-    The probability min(e^epsilon a(t) + delta, 1) of exceeding t is inverted at uniform numbers.
-    """
+    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu."""
     uniform = rng.random((setting.runs, setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
     return -cosine_law.quantile(tail, setting.dimension)

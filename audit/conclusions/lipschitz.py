@@ -219,11 +219,11 @@ def _find_mixture(
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
-    """Returns the shift by the canary at each of T steps (T,): 1 if it is inserted, otherwise 0.
+    """Returns the shift by the canary at each of T steps (T,), in units of eta C / B: 1 if inserted,
+    otherwise 0.
 
-    The unit is eta C / B: the learning rate times the clipping norm over the batch size. If a sampler draws a
-    single step of each epoch, the epoch's last step represents it (`_find_mixture`). With Poisson sampling
-    the canary is inserted at every step that may take it.
+    If a sampler draws a single step of each epoch, the epoch's last step represents it (`_find_mixture`).
+    With Poisson sampling the canary is inserted at every step that may take it.
     """
     schedule = setting.schedule
     period = setting.sampling.batches or schedule.periodicity

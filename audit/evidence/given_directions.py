@@ -255,8 +255,7 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
-    A smaller spread is allowed: canaries that depend on each other may cause it, and bounds are valid with
-    too small a dimension.
+    A smaller spread is allowed: bounds are valid with too small a dimension.
     """
     if len(design.out()) >= MIN_COSINES:
         return

@@ -154,11 +154,11 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, which the methods for cosines can use.
 
     A left-out canary has the rank r or a better one with probability r / (M + 1). Its cosine is the one that
-    a random direction exceeds with the same probability, lowered by a billionth to compensate for rounding.
-    So it exceeds a threshold with at most the probability of a random direction's cosine.
+    a random direction exceeds with the same probability, lowered by a billionth. So in spite of rounding it
+    exceeds a threshold with at most the probability of a random direction's cosine.
 
     Args:
-      ranks: Ranks of any shape, from 1, the highest score, to M + 1. The result has the same shape.
+      ranks: Ranks of any shape, from 1, the highest score, to M + 1.
       draws: M, the number of fresh draws.
     """
     from audit.laws import cosine_law  # loads SciPy

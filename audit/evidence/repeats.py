@@ -2,9 +2,9 @@
 
 Bounds assume that rows are independent training runs. A file with each run twice exceeds the truth in 8% of
 audits instead of 5%, and with each run five times in 28%. But rounded scores, votes and scores of collapsed
-models are equal by nature. So a suspicious file is read twice: with all rows, and with each repeated row
-counted once. The first reading is valid if the file is honest, and the second if it is pasted. The smaller
-bound is valid in both cases, and a wrong suspicion only costs power. Rows are suspicious
+models can be equal. So a suspicious file is read twice: with all rows, and with each repeated row counted
+once. The first reading is valid if the file is honest, and the second if it is pasted. The smaller bound is
+valid in both cases, and a wrong suspicion only costs power. Rows are suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
 - if they are equal in several different scores, or if their law does not have ties, as for cosines.

@@ -7,10 +7,9 @@ variance 1 / d, and sqrt(d) t tends to N(0, 1).
 values of Stephens (1974) with his factor for the number of values, like the paper. Libraries use others: at
 1,000 values his value for 15% is 0.574, that of a later table 0.561 (Errata O10).
 
-`simulate` is Algorithm 1 of the one-shot paper, exact: the cosines of k uniform canaries with their noisy sum
-rho = sum of k unit vectors + sigma N(0, I_d). Only the span of the canaries matters. A rotation makes them a
-lower-triangular k x k matrix with chi-distributed diagonal and normalised rows (Bartlett's decomposition),
-and the noise outside the span has a chi-squared length. This takes O(k^2) for any d.
+`simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters. A rotation
+makes them a lower-triangular k x k matrix (`draw_canaries`), and the noise outside the span has a chi-squared
+length. This takes O(k^2) for any d.
 """
 
 from typing import NamedTuple
@@ -93,10 +92,10 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper limit of the sum of squared leave-one-out cosines of K uniform directions.
 
-    The square of a cosine with a vector orthogonal to the other K - 1 directions is at most the squared
-    length of v_j's part outside their span, which is Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may
-    reach this at once. The limit is K times a quantile of this law. The arguments are those of
-    `limit_squares`, with K from 2 to d.
+    The square of a direction's cosine with a vector orthogonal to the other K - 1 directions is at most the
+    squared length of the direction's part outside their span, which is Beta((d - K + 1) / 2, (K - 1) / 2).
+    All K cosines may reach this at once. The limit is K times a quantile of this law. The arguments are those
+    of `limit_squares`, with K from 2 to d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -152,9 +151,8 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """Draws the cosines (k,) of k uniform canaries with their noisy sum: a simulated audit without data.
-
-    It is Algorithm 1 of the one-shot paper (Andrew et al., ICLR 2024), exact.
+    """Draws the cosines (k,) of k uniform canaries with their noisy sum (Andrew et al., ICLR 2024, Algorithm
+    1).
 
     Args:
       rng: The randomness.

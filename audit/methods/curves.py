@@ -1,4 +1,4 @@
-"""The empirical trade-off curve of a set of scores with a simultaneous band; the AUC and points of the ROC.
+"""The empirical trade-off curve of scores with a simultaneous band; the AUC and points of the ROC curve.
 
 Of n draws from a law F, F at the r-th smallest is distributed as Beta(r, n + 1 - r). A hundred ranks get
 two-sided limits, each at an equal part of the error (Bonferroni). Between them F is monotone. So the band is

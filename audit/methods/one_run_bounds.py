@@ -218,8 +218,8 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(signed: Array) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    The pilot is a fifth of the coins, but at least 20. A normal law fitted to its numbers predicts the share
-    of right guesses.
+    The pilot is a fifth of the coins, but at least 20. A normal law fitted to it predicts the share of right
+    guesses.
     """
     # Only the sign of the evidence depends on the coins. The pilot and the order of the other coins depend on
     # its size, so they cannot favour right guesses.
