@@ -122,7 +122,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     last_model = claim.last_model(level.delta)
     expected = None
     if claim.composition is not None and claim.composition.sampling_rate < 1:
-        # Only the bound on the last model has the period k of insertions. Without it k is 1.
+        # Only the bound on the last model has the period k of insertions.
         steps = claim.composition.insertions
         if last_model is not None:
             steps *= last_model.periods.k

@@ -184,9 +184,9 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
     There are two reasons, both with at least 5 scores per world:
 
-    - All scores of a world are equal while those of the other vary: all its runs shared a seed, or scores
-    were never filled in. Exceptions are scores that equal an extreme of the other world, as saturated scores
-    do, and worlds with many repeated scores, such as guesses and failed runs.
+    - All scores of a world are equal while those of the other vary: its runs shared a seed, or scores were
+    never filled in. Exceptions are saturated scores, which equal an extreme of the other world, and worlds
+    with many repeated scores, such as guesses and failed runs.
     - Every score in is the score out of its row plus the same constant: the two runs of each row shared a
     seed.
     """

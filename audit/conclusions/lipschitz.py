@@ -219,8 +219,7 @@ def _find_mixture(
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
-    """Returns the shift by the canary at each of T steps (T,), in units of eta C / B: 1 if inserted,
-    otherwise 0.
+    """Returns the canary's shift (T,) at each of T steps in units of eta C / B: 1 if inserted, otherwise 0.
 
     If a sampler draws a single step of each epoch, the epoch's last step represents it (`_find_mixture`).
     With Poisson sampling the canary is inserted at every step that may take it.

@@ -60,10 +60,10 @@ def measure_steps(
 ) -> Steps:
     """Returns Lipschitz constants of a setting's steps, measured along rehearsed runs; shows a progress bar.
 
-    A constant is the largest singular value of the step's Jacobian. A secant is the distance of two models
-    after a step, over their distance before it. If a secant exceeds the derivatives, the steps have kinks, as
-    at a ReLU, and derivatives do not bound them: `kink` of the result reports this. `effort` has the numbers
-    of runs, steps and secants to measure; the other arguments are those of `measure`.
+    A secant is the distance of two models after a step, over their distance before it. If a secant exceeds
+    the derivatives, the steps have kinks, as at a ReLU, and derivatives do not bound them: `kink` of the
+    result reports this. `effort` has the numbers of runs, steps and secants to measure; the other arguments
+    are those of `measure`.
     """
     begun = time.monotonic()
     if kinks:

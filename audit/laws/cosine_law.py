@@ -151,8 +151,9 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """Draws the cosines (k,) of k uniform canaries with their noisy sum (Andrew et al., ICLR 2024, Algorithm
-    1).
+    """Draws the cosines (k,) of k uniform canaries with their noisy sum, a simulated audit without data.
+
+    Source: Andrew et al., ICLR 2024, Algorithm 1.
 
     Args:
       rng: The randomness.

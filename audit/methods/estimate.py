@@ -254,8 +254,7 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns (the bound on the parameter, the counts of the split that decides it, as fields of `Bound`).
 
-    The pilot of each split chooses the rank of a threshold, and the rest's errors there are tested at 11/21
-    of the error. The bound is the median; the module's docstring explains why it is valid.
+    The module's docstring explains the 21 splits.
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
@@ -283,8 +282,7 @@ def _test_splits(
             # Under a Gaussian curve scores are normal, up to an increasing map.
             any_shape=family is not exact.GAUSSIAN,
         )
-        # The threshold is the r-th lowest score in of the rest, or the r-th highest score out. Its own world
-        # has r - 1 errors, and the test is of the errors of the other world.
+        # The threshold's world has rank - 1 errors. The test is of the errors of the other world.
         rank = chosen.rank
         place = rest_out[-rank]
         if chosen.is_in:

@@ -439,8 +439,7 @@ def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
 
     The bet turns 1 into the mean of h(t) / m(t) over likely thresholds t (`log_factors`). It is skipped if
     there are several runs of unknown order. In a plain design with at least 40 inserted canaries, most of the
-    bet is on a threshold that half of them choose for the others. The module's docstring proves that both
-    bets are fair.
+    bet is on a threshold that half of them choose for the others (module's docstring).
     """
     run = runs[0]
     levels = cosine_of(_LIKELY, design.dimension)

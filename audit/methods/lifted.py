@@ -170,7 +170,7 @@ def _prove_lidp(
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1], asymptotic in n.
 
-    They enclose the means x with (x - mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 -
+    They enclose the means x with (x - mean)^2 <= z^2 / n * variance(x), with the normal quantile z of 1 -
     error.
 
     Args:
@@ -193,7 +193,7 @@ def bernstein(
 ) -> Limits:
     """Returns limits (lower, upper) of the mean of n values in [0, 1] by Bernstein's inequality, for every n.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error). The
+    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), with L = log(1 / error). The
     arguments are those of `wilson`.
     """
     log_per_value = np.log(1 / error) / n  # L / n

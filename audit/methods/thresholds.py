@@ -185,8 +185,7 @@ def _judge_ranks(
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
     limits = np.round(parameter(other_limits, own_limit), 9)
 
-    # A count varies with the other scores, which is binomial, and with the own score's position, by a share
-    # of about 1 / sqrt(place).
+    # A count varies binomially with the other scores, and with the score's position by about 1 / sqrt(place).
     expected = size * normal_at_place
     from_other = expected * (1 - normal_at_place)
     from_own = expected**2 / places
