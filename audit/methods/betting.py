@@ -298,8 +298,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
-        """Returns the margins (parts, stakes): the least mean of z on a curve minus each bet's critical
-        mean."""
+        """Returns the margins (parts, stakes): the least mean of z minus each bet's critical mean."""
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)

@@ -127,8 +127,7 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles (482,) at _LEVELS of U, the near world's error rate, Beta(rank, scores - rank +
-    1)."""
+    """Returns quantiles (482,) at _LEVELS of the near world's error rate, U ~ Beta(rank, n - rank + 1)."""
     return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
 
 
