@@ -1,7 +1,6 @@
 """Audits of mechanisms with an exactly known leak: does a method cover, and how tight is it?
 
-A `Law` draws the evidence of an audit, and has the truth, the methods for this evidence, and the assumptions
-of methods that it breaks; `laws` has all laws. `calibrate` is the loop over audits.
+A `Law` draws the evidence of an audit; `laws` has all laws. `calibrate` is the loop over audits.
 """
 
 import math
@@ -38,8 +37,7 @@ class KnownMechanism(NamedTuple):
       seed: the seed of the evidence.
       canaries: K, the number of canaries of a run.
       dimension: d, the dimension of canaries that are directions.
-      stops: the numbers of runs at which to read bounds that are valid at any number of runs; empty: at the
-        end.
+      stops: the numbers of runs to read anytime-valid bounds after; empty: at the end.
       stream: further numbers of the seed, for different evidence in different settings.
     """
 
@@ -59,9 +57,6 @@ class KnownMechanism(NamedTuple):
         """Returns the assumptions of a method that this mechanism and its audits break.
 
         Without one, the method must not exceed the truth more often than its level allows.
-
-        Args:
-          assumes: the method's assumptions.
         """
         broken = self.law.breaks
         # Only methods for several runs with several canaries assume many runs.
@@ -71,12 +66,7 @@ class KnownMechanism(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """The truth about a mechanism.
-
-    Attributes:
-      epsilon: the true epsilon at the setting's delta.
-      mu: the true mu, to compare with methods that bound mu; None to compare epsilon.
-    """
+    """The true epsilon at delta, and the true mu to compare with methods that bound mu; None without one."""
 
     epsilon: float
     mu: float | None = None
@@ -114,7 +104,7 @@ class Law(NamedTuple):
       name: the law's name.
       draw: (generator, setting) -> the evidence of an audit.
       truth: setting -> the truth.
-      audit: (evidence, setting) -> the values of all methods for such evidence; by default an empty list.
+      audit: (evidence, setting) -> the values of all methods for such evidence.
       breaks: the assumptions of methods that the law breaks.
     """
 
@@ -164,12 +154,7 @@ def calibrate(
 ) -> list[Calibration]:
     """Audits a known mechanism many times, by every method for its evidence.
 
-    An audit depends only on the seed and its index, not on `processes`.
-
-    Args:
-      setting: the mechanism and its audits.
-      processes: the number of processes that share the audits.
-      on_audit_done: called with 1 after each audit.
+    An audit depends only on the seed and its index. `on_audit_done` is called with 1 after each audit.
 
     Returns:
       A row for each method and number of runs.
@@ -185,19 +170,19 @@ def calibrate(
 
 
 def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
-    """Returns the values of all methods in an audit; `task` is (the known mechanism, the audit's index)."""
+    """Returns the values of all methods in an audit; `task` is (mechanism, the audit's index)."""
     setting, index = task
     return setting.law.audit(draw(setting, index), setting)
 
 
 def draw(setting: KnownMechanism, index: int) -> Any:
-    """Draws the evidence of an audit, from the setting's seed, its stream and the audit's index only."""
+    """Draws the evidence of an audit, from the setting's seed, its stream and the audit's index."""
     entropy = [setting.seed, *setting.stream, index]
     return setting.law.draw(np.random.default_rng(entropy), setting)
 
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth) -> Calibration:
-    """Returns a method's row: how often its value was above the truth, and how close."""
+    """Returns a method's row."""
     first = values[0]  # gives mu if all values do
     epsilon = np.array([value.epsilon for value in values])
     mu = np.array([value.mu for value in values])

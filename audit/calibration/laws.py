@@ -67,7 +67,7 @@ _CURVED = frozenset([GAUSSIAN_CURVE])
 
 
 def _values(findings: Iterable[Finding]) -> list[Value]:
-    """Returns bounds and estimates as values to calibrate; mu is NaN for a method without it."""
+    """Returns bounds and estimates as values to calibrate."""
     values = []
     for finding in findings:
         mu = math.nan if finding.mu is None else finding.mu
@@ -76,7 +76,7 @@ def _values(findings: Iterable[Finding]) -> list[Value]:
 
 
 def gaussian_truth(setting: KnownMechanism) -> Truth:
-    """Returns the truth of a Gaussian mechanism of the setting's mu: the epsilon of mu-GDP at delta."""
+    """Returns the truth of a Gaussian mechanism of the setting's mu."""
     return Truth(conversions.epsilon_from_mu(setting.mu, setting.delta))
 
 
@@ -158,8 +158,7 @@ def _draw_sets(common: float, failing_runs: float, rng: Generator, setting: Know
 def _find_tied_truth(failing_runs: float, setting: KnownMechanism) -> Truth:
     """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
 
-    A canary is guessed to be inserted if its score exceeds the threshold. Scores are N(mu, 1) for inserted
-    canaries in runs that work, otherwise N(0, 1).
+    Scores are N(mu, 1) for inserted canaries in runs that work, otherwise N(0, 1).
     """
     failing = _find_failing(failing_runs, setting)
     # From below N(0, 1) to above N(mu, 1). The probability beyond these thresholds is below delta in both
@@ -201,10 +200,7 @@ def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
 
 
 def _draw_orthogonal(can_fail: bool, rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores (R, K) of orthogonal canaries: N(mu, 1) if inserted, otherwise N(0, 1).
-
-    If runs can fail, each run fails with probability 1/2. A failed run does not insert its canaries.
-    """
+    """Draws the scores (R, K) of orthogonal canaries: N(mu, 1) if inserted, otherwise N(0, 1)."""
     bits = _draw_bits(rng, setting)
     are_inserted = bits
     if can_fail:
@@ -217,11 +213,10 @@ def _draw_orthogonal(can_fail: bool, rng: Generator, setting: KnownMechanism) ->
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of a single run's canaries along (e_0 + e_i) / sqrt(2), with inner products of 1/2.
 
-    The run releases mu times the sum of the inserted canaries, plus standard normal noise. A score is the
-    inner product of this release and the canary.
+    The release is mu times the sum of the inserted canaries, plus standard normal noise. A score is its inner
+    product with the canary.
     """
     bits = _draw_bits(rng, setting)
-    # The release along e_0, common to all canaries, and along e_i, only of canary i.
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
     own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
     return Coins(np.sqrt(0.5) * (common + own), bits)
@@ -230,15 +225,13 @@ def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
 def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws scores that guess each coin with odds e^mu, and that rarely reveal many coins at once.
 
-    A positive score guesses an insertion. About 3 sqrt(K) coins are revealed at once, by 2 or -2, so rarely
-    that each is revealed with probability delta. At mu = 0 this raises the number of right guesses by three
-    standard deviations.
+    A positive score guesses an insertion. About 3 sqrt(K) coins are revealed at once, by 2 or -2, which at mu
+    = 0 raises the number of right guesses by three standard deviations.
     """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
     is_right = rng.random(bits.shape) < special.expit(setting.mu)
-    # All scores differ. They are positive for right guesses of inserted canaries, and wrong guesses of
-    # others.
+    # All scores differ.
     scores = np.where(bits == is_right, 1.0, -1.0) + 0.1 * rng.random(bits.shape)
     revealed = min(round(_REVEALED * np.sqrt(canaries)), canaries)
     if rng.random() < setting.delta * canaries / revealed:
@@ -248,10 +241,7 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
-    """Draws the cosines of a single run's uniformly random, inserted canaries with their noisy sum.
-
-    The noise multiplier is 1 / mu. The dimension grows with the number of canaries.
-    """
+    """Draws the cosines of a single run's uniformly random, inserted canaries with their noisy sum."""
     dimension = _DIMENSIONS * setting.canaries
     sigma = 1 / max(setting.mu, 1e-6)  # finite for mu = 0
     observed = cosine_law.simulate(rng, setting.canaries, dimension, sigma)
@@ -265,7 +255,7 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
 def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
     """Returns the values of methods for fresh directions, after each of the setting's numbers of runs.
 
-    The method that bounds the mu of a GDP guarantee is left out for laws without a mu.
+    The method that bounds mu is left out for laws without a mu.
     """
     has_gdp = setting.law.truth is gaussian_truth
     values = []
@@ -274,7 +264,6 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
             continue
         bound = method.compute(design, setting.delta, setting.confidence)
         for runs in setting.stops or (setting.runs,):
-            # A method's path has the bound after each run.
             value = Value(method.name, bound.epsilon, runs=runs)
             if bound.path:
                 value = value._replace(epsilon=bound.path[runs - 1])
@@ -287,8 +276,7 @@ def _draw_gaussian(fails: bool, rng: Generator, setting: KnownMechanism) -> Arra
 
     The part of direction v_j orthogonal to the K - 1 others has a squared length with the law Beta((d - K +
     1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j is mu times
-    that part, plus standard normal noise. The cosine is that of v_j and u_j. If runs may fail, half of them
-    do not insert canaries.
+    that part, plus standard normal noise. The cosine is that of v_j and u_j.
     """
     shape = (setting.runs, setting.canaries)
     free = setting.dimension - setting.canaries
@@ -305,17 +293,12 @@ def _draw_gaussian(fails: bool, rng: Generator, setting: KnownMechanism) -> Arra
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Array:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu hidden by Laplace noise."""
-    # The cosine has the same tail probability without insertion as `along` under Laplace noise.
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     return -cosine_law.quantile(scipy.stats.laplace.sf(along), setting.dimension)
 
 
 def _draw_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu.
-
-    If a cosine without insertion exceeds t with probability a(t), one with insertion exceeds t with
-    probability min(e^epsilon a(t) + delta, 1). This probability is inverted at uniform numbers.
-    """
+    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu."""
     uniform = rng.random((setting.runs, setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
     return -cosine_law.quantile(tail, setting.dimension)
@@ -353,7 +336,6 @@ def _tie(draw: Callable[..., Design]) -> dict[str, Law]:
     """Returns the laws of runs of several canaries, by their dependence."""
 
     def make(name: str, common: float, failing_runs: float, breaks: frozenset[str]) -> Law:
-        """Returns a law, from the common share of noise and the number of failing runs."""
         return Law(
             name,
             partial(draw, common, failing_runs),

@@ -50,8 +50,6 @@ def mean_epsilon(setting: KnownMechanism) -> float:
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns the number of runs, to two digits, that prove a share of the true epsilon on average.
 
-    Simulated audits take seconds.
-
     Args:
       setting: a Gaussian mechanism; its numbers of runs and audits are not used.
       tightness: the share, between 0 and 1.
@@ -65,7 +63,6 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu"
     require(truth > 0, message)
-    # Longer audits are simulated less often.
     all_runs = 200_000
     most_audits = 40
     if setting.canaries > 1:
@@ -73,7 +70,6 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         most_audits = 12
 
     def compute_share(runs: int) -> float:
-        """Returns the mean bound of simulated audits as a share of the true epsilon."""
         audits = int(np.clip(all_runs // runs, most_audits // 5, most_audits))
         audited = setting._replace(runs=runs, audits=audits)
         return mean_epsilon(audited) / truth

@@ -37,7 +37,6 @@ from audit.tasks.task import find_task
 from audit.written import USUAL_LEVEL, Level
 
 _GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
-# The model from which the movement in a score of fresh directions begins.
 _START = (
     "scores use the final model's distance from the initial model: a rehearsal, one more training run "
     "without noise and canaries, would hardly raise them"
@@ -54,15 +53,7 @@ def conclude(
     """Returns the bounds and estimates of the privacy loss by all methods for the shape of the evidence.
 
     If rows look pasted (`count_once`), it is the smaller conclusion of two: from all rows, and from each
-    repeated row once.
-
-    Args:
-      evidence: the scores of runs with and without canaries. Its shape gives the number of canaries per
-        run, and whether the law of scores without the canary is known.
-      claim: the claim on the mechanism; None without a claim.
-      level: delta and confidence of the bounds.
-
-    Raises InputError for unusable scores.
+    repeated row once. Raises InputError for unusable scores.
     """
     all_rows = _conclude_rows(evidence, claim, level)
     once = count_once(evidence)
@@ -76,7 +67,7 @@ def conclude(
 
 
 def _find_of_one_run(evidence: OneRun, level: Level) -> list[Finding]:
-    """Returns estimates from cosines, then bounds from coins and cosines of a single run."""
+    """Returns the estimates and bounds of a single run."""
     findings: list[Finding] = []
     coins, cosines = evidence
     if cosines is not None:
@@ -93,7 +84,6 @@ def _find_of_scores(evidence: Sets | Coins, level: Level) -> list[Finding]:
     return estimate.findings(*evidence.pooled(), *level)
 
 
-# The methods of each shape of evidence, and the two bounds of its verdicts.
 _METHODS: dict[Shape, tuple[Callable[[Any, Level], Sequence[Finding]], Pair | None]] = {
     Shape.ONE_CANARY: (_find_of_scores, ONE_CANARY),
     Shape.MANY_CANARIES: (lambda evidence, level: lifted.bounds(evidence, *level), MANY_CANARIES),
@@ -132,7 +122,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     last_model = claim.last_model(level.delta)
     expected = None
     if claim.composition is not None and claim.composition.sampling_rate < 1:
-        # Only the bound on the last model has the period k of insertions. Without it k is 1.
+        # Only the bound on the last model has the period k of insertions.
         steps = claim.composition.insertions
         if last_model is not None:
             steps *= last_model.periods.k
@@ -188,7 +178,7 @@ def conclude_setting(
       setting: the setting of the training runs.
       level: delta and confidence of the bounds.
       own_model: whether the model is custom.
-      steps: the measured or given Lipschitz constants of the steps; None without them.
+      steps: the Lipschitz constants of the steps, or None.
 
     Raises:
       InputError: as `conclude` does, and for stored scores that are not finite.
@@ -229,11 +219,7 @@ def conclude_setting(
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models.
-
-    It is `RandomAllocation` with noise and a sampler that draws one step of each epoch, `MatrixMechanism` if
-    noise is correlated across steps, and otherwise `DpSgd`.
-    """
+    """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models."""
     sampling = setting.sampling
     sigma = setting.mechanism.noise_multiplier
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
@@ -247,7 +233,7 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
-    """Returns the epsilon at `delta` of a setting's last model under linear losses; None for fixed steps.
+    """Returns the epsilon of a setting's last model under linear losses; None for fixed steps.
 
     Under linear losses the last model shows only the sum of all steps.
     """
@@ -259,7 +245,6 @@ def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
         return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
     if sampling.rate == 1:
         return None
-    # By Poisson sampling the number of insertions is random.
     return expected_epsilon(Composition(*setting.composition), setting.schedule.steps, delta)
 
 
@@ -270,15 +255,10 @@ def conclude_each_run(
     level: Level = USUAL_LEVEL,
     claim: Claim | None = None,
 ) -> list[Conclusion]:
-    """Returns a separate conclusion for each run, from its canaries' cosines.
+    """Returns a separate conclusion for each run, from its canaries' cosines in `dimension` dimensions.
 
-    Args:
-      scores: the cosines (runs, canaries), and the inserted canaries.
-      dimension: d, the dimension of the directions.
-      law_holds: whether cosines without insertion have their exact law, as with final models; otherwise the
-        null is fitted to these cosines.
-      level: delta and confidence of the bounds.
-      claim: the claim on the leak of a canary; None without a claim.
+    `law_holds` states whether cosines without insertion have their exact law, as with final models; otherwise
+    the null is fitted to them.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -295,17 +275,14 @@ def conclude_together(
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries."""
     if not scores.dimension or len(scores.scores) == 1:  # dimension 0: canaries are not directions
         return None
-    # Scores are plain cosines, independent of the other canaries of their run.
     return conclude(read_directions(scores)._replace(plain=True), claim, level)
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """Returns the predicted mu of an adversary who inserts along a single coordinate.
+    """Returns the predicted mu of an adversary who inserts along a single coordinate, or None.
 
-    mu is the distance of the scores' means with and without the canary, in standard deviations of a score. If
-    real gradients do not change the coordinate, the last model shows the sum of all insertions and noise
-    there (`compute_mu_along_one_direction`). Without decay, with an insertion every k steps, mu is
-    sqrt(insertions / k) / sigma. Derived in experiments/hidden_state/README.md.
+    If real gradients do not change the coordinate, the last model shows the sum of all insertions and noise
+    there (`compute_mu_along_one_direction`). experiments/hidden_state/README.md derives it.
 
     It is None for models that are not over-parameterised, other adversaries or optimizers, no noise, sampled
     insertions, and an initialisation that differs between runs, which adds its own variance to scores (Errata
@@ -344,10 +321,9 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence of canaries that all runs share.
 
     For a single run with several canaries it is a `OneRun`: with coins unless all canaries are inserted, and
-    with cosines if the stored dimension is not 0. Otherwise it is `Coins`.
+    with cosines if the stored dimension is not 0.
 
-    Raises InputError for a single run with all canaries inserted and scores that are not cosines: their law
-    without insertion is unknown.
+    Raises InputError for a single run with all canaries inserted and scores of an unknown law.
     """
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:

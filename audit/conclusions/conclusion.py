@@ -41,7 +41,7 @@ class UpperBound(NamedTuple):
       name: its name in sentences and figures; "claim" for a given number.
       label: its name in tables.
       hidden: whether it is the hidden-state bound, for an adversary who sees only the last model.
-      is_measured: whether it is a hidden-state bound from measured Lipschitz constants.
+      is_measured: whether it comes from measured Lipschitz constants.
     """
 
     epsilon: float
@@ -54,19 +54,14 @@ class UpperBound(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The test of whether the trade-off curve is Gaussian.
-
-    Attributes:
-      p_value: the p-value of a Gaussian curve.
-      power: the least power of the test against the curves of a few other mechanisms.
-    """
+    """The test of whether the trade-off curve is Gaussian: its p-value, and its least power."""
 
     p_value: float
     power: float
 
     @property
     def is_refuted(self) -> bool:
-        """Returns whether the scores refute a Gaussian curve, at the test's level."""
+        """Returns whether the scores refute a Gaussian curve."""
         return self.p_value < CURVE_LEVEL
 
     @property
@@ -101,9 +96,9 @@ class Verdict(NamedTuple):
 
     Attributes:
       kind: "leaks", "nothing" or "violated".
-      word: the verdict in one to four words, for tables.
-      headline: the verdict in a short sentence.
-      sentence: the explanation that follows the headline, in full sentences.
+      word: one to four words, for tables.
+      headline: a short sentence.
+      sentence: the explanation that follows the headline.
     """
 
     kind: str
@@ -143,12 +138,9 @@ class Conclusion(NamedTuple):
       has_one_canary: whether each run has a single canary: then scores are independent.
       law_is_known: whether scores of left-out canaries have a known law (fresh directions, or ranks).
       has_tied_scores: whether scores of one of several runs may depend on each other, without a known law.
-      bets_on_curve: whether the test of the claim bets against its whole trade-off curve, which needs the
-        exact law of scores without the canary. Otherwise it compares a lower bound with the claim, and its
-        e-value has only two values.
+      bets_on_curve: whether the test of the claim bets against its whole trade-off curve.
       runs: the number of training runs.
-      epsilon: the epsilon that is proven for any curve. For a single run it is the largest bound without the
-        assumption of a Gaussian curve, or 0.
+      epsilon: the epsilon that is proven for any curve, or 0. For a single run it is the largest such bound.
       upper_bounds: at most two upper bounds, the smallest epsilon first.
       tightest: the upper bound with the smallest epsilon, or None.
       tightest_mu: the smallest upper bound on mu, or None.
@@ -208,12 +200,10 @@ class Conclusion(NamedTuple):
 
     @property
     def fresh(self) -> Fresh:
-        """Returns the evidence of a conclusion from fresh directions or ranks."""
         return cast(Fresh, self.evidence)
 
     @property
     def one_run(self) -> OneRun:
-        """Returns the evidence of a conclusion from a single run."""
         return cast(OneRun, self.evidence)
 
     @property
@@ -241,9 +231,9 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables.
 
-        Bounds of a single run keep their order. Otherwise the assumption-free bound comes first, then the
-        bound that assumes a Gaussian curve. For fresh directions with an upper bound on mu, the limit on mu
-        comes before both.
+        Bounds of a single run keep their order. Otherwise the assumption-free bound comes first, then the one
+        for a Gaussian curve. For fresh directions with an upper bound on mu, the limit on mu comes before
+        both.
         """
         if self.pair is None:
             return self.bounds

@@ -2,11 +2,7 @@
 
 If the law of scores without insertion is known, bets test the whole claimed curve (`claimed_curve`), even for
 a single run. Otherwise a bound tests the claim at a single threshold: mu-GDP is refuted, for any curve, if
-the lower limit on mu exceeds mu; another claim is refuted if the lower bound on epsilon exceeds its
-epsilon.
-
-If rows look pasted, there are two readings: all rows, and repeated rows once. The first is valid if the rows
-are independent runs, and the second if some were pasted. The smaller is valid in both cases.
+the lower limit on mu exceeds mu; another claim is refuted if the lower bound on epsilon exceeds its epsilon.
 """
 
 import dataclasses
@@ -36,14 +32,12 @@ from audit.methods.curves import Auc
 from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN
 
-# Scores this many standard errors below those without canary are reversed: three in 100,000 audits without a
-# leak.
-_CLEARLY = 4
+_CLEARLY = 4  # standard errors of reversed scores: three in 100,000 audits without a leak
 _FEWEST_EQUAL = 5  # so many scores are not all equal, or all shifted by the same, by chance
 
 
 def finish(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields that follow from its scores, bounds, curve test and claim."""
+    """Returns a conclusion with all fields."""
     examined = _examine(conclusion)
     return _judge(examined, _test_claim(examined))
 
@@ -52,12 +46,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     """Returns a conclusion that is valid for repeated rows from independent runs and for pasted rows.
 
     Its scores and estimates are those of the reading that proves less. A claim is refuted only if both
-    readings refute it.
-
-    Args:
-      all_rows: the conclusion from all rows, before `finish`.
-      once: the conclusion from each repeated row once; None if they are too few.
-      remark: how many rows repeat earlier rows, in words.
+    readings refute it. `all_rows` is before `finish`; `once` is None if distinct rows are too few.
     """
     if once is None:
         note = f"{remark}; counted once, they are too few for a bound"
@@ -82,7 +71,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller bound of each method, or 0 without one; paths are removed since the runs differ."""
+    """Returns the smaller bound of each method, or 0 without one, without paths."""
     by_method = {bound.method: bound for bound in once}
     smaller = []
     for bound in all_rows:
@@ -179,7 +168,6 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
         upper = UpperBound(state.bound.epsilon, mu, state.assumes, name, label, True, is_measured)
         upper_bounds.append(upper)
     if conclusion.upper_bound is not None:
-        # Without a claim the number is given.
         assumed = GIVEN
         if conclusion.claim is not None:
             assumed = conclusion.claim.assumes
@@ -196,13 +184,11 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
     There are two reasons, both with at least 5 scores per world:
 
-    - All scores of a world are equal while those of the other vary: all its runs shared a seed, or scores
-      were never filled in. Exceptions are scores that equal an extreme of the other world, as saturated
-      scores do, and worlds with many repeated scores, such as guesses and failed runs.
+    - All scores of a world are equal while those of the other vary: its runs shared a seed, or scores were
+    never filled in. Exceptions are saturated scores, which equal an extreme of the other world, and worlds
+    with many repeated scores, such as guesses and failed runs.
     - Every score in is the score out of its row plus the same constant: the two runs of each row shared a
-      seed.
-
-    Evidence with a known law, or of a single run, is never in doubt.
+    seed.
     """
     if evidence.shape in (Shape.FRESH_DIRECTIONS, Shape.ONE_RUN):
         return ""
@@ -241,8 +227,8 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
     equal, so the standard error for independent scores is multiplied by sqrt(K). A single run's scores are
-    taken as independent, but they are not reversed if a bound is above 0. Cosines with a known null have the
-    mean 0 and the standard deviation 1 / sqrt(d) without the canary.
+    taken as independent, but are not reversed if a bound is above 0. Cosines with a known null are compared
+    with its mean 0 and standard deviation 1 / sqrt(d).
     """
     dependent = max(evidence.canaries)
     if isinstance(evidence, OneRun):
@@ -260,8 +246,8 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest claim; None if it is not tested.
 
-    It is not without a finite claim, with scores in doubt, or without a suitable bound or claimed curve.
-    Reversed scores cannot contradict a claim, so a test of these counts only if it rejects the claim.
+    It needs a finite claim, scores without doubt, and a suitable bound or claimed curve. Reversed scores
+    cannot contradict a claim, so a test of these counts only if it rejects the claim.
     """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
@@ -278,12 +264,11 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test of a claim by lower bounds on epsilon and mu; None for a single run without them.
 
-    The e-value has only two values: 0, and 1 / (1 - confidence) if a bound exceeds the claim. A true claim is
-    rejected with a probability of at most 1 - confidence, so the mean e-value is at most 1.
+    The e-value is 1 / (1 - confidence) if a bound exceeds the claim, else 0. A true claim is rejected with a
+    probability of at most 1 - confidence, so the mean e-value is at most 1.
     """
     if conclusion.is_one_run:
         bounds = {bound.method: bound for bound in conclusion.bounds}
-        # Enough coins give a bound on epsilon and another on mu.
         if one_run_bounds.ONE_RUN_GUESSES not in bounds:
             return None
         epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon
@@ -313,10 +298,7 @@ def _refutes(upper: UpperBound, epsilon: float, limit_on_mu: float | None) -> bo
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of inserted canaries.
 
-    Bets win capital if more of these scores exceed thresholds than the curve allows. A large capital is
-    evidence against the claim. Simulations find how much less noise than claimed such runs would have shown
-    (`seen`). The result is None without a claimed curve, or if scores without insertion refute their assumed
-    law.
+    It is None without a claimed curve, or if scores without insertion refute their law.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # With several runs, canaries without insertion test the law: `holds` is False if they refute it.
@@ -342,11 +324,10 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 
 
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
-    """Returns the function from false-positive rates to the largest true-positive rates that claims allow.
+    """Returns the function from false-positive rates to the largest true-positive rates of claims, or None.
 
-    Two claims may be known: that the mechanism is mu-GDP, with the mu of the tightest upper bound, and the
-    claim on the mechanism itself. If both are true, the smaller of both rates is allowed. The result is None
-    without either.
+    Two claims may be known: the mu of the tightest upper bound, and the claim on the mechanism. If both are
+    true, the smaller of both rates is allowed.
     """
     powers: list[Power] = []
     if upper.mu is not None:

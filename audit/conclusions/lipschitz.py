@@ -1,11 +1,7 @@
 """The Lipschitz constants of an audit's steps, which the accountant of hidden states needs.
 
-A step without the canary and noise is theta -> theta - eta (mean of clipped gradients + lambda theta), with
-learning rate eta and weight decay lambda. Take a loss l(w'x, y), convex in w'x with l'' at most b. Clipping
-its gradient clips only l', which gives the gradient of the Huberised loss, also convex and b |x|^2-smooth. So
-the mean over a batch of B examples is beta-smooth, with beta the largest eigenvalue of b / B times the sum of
-x x', and the step is max(|1 - eta lambda|, |1 - eta (lambda + beta)|)-Lipschitz (Bok, Su and Altschuler 2024,
-arXiv 2403.00278). If all rows of any data set have norms up to X, beta is at most b X^2.
+audit/methods/README.md ("Hidden states") derives the constants of convex and of smooth losses (Bok, Su and
+Altschuler 2024, arXiv 2403.00278).
 """
 
 import functools
@@ -39,7 +35,7 @@ MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _SIMULATED = 100_000  # orders of batches that are simulated
 _MOST_STRATA = 1000  # the largest number of enumerated orders, and of strata of simulated orders
-_ROUNDING = 1e-6  # a distance below this is rounding, in units of the shift by an insertion
+_ROUNDING = 1e-6  # in units of the shift by an insertion
 MOMENTUM_LEAKS = "with momentum 0.9 a convex loss leaks 18.6 where SGD leaks at most 8.7 (k = 5)"
 OTHER_CANARIES = "the gradients of the other canaries depend on the model"  # why there is no bound
 # Adversaries whose canaries are examples: the canaries' gradients depend on the model.
@@ -74,8 +70,8 @@ def hidden_state(
     Args:
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
-      given: the Lipschitz constants of a custom model, or the measured constants of a model of the zoo; None
-        if unknown. Not used for a model with proven constants.
+      given: the constants of a custom model, or the measured constants of a model of the zoo, or None. Not
+        used for a model with proven constants.
       own_model: whether the model is custom.
 
     Raises:
@@ -115,9 +111,8 @@ def hidden_state(
 def compute_mu_along_one_direction(setting: Setting) -> float:
     """Returns mu of an adversary who inserts along a single direction without gradients.
 
-    With learning rate eta and weight decay lambda, the insertion and the noise of step t of T shrink by
-    w_t = (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an insertion) /
-    (sigma |w|), with the norm |w| over all steps.
+    The insertion and the noise of step t of T shrink by w_t = (1 - eta lambda)^(T - t) in the steps after it.
+    So mu = (sum of w_t over steps with an insertion) / (sigma |w|), with the norm |w| over all steps.
 
     This equals the hidden-state bound for steps with Lipschitz constant 1 - eta lambda, from 0 to 1, if the
     canary comes first in its period and all periods are whole.
@@ -131,14 +126,13 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     if decay > 2:
         exponents = steps_after - schedule.steps
     weights = (1 - decay) ** exponents
-    # The canary comes at step `place` of every period.
     inserted = weights[schedule.place - 1 :: schedule.periodicity]
     mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
     return mu_at_sigma_1 / mechanism.noise_multiplier
 
 
 def keep(store: Store, steps: Steps | None) -> None:
-    """Writes the constants of a setting's steps to the store's lipschitz.json; None deletes that file."""
+    """Writes the constants to the store's lipschitz.json; None deletes that file."""
     if steps is None:
         (store.path / _FILE).unlink(missing_ok=True)
         return
@@ -147,7 +141,7 @@ def keep(store: Store, steps: Steps | None) -> None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns the constants in a store; None without constants or if another version measured them.
+    """Returns the constants in a store; None without any or if another version measured them.
 
     Raises InputError if their file is damaged.
     """
@@ -167,14 +161,13 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns constants that this version measured along at least `rehearsals` runs; None without them."""
     steps = find_current(store)
-    # Constants that were not measured have 0 runs.
     if steps is None or steps.runs < max(rehearsals, FEWEST):
         return None
     return steps
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound on the last model, with its reason and margins: bounds for larger constants."""
+    """Returns the upper bound on the last model, with its reason and bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
     mixture = _find_mixture(setting, steps.constants, delta)
@@ -190,8 +183,8 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    If the adversary does not know the order, the list of the steps that take a canary, mu and epsilon are
-    those of the mixture over orders; `paid` and `attained_by` are those of the order of `_find_shifts`.
+    If the adversary does not know the order, mu and epsilon are those of the mixture over orders; `paid` and
+    `attained_by` are those of the order of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     shifts = _find_shifts(setting)
@@ -213,15 +206,9 @@ def _find_mixture(
 ) -> samplers.MixtureLimit | None:
     """Returns bounds on mu and epsilon of the last model if a sampler hides which steps insert the canary.
 
-    The last model is then a mixture of its laws over the possible orders of batches, and the mixture leaks
-    less than its worst order (`audit.claims.samplers`). The result is None if this does not apply: if the
-    adversary knows the steps, without noise, or with k > 1, since the mixture needs a canary that any step
-    may insert.
-
-    Args:
-      setting: the setting.
-      constants: the Lipschitz constants of the steps, a number or (T,).
-      delta: the delta of epsilon.
+    It is the mixture over orders of `audit.claims.samplers`, for constants that are a number or (T,). It is
+    None if the adversary knows the steps, without noise, or with k > 1, since the mixture needs a canary that
+    any step may insert.
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -232,11 +219,10 @@ def _find_mixture(
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
-    """Returns the shift by the canary at each of T steps (T,): 1 where it is inserted, 0 elsewhere.
+    """Returns the canary's shift (T,) at each of T steps in units of eta C / B: 1 if inserted, otherwise 0.
 
-    The unit is eta C / B: the learning rate times the clipping norm over the batch size. If a sampler draws a
-    single step of each epoch, the epoch's last step represents it: mu and epsilon come from all orders
-    (`_find_mixture`). With Poisson sampling the canary is inserted at every step that may take it.
+    If a sampler draws a single step of each epoch, the epoch's last step represents it (`_find_mixture`).
+    With Poisson sampling the canary is inserted at every step that may take it.
     """
     schedule = setting.schedule
     period = setting.sampling.batches or schedule.periodicity
@@ -266,8 +252,7 @@ def coupling_distances(setting: Setting) -> NDArray[np.float64]:
     """Returns the distance (T,) of the two worlds' coupled models before each step, in units of eta C / B.
 
     Steps are assumed to have the Lipschitz constant 1. The distance before step t is then z_(t-1) of the
-    hidden-state bound, with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, for the shift s_t of step t by the canary
-    and the part a_t of it that the step's noise pays for.
+    hidden-state bound.
     """
     shifts = _find_shifts(setting)
     paid = _bound_for(setting, 1.0, delta=1e-5).paid  # does not depend on delta
@@ -281,11 +266,11 @@ def _find_constant(
 ) -> float:
     """Returns the Lipschitz constant, on any data, of the steps of a model with bounded curvature.
 
-    A step is theta - eta (g + lambda theta), with learning rate eta, weight decay lambda, and the mean g of
-    clipped gradients. The eigenvalues of an example's Hessian are between -`negative` and `positive`.
+    A step is theta - eta (g + lambda theta), with the mean g of clipped gradients. The eigenvalues of an
+    example's Hessian are between -`negative` and `positive`.
 
-    Without clipping, the derivative of g is the mean Hessian. A step multiplies a direction of curvature h by
-    1 - eta (lambda + h), which is farthest from 0 at an extreme curvature.
+    Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h), which is farthest
+    from 0 at an extreme curvature.
 
     With clipping, the derivative of g may be asymmetric, but its norm is at most max(negative, positive),
     since clipping is a projection. By the triangle inequality the constant is |1 - eta lambda| + eta
@@ -302,8 +287,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why the hidden-state bound is not valid for a setting with any model; empty if it may be.
 
     Each step must be a map of only the previous model, the same in both worlds and computed precisely. The
-    adversary must see only the last model, and the steps of a canary must be fixed or drawn by a sampler that
-    the bound covers.
+    adversary must see only the last model.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -316,11 +300,9 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary has so many steps, drawn beforehand
         return "each canary comes at random steps"
-    # The map of a step then includes the canaries' gradients.
     if setting.canaries > 1 and adversary.name in _READS_THETA:
         return OTHER_CANARIES
-    # Bounds on the zoo's models need exact products; constants of custom models are the caller's
-    # responsibility.
+    # The caller is responsible for the constants of custom models.
     if mechanism.precision != "float32" and not own_model:
         return f"products are rounded to {mechanism.precision}"
     return ""
@@ -335,17 +317,12 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of runs for measuring a zoo model's steps, or `USUAL`; None to measure none.
 
-    Models with proven constants are not measured. Without a request, other models are measured if they are
-    smooth, k > 1, and the last model can have a bound.
-
-    Args:
-      setting: the setting of the audit.
-      requested: the requested word, "measured" or "none"; None without a request.
-      rehearsals: the requested number of runs; None for the usual number.
+    Models with proven constants are not measured. Unless `requested`, "measured" or "none", other models are
+    measured if they are smooth, k > 1, and the last model can have a bound.
 
     Raises:
-      InputError: for other words, for too few runs, and for a request to measure if the last model cannot
-        have a bound.
+      InputError: for other words, too few runs, and a request to measure if the last model cannot have a
+        bound.
     """
     # The type comes first: `in` is ambiguous for an array.
     is_word = requested is None or isinstance(requested, str)
@@ -361,7 +338,7 @@ def count_rehearsals(
     require(not is_wanted or not why_not, message)
     row = task.task(setting.model)
     # A model with kinks does not get a bound, and with k = 1 the bound is that of composition unless some
-    # steps contract: such models are measured only on request.
+    # steps contract.
     if requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
     is_proven = row.convex is not None or row.curved is not None

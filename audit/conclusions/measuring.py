@@ -22,16 +22,7 @@ from audit.training.rehearsal import Effort
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
-    """Measures the Lipschitz constants of a zoo model's steps, unless the store has them from enough runs.
-
-    It is for models without proven constants.
-
-    Args:
-      store: the store of the setting.
-      setting: the setting of the audit.
-      dataset: the data set of the model.
-      runs: the number of training runs to rehearse, or `USUAL`.
-    """
+    """Measures a zoo model's steps along `runs` rehearsals, unless the store has them from enough runs."""
     game = build.build(setting, dataset)
     clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
     kinks = not task.task(setting.model).smooth
@@ -48,22 +39,13 @@ def measure(
 ) -> Steps:
     """Returns measured Lipschitz constants of the steps, from the store or from rehearsed runs.
 
-    The store's constants are used if this version measured them along enough runs. Otherwise constants are
-    measured and kept in the store.
-
-    Args:
-      store: the store of the setting.
-      setting: the setting of the audit.
-      game: the audit's mechanism and adversary.
-      clipped_sum: the mechanism's clipping strategy.
-      runs: the number of training runs to rehearse, or `USUAL`.
-      kinks: whether the model is known to have kinks.
+    `clipped_sum` is the mechanism's clipping strategy, `runs` the number of training runs to rehearse, or
+    `USUAL`, and `kinks` whether the model is known to have kinks.
     """
     # Another process that needs the same constants waits here, and then reads them from the store.
     with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
-            # `eval_shape` gives the number of parameters without initialising a model.
             theta_0 = jax.eval_shape(game.init, jax.random.key(0))
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
@@ -78,20 +60,13 @@ def measure_steps(
 ) -> Steps:
     """Returns Lipschitz constants of a setting's steps, measured along rehearsed runs; shows a progress bar.
 
-    A constant is the largest singular value of the step's Jacobian. A secant is the distance of two models
-    after a step, over their distance before it. If a secant exceeds the derivatives, the steps have kinks, as
-    at a ReLU, and derivatives do not bound them: `kink` of the result reports this.
-
-    Args:
-      setting: the setting of the audit.
-      game: the audit's mechanism and adversary.
-      clipped_sum: the mechanism's clipping strategy.
-      effort: the numbers of runs, steps and secants to measure.
-      kinks: whether the model is known to have kinks.
+    A secant is the distance of two models after a step, over their distance before it. If a secant exceeds
+    the derivatives, the steps have kinks, as at a ReLU, and derivatives do not bound them: `kink` of the
+    result reports this. `effort` has the numbers of runs, steps and secants to measure; the other arguments
+    are those of `measure`.
     """
     begun = time.monotonic()
     if kinks:
-        # Such steps do not have a bound: each run has lines at only one step.
         effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (
@@ -99,7 +74,6 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # Secants have the length of the distance of both worlds' models for constants of 1.
         distances_unstretched = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
     constants = measured.constants

@@ -119,8 +119,7 @@ def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
 def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the field `claim_test` of a conclusion's JSON; empty if the claim is not tested.
 
-    It has the e-value, whether the claim is refuted, and the number of runs. `seen` is the smallest departure
-    from the claim that so many runs would have refuted, or None.
+    `seen` is the smallest departure from the claim that so many runs would have refuted, or None.
     """
     test = conclusion.claim_test
     if test is None:
@@ -132,9 +131,8 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound's or an estimate's fields for JSON.
 
     They are the fields of its record, with `assumes` as text: the assumption of a bound, or why an estimate
-    is not a bound. Only some bounds have `counted`, and only those with an exact law of scores without the
-    canary have `false_positive_rate` and `path`, the bound after each run. Only estimates with simulations
-    without a leak have `noise_floor` and `standard_error`.
+    is not a bound. Only bounds with an exact law of scores without the canary have `false_positive_rate` and
+    `path`. Only estimates with simulations without a leak have `noise_floor` and `standard_error`.
     """
     fields = {"method": finding.method, "assumes": "", **vars(finding)}
     if isinstance(finding, Bound):

@@ -41,9 +41,8 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion with all other fields.
 
-    For several runs it compares two lower bounds with the upper bounds: `conclusion.gaussian`, which assumes
-    a Gaussian trade-off curve, and `conclusion.assumption_free`. For a single run it compares all lower
-    bounds.
+    For several runs it compares `conclusion.gaussian` and `conclusion.assumption_free` with the upper bounds,
+    for a single run all lower bounds.
     """
     if conclusion.is_one_run:
         return _judge_one_run(conclusion)
@@ -58,7 +57,7 @@ def judge(conclusion: Conclusion) -> Verdict:
         headline = "These scores do not come from independent runs."
         return Verdict(NOTHING, "not independent runs", headline, explanation)
 
-    # A violation without an assumption on the curve: by the lower bound, or by the test of the claim.
+    # A violation without an assumption on the curve.
     gaussian = conclusion.gaussian
     free = conclusion.assumption_free
     broken = conclusion.exceeded(free.epsilon)  # an upper bound, or None
@@ -91,10 +90,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_leak(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on several runs without a violation: no proof, or a leak.
-
-    If the Gaussian curve is refuted, only the assumption-free bound counts.
-    """
+    """Returns the verdict on several runs without a violation: no proof, or a leak."""
     gaussian = conclusion.gaussian
     free = conclusion.assumption_free
     curve = _describe_curve_test(conclusion)
@@ -135,7 +131,7 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a single run, comparing each of its bounds with the smallest upper bound."""
+    """Returns the verdict on a single run."""
     bounds = conclusion.bounds
     upper = conclusion.tightest
     exceeding = []
@@ -143,8 +139,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
         exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
     whatever_the_curve = [bound for bound in exceeding if not bound.assumes.gaussian]
     test = conclusion.claim_test
-    # The verdict states an exceeding bound for any curve, which quantifies the leak. Without one it states
-    # the refuted test of the claim, also for any curve.
+    # An exceeding bound for any curve quantifies the leak. Without one the refuted test of the claim decides.
     if not whatever_the_curve and test is not None and test.refuted:
         return Verdict(VIOLATED, VIOLATED, _VIOLATED, _explain_refutation(conclusion))
     if upper is not None and exceeding:
@@ -157,7 +152,6 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
         largest = max(whatever_the_curve, key=lambda bound: bound.epsilon)
         return Verdict(VIOLATED, VIOLATED, _state_violation(largest, upper), sentence)
 
-    # Without a violation: reversed scores, a leak, or no proof.
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
     proven = [bound for bound in bounds if bound.epsilon >= _SHOWN]
@@ -179,9 +173,9 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
 def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline on a proven leak: the lower bound on epsilon next to an upper bound.
 
-    If the upper bound on the last model is finite and the tightest, it is shown next to composition's bound,
-    with a larger lower bound for an unrefuted Gaussian curve in brackets. Otherwise a finite upper bound on
-    all models is shown, and whether these runs could refute a claim.
+    A finite upper bound on the last model, if the tightest, is shown next to composition's, with a larger
+    lower bound for an unrefuted Gaussian curve in brackets. Otherwise a finite upper bound on all models is
+    shown, and whether these runs could refute a claim.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
@@ -227,10 +221,9 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence, with a space before it, on the test of a Gaussian curve.
+    """Returns the sentence, with a space before it, on the test of a Gaussian curve, or an empty string.
 
-    For dependent scores of several canaries per run, the sentence reports that the curve was not tested. It
-    is empty for other conclusions without a test.
+    For dependent scores of several canaries per run, it reports that the curve was not tested.
     """
     curve = conclusion.curve
     if curve is None:
@@ -320,10 +313,7 @@ def _blame_others(broken: UpperBound, conclusion: Conclusion, name: str) -> str:
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
-    """Returns the evidence that decides between a violated guarantee and a curve that is not Gaussian.
-
-    A lower bound for any curve decides if it exceeds the upper bound, too.
-    """
+    """Returns the evidence that decides between a violated guarantee and a curve that is not Gaussian."""
     most = conclusion.most_provable  # for any curve; None if unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:

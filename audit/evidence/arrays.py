@@ -27,7 +27,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
       values: an array, or lists of numbers.
 
     Raises:
-      InputError: for values that are not real numbers, for masked entries, and for rows of unequal lengths.
+      InputError: for values that are not real numbers, masked entries, or rows of unequal lengths.
     """
     masked = f"{name} have masked entries: drop them with .compressed()"
     try:
@@ -46,10 +46,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 
 
 def floats(name: str, values: ArrayLike) -> Array:
-    """Returns a user's values as float64; raises InputError for values that are not real numbers.
-
-    `name` is the plural noun for the values at the start of messages: "the scores".
-    """
+    """Returns a user's values (`real`) as float64; raises InputError for values that are not real numbers."""
     with np.errstate(over="ignore"):  # longer floats beyond the range of float64 become infinite
         return np.asarray(real(name, values), np.float64)
 
@@ -57,7 +54,7 @@ def floats(name: str, values: ArrayLike) -> Array:
 def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """Returns a user's bits of presence as bool (runs, canaries); (runs,) becomes (runs, 1).
 
-    Raises InputError for another shape than `shape`, and for values other than 0 and 1.
+    Raises InputError unless it has the shape `shape` and only the values 0 and 1.
     """
     array = floats("the bits of presence", presence)
     if array.ndim == 1:
@@ -69,14 +66,10 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores as float64.
-
-    Args:
-      name: the plural noun for the values at the start of messages: "the scores in".
-      values: an array, or lists of numbers.
+    """Returns a user's scores (`real`) as float64.
 
     Raises:
-      InputError: for values that are not real numbers, for booleans, and for more than MOST_SCORES values.
+      InputError: for values that are not real numbers, booleans, or more than MOST_SCORES values.
     """
     array = real(name, values)
     fix = "give scores[presence] and scores[~presence], or guesses as 1 and 0"
@@ -110,7 +103,7 @@ def cosines(name: str, values: ArrayLike) -> Array:
 
 
 def require_size(name: str, size: int) -> None:
-    """Raises InputError if there are more than MOST_SCORES scores; `name` is the plural noun for them."""
+    """Raises InputError if there are more than MOST_SCORES scores."""
     too_many = (
         f"{name} must be at most {MOST_SCORES:,}, got {size:,}: keep a random part of the runs"
     )
@@ -121,18 +114,16 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     """Returns the scores with finite numbers instead of infinities and NaN, and with the same ranks.
 
     An infinite score ranks beyond all finite scores. NaN, the score of a failed run, ranks below all other
-    scores in both worlds, so failure is an outcome like any other. Failed runs are not left out because
-    bounds would then assume that no run fails.
+    scores in both worlds. Failed runs are not left out because bounds would then assume that no run fails.
 
     Args:
-      worlds: arrays of scores of any shapes, ranked together: scores in and scores out, or one array of all.
+      worlds: arrays of scores of any shapes, ranked together.
 
     Returns:
       The arrays, in the same order and shapes.
 
     Raises:
-      InputError: a finite score above 1e100 in size, if some scores are not finite. (If all are finite, the
-        arrays are returned unchanged; `require_apart` checks the size of scores.)
+      InputError: a finite score above 1e100 in size, if some scores are not finite.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -151,23 +142,14 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 
 
 def hash_ranks(*worlds: NDArray[np.int64]) -> int:
-    """Returns a hash of arrays of ranks, a whole number, as the seed of a random split.
-
-    An increasing map of the scores, such as a change of unit, does not change the ranks or the split.
-    """
+    """Returns a hash of arrays of ranks, a whole number, as the seed of a random split."""
     # Little-endian int64 gives the same seed on any machine.
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
 def require_few_failed(name: str, failed: int, total: int) -> None:
-    """Raises InputError if more than half of all scores are NaN, the scores of failed runs.
-
-    Args:
-      name: the plural noun: "scores", "cosines" or "ranks".
-      failed: the number of NaN.
-      total: the number of all scores, including failed ones.
-    """
+    """Raises InputError if more than half of all scores are NaN, the scores of failed runs."""
     few = failed <= MAX_FAILED * total
     share = (
         f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MAX_FAILED:.0%}"
@@ -177,11 +159,7 @@ def require_few_failed(name: str, failed: int, total: int) -> None:
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError if scores are all equal, or if any exceeds 1e100 in size (see `require_squares`).
-
-    Args:
-      scores: finite scores of any shape, at least one.
-    """
+    """Raises InputError if finite scores of any shape are all equal, or if any exceeds 1e100 in size."""
     require_squares(float(np.abs(scores).max()))
     first = scores.flat[0]
     equal = f"all {scores.size} scores equal {first:g}: they must differ"
@@ -189,10 +167,7 @@ def require_apart(scores: Array) -> None:
 
 
 def require_squares(largest: float) -> None:
-    """Raises InputError if `largest`, the largest absolute score, is above 1e100.
-
-    Squares overflow from about 1e154 on, sums of squares earlier.
-    """
+    """Raises InputError if `largest`, the largest absolute score, is above MAX_SCORE."""
     too_large = (
         f"scores reach {largest:.3g}: divide all scores by one number, to at most {MAX_SCORE:g}"
     )

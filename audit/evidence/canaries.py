@@ -20,8 +20,7 @@ factors are 1 / p and 1 / (1 - p) instead of 2. With exact limits of p from all 
 
 Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region.
 Average both sides over random canaries, data and regions: f is convex, so E[FNR] >= E[f(FPR)] >= f(E[FPR]).
-Upper limits of the two average error rates therefore bound the privacy parameter from below, as for one
-canary.
+So upper limits of the two average error rates bound the privacy parameter from below.
 """
 
 import enum
@@ -37,8 +36,8 @@ from audit.written import counted
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-_PILOT_SHARE = 0.05  # share of a set's runs on which the threshold is chosen
-_MIN_PILOT = 4  # runs on which the threshold is chosen, at least
+_PILOT_SHARE = 0.05  # of a set's runs, to choose the threshold
+_MIN_PILOT = 4  # runs
 _LIMITS_SHARE = 0.1  # share of a bound's error for the limits of a user's coins
 _MIN_QUANTILES = 1_000  # of a known law, instead of scores out
 _MAX_QUANTILES = 20_000
@@ -84,9 +83,7 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns an estimate of each error rate from each run: (false-positive (m,), false-negative (n,)).
 
-        An estimate is a run's share of errors times a scale, `scale_in` or `scale_out`. On average it is the
-        true rate, or more if a user's coins may be unfair. It is between 0 and the scale, so it may exceed 1
-        with fair coins, which have the scale 2.
+        It is between 0 and the scale, so it may exceed 1 with fair coins, which have the scale 2.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -99,8 +96,7 @@ class RunErrors(NamedTuple):
     def smoothed(self) -> list[float]:
         """Returns the average [false-positive rate, false-negative rate] over all runs, never 0.
 
-        It is the posterior mean under Jeffreys' prior: half an error is added to the errors, and one guess to
-        the guesses.
+        It is the posterior mean under Jeffreys' prior.
         """
         guesses_in, guesses_out = self.guesses()
         alarms = self.scale_out * self.alarms.sum()
@@ -115,7 +111,7 @@ class Counted(NamedTuple):
 
     Attributes:
       threshold: the score above which a canary is guessed to be in.
-      pilot: its errors in the runs on which it was chosen.
+      pilot: its errors in the runs that chose it.
       rest: its errors in the other runs, which a bound uses.
     """
 
@@ -139,7 +135,7 @@ class Rows(NamedTuple):
 
 
 class Coins(NamedTuple):
-    """The scores of runs in which a fair coin decides whether each canary is in.
+    """The scores of runs with a fair coin for each canary.
 
     Attributes:
       scores: (R, K) float64, the scores of K canaries in each of R runs.
@@ -177,11 +173,7 @@ class Coins(NamedTuple):
         return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): runs drawn at random, seeded by a hash of the ranks, and the others.
-
-        The order of runs, and of canaries in a run, does not matter. `failed` of either is 0: it is reported
-        for all runs only.
-        """
+        """Returns (pilot, rest): runs drawn by `_draw_pilots`, and the others, with `failed` = 0."""
         keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
         (parts,) = _draw_pilots(keys)
         pilot, rest = (Coins(self.scores[part], self.presence[part], self.given) for part in parts)
@@ -196,21 +188,18 @@ class Coins(NamedTuple):
         return [self]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors of guessing that a canary is in if its score is above a threshold."""
+        """Returns each run's errors at a threshold."""
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed_in).sum(1).astype(np.float64)
-        # Half of the canaries are in, on average. So the share of misses among all canaries is scaled by 2 to
-        # give their rate, and so are false alarms.
+        # Half of the canaries are in, on average.
         return RunErrors(misses, alarms, *self.canaries, 2.0, 2.0, paired=True)
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns errors with rates that are at least the true rates on average, and the error that is left.
 
-        The library's own coins are fair, and their errors do not change. A user's coins have some probability
-        p of being in. Its Clopper-Pearson limits use a tenth of `error`, the probability that a bound fails.
-        The unbiased scales are 1 / p for misses and 1 / (1 - p) for false alarms. The lower limit of p for
-        the first and the upper limit for the second make both scales large enough.
+        The library's own coins are fair, and their errors do not change. For a user's coins see the module's
+        docstring; `error` is the probability that a bound fails.
         """
         from audit.laws import intervals  # loads SciPy
 
@@ -219,7 +208,6 @@ class Coins(NamedTuple):
         spent = _LIMITS_SHARE * error
         total_in = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
-        # Some canaries are in and some are out, so neither limit is 0 or 1.
         widened = errors._replace(scale_in=1 / float(low), scale_out=1 / float(1 - high))
         return widened, error - spent
 
@@ -231,7 +219,7 @@ class Sets(NamedTuple):
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
       fresh: (m, M), the scores of M left-out canaries in each of m other runs.
       failed: the number of scores of failed runs.
-      labelled: whether scores came in one list with a bit of presence each, like those of one run.
+      labelled: whether scores came in one list with a bit of presence each.
     """
 
     inserted: Array
@@ -265,9 +253,7 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest): runs of each world drawn at random, seeded by a hash of the ranks, and the
-        others.
-        """
+        """Returns (pilot, rest): runs of each world drawn by `_draw_pilots`, and the others."""
         pooled = np.concatenate(self.pooled())
         ranks_in, ranks_out = np.split(_ranks(pooled), [self.inserted.size])
         parts_in, parts_out = _draw_pilots(
@@ -284,16 +270,13 @@ class Sets(NamedTuple):
         return self.inserted.ravel(), self.fresh.ravel()
 
     def by_run(self) -> list[Coins]:
-        """Returns the scores and presence of the runs with all canaries in, then of those with all out."""
+        """Returns the runs with all canaries in, then those with all out."""
         inserted = Coins(self.inserted, np.ones(self.inserted.shape, bool))
         fresh = Coins(self.fresh, np.zeros(self.fresh.shape, bool))
         return [inserted, fresh]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors of guessing that a canary is in if its score is above a threshold.
-
-        Runs with the canaries give the misses, other runs the false alarms.
-        """
+        """Returns each run's errors at a threshold: misses with the canaries, false alarms without."""
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
         return RunErrors(misses, alarms, *self.canaries, 1.0, 1.0, paired=False)
@@ -310,9 +293,8 @@ Design = Sets | Coins
 class Fresh(NamedTuple):
     """Scores of canaries that every run drew afresh. The law of the scores of left-out canaries is known.
 
-    The scores are cosines with uniform directions, or ranks among fresh draws (`audit.evidence.ranks`). A
-    rank is stored as a cosine in RANK_DIMENSION dimensions: a random direction exceeds it with the
-    probability that a left-out canary has this rank or a better one.
+    The scores are cosines with uniform directions, or ranks among fresh draws, stored as cosines in
+    RANK_DIMENSION dimensions (`audit.evidence.ranks`).
 
     Attributes:
       cosines: (R, K), the cosines of K canaries in each of R runs; FAILED for a failed run.
@@ -320,7 +302,7 @@ class Fresh(NamedTuple):
       dimension: d, the dimension of the directions.
       plain: whether a canary's score does not depend on other canaries' directions. False for ranks: the
         ranks of a run share its fresh draws.
-      given: whether scores and directions are a user's, not from the library's own training runs.
+      given: whether scores and directions are a user's.
       in_order: whether rows are in start order.
       draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
       ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only their ranks are known.
@@ -345,15 +327,13 @@ class Fresh(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Returns the word for the scores, "cosines" or "ranks"."""
+        """Returns "cosines" or "ranks"."""
         return "ranks" if self.draws else "cosines"
 
     def count_scores(self) -> str:
-        """Returns the number of cosines or ranks, in words."""
         return f"{self.cosines.size:,} {self.unit}"
 
     def rows(self) -> list[Rows]:
-        """Returns the cosines or ranks as a single table with a row for each run."""
         if self.ranked is not None:
             return [Rows(self.ranked, self.presence)]
         return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
@@ -386,11 +366,7 @@ class Fresh(NamedTuple):
         return out
 
     def ranks(self) -> Places:
-        """Returns the ranks (R, K) of the cosines, from 1, the highest score, to M + 1.
-
-        M = `draws` is the number of fresh draws in each run. Rank r is stored as the cosine that a random
-        direction exceeds with probability r / (M + 1).
-        """
+        """Returns the ranks (R, K) of the cosines, from 1, the highest score, to `draws` + 1."""
         from audit.laws import cosine_law  # loads SciPy
 
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
@@ -399,7 +375,7 @@ class Fresh(NamedTuple):
 
     @property
     def failed(self) -> int:
-        """Returns the number of a user's scores of failed runs; 0 for the library's own runs."""
+        """Returns the number of a user's scores of failed runs."""
         if not self.given:
             return 0
         return int(np.count_nonzero(self.cosines == FAILED))
@@ -407,9 +383,8 @@ class Fresh(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns (scores in, scores out), flat, for figures and rates.
 
-        Scores in are the cosines of inserted canaries. Scores out are evenly spaced quantiles of the known
-        law: equal in number to the cosines, but at least 1,000 and at most 20,000. Ranks are shown as normal
-        deviates, higher for a better rank.
+        Scores out are evenly spaced quantiles of the known law: equal in number to the cosines, but at least
+        1,000 and at most 20,000. Ranks are shown as normal deviates, higher for a better rank.
         """
         from scipy import special  # slow to load
 
@@ -420,8 +395,7 @@ class Fresh(NamedTuple):
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
-        # The rank of a canary that is out is uniform. Deviates ascend as ranks fall; each is that of the
-        # rank's middle tail probability.
+        # Each deviate is that of the rank's middle tail probability.
         places = self.draws + 1
         ranks_in = self.ranks()[self.presence]
         ranks_out = np.ceil(levels[::-1] * places)
@@ -438,8 +412,7 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
       presence: (R, K), 1 if the canary was in, else 0.
 
     Raises:
-      InputError: for shapes that differ, for bits other than 0 and 1 or all alike, and for scores that are
-        all equal or mostly NaN.
+      InputError: for different shapes, invalid or equal bits, and scores that are all equal or mostly NaN.
     """
     values = arrays.matrix("the scores", scores)
     present = arrays.bits(presence, values.shape)
@@ -459,8 +432,8 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       scores_out: (m,) or (m, M), the scores of m runs without it.
 
     Raises:
-      InputError: for values that are not an array of scores, for bits of presence instead of the scores out,
-        for an empty world, if more than half of all scores are NaN, or if all scores are equal.
+      InputError: for values that are not scores, bits of presence instead of the scores out, an empty world,
+        or scores that are all equal or mostly NaN.
     """
     array_in = arrays.scores("the scores in", scores_in)
     array_out = arrays.scores("the scores out", scores_out)
@@ -492,7 +465,7 @@ def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
 
 
 def _count_failed(*worlds: Array) -> int:
-    """Returns the number of NaN in all of these scores; raises InputError if that is more than half."""
+    """Returns the number of NaN in all scores; raises InputError if that is more than half."""
     scores = np.concatenate([*map(np.ravel, worlds)])
     failed = int(np.isnan(scores).sum())
     require_few_failed("scores", failed, scores.size)
@@ -506,16 +479,15 @@ def _describe_shape(scores: Array) -> str:
 
 
 def _ranks(scores: Array) -> Places:
-    """Returns each score's place among the distinct scores, ascending from 0, in the scores' shape."""
+    """Returns each score's place among the distinct scores, from 0, in the scores' shape."""
     places = np.unique(scores, return_inverse=True)[1]
     return places.astype(np.int64).reshape(scores.shape)
 
 
 def _draw_pilots(*worlds: Places) -> list[tuple[Places, Places]]:
-    """Draws a pilot of each world's runs, a twentieth but at least 4, on which a threshold is chosen.
+    """Draws a pilot of each world's runs, a twentieth but at least 4, to choose a threshold.
 
-    The draw does not depend on the order of runs or of the canaries in a run: each row's keys and then the
-    rows are sorted, and the seed is a hash of the keys.
+    The draw does not depend on the order of runs or of the canaries in a run.
 
     Args:
       worlds: the keys (runs, K) of the scores of each world, such as ranks.

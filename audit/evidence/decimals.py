@@ -8,8 +8,8 @@ at most 0.4. For n independent cosines that is at most 0.4 x sqrt(n) standard de
 - The probability of a cosine beyond T deviations grows by a factor of about exp(T x / 2).
 
 MAX_STEP limits x. For 200 runs of 256 canaries the former is then 0.09 deviations; at T = 40, the last
-threshold of `exact_null`, the latter is 1.02. Coarser rounding raises bounds above the truth: of 60 such
-audits without leakage none proves an epsilon above 0 at the limit, and 48 do at 100 times the limit.
+threshold of `exact_null`, the latter is 1.02. At the limit, 0 of 60 such audits without leakage prove an
+epsilon above 0, and 48 at 100 times the limit.
 """
 
 import math
@@ -27,10 +27,7 @@ _PRECISION = 2.0**-23  # relative; rounded cosines in float32 differ from the gr
 
 
 def count_needed_decimals(dimension: int) -> int:
-    """Returns the least number of decimals that rounded cosines need in a dimension.
-
-    Their grid's step, in standard deviations of a cosine, is at most MAX_STEP.
-    """
+    """Returns the least number of decimals that rounded cosines need in a dimension."""
     return math.ceil(math.log10(dimension) / 2 - math.log10(MAX_STEP))
 
 
@@ -52,14 +49,10 @@ def require_decimals(cosines: Array, dimension: int) -> None:
 
 
 def _find_decimals(cosines: Array, most: int) -> int | None:
-    """Returns the number of decimals of rounded cosines; None if they have more, or may have.
+    """Returns the number of decimals of rounded cosines; None if they have more than `most`, or may have.
 
-    Cosines may be on a decimal grid by chance: 0, 1 and -1 occur without rounding, and few cosines may be on
-    a fine grid. Equal cosines count once.
-
-    Args:
-      cosines: Any shape, in [-1, 1].
-      most: The largest number of decimals to look for.
+    Cosines (any shape, in [-1, 1]) may be on a decimal grid by chance: 0, 1 and -1 occur without rounding,
+    and few cosines may be on a fine grid. Equal cosines count once.
     """
     sizes = np.unique(np.abs(cosines))
     tolerances = _PRECISION * sizes

@@ -3,8 +3,8 @@
 Bounds of a single run need an independent fair coin for each canary; those of several runs need coins of the
 same probability, with limits computed from the coins (`canaries.Coins.widen`). Coins of several
 probabilities, a single draw for all runs, and canaries sorted by world look alike in a file, and make bounds
-wrong. So a user's coins must look fair. Each test is exact or conservative for fair coins (R, K), and all
-tests together reject such coins with probability at most ERROR:
+wrong. Each test is exact or conservative for fair coins (R, K), and all tests together reject such coins with
+probability at most ERROR:
 
     totals       overall, per row and per column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places on, for L = 1, 2, ..: for each L the differences
@@ -27,8 +27,8 @@ from audit.written import counted
 Bits = NDArray[np.bool_]
 Array = NDArray[np.float64]
 
-ERROR = 1e-6  # the probability of rejecting fair coins is at most this
-_MAX_LAGS = 64  # the largest distance between two compared coins
+ERROR = 1e-6  # the largest probability of rejecting fair coins
+_MAX_LAGS = 64  # the largest distance of two compared coins
 # The t of Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
 _NEGATIVE_TILTS = -np.geomspace(100.0, 1e-4, 100)
 _POSITIVE_TILTS = np.geomspace(1e-4, 0.45, 100)
@@ -38,12 +38,7 @@ _REMEDY = "presence has to be drawn by fair independent coins"
 
 
 class _Test(NamedTuple):
-    """The result of one test.
-
-    Attributes:
-      log_p: natural logarithm of the p-value.
-      message: what is wrong if the p-value is small.
-    """
+    """A test's log p-value (natural), and a message: what is wrong if the p-value is small."""
 
     log_p: float
     message: str
@@ -55,8 +50,7 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    The probability of rejecting fair coins is at most ERROR, 1e-6, by Bonferroni over all tests. The message
-    is that of the smallest p-value.
+    The probability of rejecting fair coins is at most ERROR, 1e-6, by Bonferroni over all tests.
     """
     tests = list(_tests(presence))
     worst = min(tests)
@@ -65,7 +59,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of all tests of coins (R, K): of their total, of runs' coins, and of canaries'."""
+    """Yields the results of all tests of coins (R, K)."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
@@ -74,15 +68,9 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 
 
 def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
-    """Yields the results of the tests of a table's rows that its shape allows.
+    """Yields the results of the tests of a table (rows, columns) that its shape allows.
 
-    The rows' totals are always tested. With several rows and columns, so is the dispersion of totals. With
-    several columns, so are pairs of bits a few columns apart.
-
-    Args:
-      bits: (rows, columns), the coins; each row is a run and each column a canary, or the other way round.
-      row: the word for a row.
-      column: the word for a column.
+    `row` and `column` are the words for a row and a column in messages.
     """
     totals = bits.sum(1)
     rows, width = bits.shape
@@ -101,13 +89,9 @@ def _describe_expected(coins: int) -> str:
 
 
 def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
-    """Returns natural logs of the two-sided binomial p-values of counts of heads among fair coins.
+    """Returns natural logs of two-sided binomial p-values of counts (any shape) of heads among fair coins.
 
     A p-value is twice the probability of the smaller tail, and at most 1.
-
-    Args:
-      counts: numbers of heads, of any shape.
-      coins: the number of coins behind each count.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
@@ -116,14 +100,9 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
 
 
 def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
-    """Tests whether a row has too many or too few heads.
+    """Tests whether a row has too many or too few heads, given the heads (rows,) of rows of `coins` coins.
 
     The p-value is that of the most extreme row, times the number of rows (Bonferroni).
-
-    Args:
-      totals: (rows,) number of heads in each row.
-      coins: number of coins in a row.
-      row: the word for a row.
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
@@ -133,11 +112,10 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
 
 
 def _test_lags(bits: Bits, column: str) -> _Test:
-    """Tests whether bits (rows, columns) a few columns apart are equal, or different, too often.
+    """Tests whether bits (rows, columns) at some distance are equal, or different, too often.
 
-    Lags are 1 to 64 columns, and at most half of the row, to compare many pairs. At each lag, whether two
-    fair coins differ is a fair coin itself. The p-value is that of the most extreme lag, times the number of
-    lags (Bonferroni).
+    Distances are 1 to 64 columns, and at most half of the row, to compare many pairs. The p-value is that of
+    the most extreme distance, times their number (Bonferroni).
     """
     most_lags = min(_MAX_LAGS, bits.shape[1] // 2)
     compared = []
@@ -155,18 +133,12 @@ def _test_lags(bits: Bits, column: str) -> _Test:
 
 
 def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
-    """Tests whether the rows' totals differ too much, or too little.
+    """Tests whether the totals (rows,) of rows of K = `width` coins differ too much, or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
     twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
     bound the upper tail, negative t the lower. The moments come from the exact binomial law of a total.
-
-    Args:
-      totals: S_r, (rows,) number of heads in each row.
-      width: K, number of coins in a row.
-      row: the word for a row.
     """
-    # The values of a total within 40 standard deviations, sqrt(K) / 2 each.
     middle = width // 2
     fair_deviation = np.sqrt(width) / 2
     reach = int(_FAR * fair_deviation) + 1
@@ -184,7 +156,6 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
     observed = ((2 * totals - width) ** 2 / width).sum()
     log_bounds = rows * log_moments - _TILTS * observed
     log_p = float(log_bounds.min()) + np.log(2)  # two sides
-    # For the message: the deviation of rows' totals from K / 2.
     deviation = np.sqrt(observed / rows * width) / 2
     message = (
         f"how many coins of a {row} are in varies by {deviation:.3g}, "

@@ -129,16 +129,7 @@ def _require_fair(drawn: Coins) -> None:
 def _cosines_of_one_run(
     values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
 ) -> OneRun:
-    """Returns the evidence of a single run's cosines.
-
-    Args:
-      values: (K,) cosines of the run's canaries.
-      dimension: d, the number of trained parameters.
-      presence: (K,) or (1, K), 1 if a fair coin put the canary in; None if all were in.
-
-    Raises:
-      InputError: for invalid shapes or values, and for bits that are very unlikely for fair coins.
-    """
+    """Returns the evidence of a single run's cosines (K,), with presence (K,) or (1, K), or None."""
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)

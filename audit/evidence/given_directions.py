@@ -62,8 +62,7 @@ class CosineSpread(NamedTuple):
     """The spread of the cosines of inserted canaries.
 
     Attributes:
-      squares: sum of the squared deviations of the cosines from their means; freedom / d on average in d
-        dimensions.
+      squares: sum of the squared deviations of the cosines from their means; freedom / d on average.
       freedom: number of independent deviations.
       numerator, denominator: degrees of freedom of the F law of squares * d / freedom.
     """
@@ -81,14 +80,7 @@ def given(
     presence: ArrayLike | None = None,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns a user's cosines with fresh directions as evidence, after all checks.
-
-    Args:
-      cosines: (runs, canaries), or (runs,) for a single canary per run; NaN for a failed run.
-      dimension: d, the number of trained parameters.
-      leave_one_out: whether a cosine used the other canaries' directions.
-      presence: 1 if the canary was in, else 0, in the cosines' shape; None if all were in.
-      in_order: whether rows are in start order.
+    """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
     Raises:
       InputError: for invalid values, for cosines that are very unlikely for fresh uniform directions in
@@ -110,7 +102,7 @@ def given(
 
 
 def _require_fresh(design: Fresh) -> None:
-    """Raises InputError if canary k had the same direction in every run, which changes its mean over runs."""
+    """Raises InputError if canary k had the same direction in every run."""
     counts = design.presence & (design.cosines != FAILED)
     require(columns_p_value(design.cosines, counts) >= LEVEL, _SAME)
 
@@ -148,7 +140,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
 
 
 def require_dimension(dimension: Any) -> int:
-    """Returns a user's dimension as an int; raises InputError for another type or a value out of range."""
+    """Returns a user's dimension as an int; raises InputError for another type or range."""
     size = number("dimension", dimension, int)
     fits = 2 <= size <= MAX_DIMENSION
     require(
@@ -160,9 +152,8 @@ def require_dimension(dimension: Any) -> int:
 def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
-    It is small if canary k had the same direction in every run, as with one seed for all runs. Each run's own
-    mean is subtracted first. The p-value is 1 if no test is possible: with fewer than 3 runs or 10 canaries,
-    with too few cosines that count, or if no run has cosines that differ.
+    Each run's own mean is subtracted first. The p-value is 1 if no test is possible: with fewer than 3 runs
+    or 10 canaries, with too few cosines that count, or if no run has cosines that differ.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -209,14 +200,8 @@ def describe_dimension(design: Fresh) -> str:
 def measure_spread(design: Fresh) -> CosineSpread:
     """Returns the spread of the cosines of inserted canaries about their run's mean, and its F law.
 
-    With one canary per run, they spread about the mean of all runs. Failed runs are left out.
-
-    The F law is that of the mean squared deviation times d, for uniform directions in d dimensions. With K
-    canaries per run, its numerator has 1 - K/d times the degrees of freedom of independent cosines. Its
-    denominator has d - K degrees for each run. This law is an approximation for leave-one-out cosines, which
-    depend on each other within a run (measured: the test's error is at most the nominal one). It is used for
-    all cosines because they do not show whether they are leave-one-out. If K is small relative to d it is
-    nearly a chi-squared law, as for independent cosines.
+    With one canary per run, they spread about the mean of all runs. Failed runs are left out. The module's
+    docstring explains the F law.
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
@@ -229,7 +214,6 @@ def measure_spread(design: Fresh) -> CosineSpread:
     else:
         deviations = _about_means(cosines, presence)
         freedom = int(presence.sum()) - runs
-    # A single run without leave-one-out has independent deviations.
     numerator = float(max(freedom, 1))
     denominator = _MANY
     if runs != 1 or not design.plain:
@@ -243,7 +227,7 @@ def measure_spread(design: Fresh) -> CosineSpread:
 def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns a user's cosines as (runs, canaries) in [-1, 1], with FAILED for those that are not finite.
 
-    Raises InputError for other shapes, for values beyond 1, and if more than half are not finite.
+    Raises InputError for other shapes, values beyond 1, and if more than half are not finite.
     """
     values = arrays.cosines("the cosines", cosines)
     fits = values.ndim in (1, 2) and values.size > 0
@@ -271,17 +255,13 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
-    That is the spread of uniform directions in d dimensions. The test's error is LEVEL, 1e-6. It is skipped
-    with 10 or more cosines of left-out canaries because the test of their law is more powerful. A smaller
-    spread is allowed: canaries that depend on each other may cause it, and bounds are valid with too small a
-    dimension.
+    A smaller spread is allowed: bounds are valid with too small a dimension.
     """
     if len(design.out()) >= MIN_COSINES:
         return
     spread = measure_spread(design)
     if spread.freedom < MIN_COSINES - 1:
         return
-    # The squared spread, in units of 1/d.
     ratio = spread.squares * design.dimension / spread.freedom
     if special.fdtrc(spread.numerator, spread.denominator, ratio) >= LEVEL:
         return

@@ -1,8 +1,6 @@
 """Each canary's cosine with a model's movement, after the other canaries are projected out.
 
-The adversary knows the other K - 1 directions, and in the world without canary j they are independent of it.
-So the cosine of v_j and u_j, which is u projected off the others, has the exact law of `cosine_law` in all d
-dimensions, like the cosine with u. The noise from the others' signals, with variance K mu^2 / d, is removed.
+audit/methods/README.md explains why its law stays exact.
 """
 
 import numpy as np
@@ -31,8 +29,7 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
     + w_j^2 / g_j.
 
     Args:
-      gram: G = V V' (K, K), the Gram matrix of the directions, the rows of V, which have unit length; K is
-        less than the dimension.
+      gram: G (K, K), the Gram matrix of directions with unit length; K is less than the dimension.
       products: V u (K,), the inner products of directions and movement.
       squared_length: |u|^2, above 0.
 

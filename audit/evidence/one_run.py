@@ -33,8 +33,7 @@ class OneRun(NamedTuple):
 
     Attributes:
       coins: scores (1, K) and presence (1, K), if a fair coin put each canary in or out; else None.
-      cosines: observed (K,) and unobserved (M,) cosines with uniform directions; None for other scores, such
-        as losses.
+      cosines: observed (K,) and unobserved (M,) cosines with uniform directions; None for other scores.
     """
 
     coins: Coins | None
@@ -52,7 +51,7 @@ class OneRun(NamedTuple):
 
     @property
     def is_null_known(self) -> bool:
-        """Returns whether scores are cosines with an exact null law, not one fitted to unobserved cosines."""
+        """Returns whether scores are cosines with an exact null law, not a fitted one."""
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
@@ -63,11 +62,7 @@ class OneRun(NamedTuple):
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
-        """Returns the number of canaries of the run, in words.
-
-        For coins without cosines it adds how canaries were inserted. For cosines it gives the numbers of
-        observed and unobserved canaries, and the null.
-        """
+        """Returns the numbers of canaries in words, with their coins or their null."""
         if self.cosines is None:
             canaries_in, canaries_out = self.canaries
             return f"{canaries_in + canaries_out:,}, each inserted by its own fair coin"
@@ -79,10 +74,7 @@ class OneRun(NamedTuple):
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns cosines of a single run, after checks of each number.
-
-    The law of the cosines is not tested: the library drew the directions, or `given_directions` tests it, or
-    the null is fitted to unobserved cosines.
+    """Returns cosines of a single run, after checks of each number but not of their law.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -100,11 +92,7 @@ def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimensi
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Array:
-    """Returns cosines (K,) as float64, clipped to [-1, 1] if they exceed it by rounding.
-
-    Args:
-      name: "observed" or "unobserved", for messages.
-      values: the user's cosines.
+    """Returns a user's cosines (K,) as float64, clipped to [-1, 1] if they exceed it by rounding.
 
     Raises:
       InputError: unless it is a vector of at least 10 finite values in [-1, 1], not all equal.

@@ -7,8 +7,7 @@ the M fresh draws are exchangeable given the model, so with ties broken at rando
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
 for any scores and any dependence between a run's canaries. `convert_to_cosines` maps a rank to the scale of
-the cosines of fresh directions, so their methods apply to ranks: at every threshold, the rank of a left-out
-canary is above it with at most the probability of a left-out cosine.
+the cosines of fresh directions, so their methods apply to ranks.
 
 The ranks of a run share its fresh draws, and are not independent. So a canary's rank must not choose the
 threshold of another (`Fresh.plain` is false), and K left-out canaries test the law like K M / (K + M)
@@ -89,7 +88,6 @@ def ranks(
     else:
         ranked = np.concatenate(_check_pair(scores, fresh), axis=1)
         draws = np.shape(fresh)[1]
-        # All scores of a failed run are NaN, including those of fresh draws. They are replaced by 0.
         has_failed = np.isnan(ranked).all(axis=1, keepdims=True)
         ranked = np.where(has_failed, 0.0, ranked)
         own_ranks = rank_among(ranked[:, :-draws], ranked[:, -draws:], seed)
@@ -103,7 +101,6 @@ def ranks(
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
         present = check_bits(presence, own_ranks.shape)
-    # A failed run may have any rank because its cosines are replaced.
     placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     return Fresh(cosines, present, RANK_DIMENSION, False, True, in_order, draws, ranked)
@@ -113,7 +110,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     """Returns the evidence of the library's own runs, which needs no checks: ranks among fresh draws.
 
     Args:
-      below: (R, K), how many fresh draws score below each canary, with ties broken already; whole numbers.
+      below: (R, K), how many fresh draws score below each canary, with ties broken already.
       presence: (R, K), whether the canary was in.
       draws: M, the number of fresh draws in each run.
     """
@@ -125,7 +122,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
 def _check_ranks(values: ArrayLike, draws: int) -> Array:
     """Returns a user's ranks (R, K), NaN for a failed run.
 
-    Raises InputError for another shape, and for values that are not whole numbers from 1 to draws + 1.
+    Raises InputError for another shape, and for values other than whole numbers from 1 to draws + 1.
     """
     ranks = arrays.matrix("the ranks", values)
     is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
@@ -139,10 +136,7 @@ def _require_one_law(initial: Any, seed: int) -> None:
     """Raises InputError if canaries and fresh draws have different laws on the initial model.
 
     That model does not depend on either, so a difference shows that they come from different generators.
-
-    Args:
-      initial: the pair (scores (R, K), fresh scores (R, M)) on the initial model.
-      seed: seed of the random order of ties.
+    `initial` is the pair (scores (R, K), fresh scores (R, M)).
     """
     is_pair = isinstance(initial, tuple | list) and len(initial) == 2
     require(is_pair, "`initial`: give (scores, fresh) on the initial model")
@@ -159,20 +153,18 @@ def _require_one_law(initial: Any, seed: int) -> None:
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, which the methods for cosines can use.
 
-    A left-out canary has the rank r or a better one, among itself and M fresh draws, with probability r / (M
-    + 1). Its cosine is the one that a random direction exceeds with the same probability. Each cosine is
-    then lowered by a billionth to compensate for rounding. So a left-out canary's cosine exceeds a threshold
-    with at most the probability of a random direction's cosine.
+    A left-out canary has the rank r or a better one with probability r / (M + 1). Its cosine is the one that
+    a random direction exceeds with the same probability, lowered by a billionth. So in spite of rounding it
+    exceeds a threshold with at most the probability of a random direction's cosine.
 
     Args:
-      ranks: Ranks of any shape, from 1, the highest score, to M + 1. The result has the same shape.
+      ranks: Ranks of any shape, from 1, the highest score, to M + 1.
       draws: M, the number of fresh draws.
     """
     from audit.laws import cosine_law  # loads SciPy
 
     tails = np.asarray(ranks, np.float64) / (draws + 1)
     tails = np.minimum(tails, _MAX_TAIL)
-    # By symmetry, minus the quantile at a level is exceeded with a probability of this level.
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return np.asarray(cosines - _BELOW * np.abs(cosines))
 
@@ -181,12 +173,9 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     """Tests whether left-out canaries and fresh draws have the same law, and returns the p-value.
 
     Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to r / (M +
-    1), with a fixed seed. The deviates are tested for the normal law by the Kolmogorov-Smirnov test, and by
-    the sum of their squares.
-
-    Ranks of a run share its fresh draws, so they are less informative than independent ranks. With k left-out
-    canaries in each run, the variance of a mean is about 1 + k / M times that of independent ranks. Both
-    tests divide the number of ranks by this factor.
+    1), with a fixed seed. The deviates are tested by `gaussians.measure_normality`. Ranks of a run share its
+    fresh draws. With k left-out canaries in each run, the variance of a mean is about 1 + k / M times that of
+    independent ranks, so the tests divide the number of ranks by this factor.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -194,7 +183,7 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
       draws: M, the number of fresh draws in each run.
 
     Returns:
-      Twice the smaller of both tests' p-values, at most 1; 1 if no canary was out.
+      The p-value; 1 if no canary was out.
     """
     from scipy import special  # slow to load
 
@@ -204,8 +193,6 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     total_out = int(canaries_out.sum())
     if not total_out:
         return 1.0
-    # The variance of a mean over all ranks, of values with variance 1, has two parts: from the
-    # canaries' own scores, and from the fresh draws that the canaries of a run share.
     own_variance = 1 / total_out
     squares = float(canaries_out @ canaries_out)
     shared_variance = squares / total_out**2 / draws

@@ -1,11 +1,10 @@
 """Rows that look pasted: a repeated run, or a file that was repeated several times.
 
 Bounds assume that rows are independent training runs. A file with each run twice exceeds the truth in 8% of
-audits instead of 5%, and with each run five times in 28%. But equal rows are not a proof: rounded scores,
-votes and scores of collapsed models are equal by nature. So a suspicious file is read twice: with all rows,
-and with each repeated row counted once. The first reading is valid if the file is honest, and the second if
-it is pasted. The smaller bound is valid in both cases, and a wrong suspicion only costs power. Rows are
-suspicious
+audits instead of 5%, and with each run five times in 28%. But rounded scores, votes and scores of collapsed
+models can be equal. So a suspicious file is read twice: with all rows, and with each repeated row counted
+once. The first reading is valid if the file is honest, and the second if it is pasted. The smaller bound is
+valid in both cases, and a wrong suspicion only costs power. Rows are suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
 - if they are equal in several different scores, or if their law does not have ties, as for cosines.
@@ -37,7 +36,7 @@ class CountedOnce(NamedTuple):
 
     Attributes:
       evidence: the evidence without the rows that repeat earlier rows.
-      remark: the number of rows that repeat earlier rows, in words.
+      remark: the number of such rows, in words.
     """
 
     evidence: Evidence
@@ -78,7 +77,6 @@ def _find_repeats(table: Rows) -> Bits:
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
     numbers, counts = _number_rows(values)
-    # The number of equal rows before each row.
     order = np.argsort(numbers, kind="stable")
     group_starts = np.cumsum(counts) - counts
     before = np.empty(len(numbers), np.int64)

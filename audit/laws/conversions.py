@@ -3,8 +3,8 @@
 Computations are in float64, and in log space for tails: log delta is accurate to 1e-8 for mu from 1e-3 to 100
 and delta down to 1e-200 (tested against 60-digit arithmetic). Arrays broadcast.
 
-mu -> epsilon is valid for an *upper* bound on mu. A lower bound on mu gives a lower bound on epsilon only if
-the mechanism's trade-off function is Gaussian (Errata H11).
+A lower bound on mu gives a lower bound on epsilon only if the mechanism's trade-off function is Gaussian
+(Errata H11).
 
 Sources: Dong, Roth and Su, "Gaussian differential privacy" (2022); the hidden-state paper (Cebere, Bellet and
 Papernot, 2025), Appendix A.1.
@@ -54,7 +54,7 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
     """Returns log(a - b) from log a and log b of two probabilities a >= b; they broadcast.
 
-    It is -inf if both are equal, or if rounding makes the second larger.
+    It is -inf if both are equal up to rounding.
     """
     log_a = np.asarray(log_larger)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -67,9 +67,8 @@ def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
 def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
     """Returns log delta(epsilon) of a mu-GDP mechanism to first order in a tiny mu, for epsilon at least 0.
 
-    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), with x = epsilon / mu, and with phi and Phi the density and
-    the distribution function of N(0, 1). The two terms of the exact formula would cancel. The log is taken of
-    a product instead: delta = mu phi(x) (1 - x Phi(-x) / phi(x)).
+    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), with x = epsilon / mu. The two terms of the exact formula
+    would cancel. The log is taken of a product instead: delta = mu phi(x) (1 - x Phi(-x) / phi(x)).
     """
     # Warnings come from the branch that `np.where` drops, and from an overflow of x^2, which gives -inf.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -78,7 +77,6 @@ def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
         mills_ratio = np.sqrt(np.pi / 2) * scaled_tail  # Phi(-x) / phi(x)
         log_constant = np.log(2 * np.pi) / 2
         log_density = -(x**2) / 2 - log_constant  # log phi(x)
-        # The log of 1 - x Phi(-x) / phi(x), which is about 1 / x^2 for large x.
         near = np.log1p(-x * mills_ratio)
         far = -2 * np.log(x)
         log_share = np.where(x < _FAR, near, far)
@@ -91,10 +89,9 @@ def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """Returns the smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-DP.
+    """Returns the smallest epsilon >= 0 such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
-    It solves delta(epsilon) = delta, where delta(epsilon) is the decreasing privacy profile (Errata H15). It
-    is 0 if delta(0) is at most delta.
+    It solves delta(epsilon) = delta (Errata H15). It is 0 if delta(0) is at most delta.
 
     Raises:
       InputError: Unless mu >= 0 and 0 < delta < 1.
@@ -105,7 +102,6 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(epsilon: float) -> float:
-        """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
         return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
     if compute_excess(0.0) <= 0:
@@ -118,11 +114,10 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Returns the largest mu for which a Gaussian mechanism is (epsilon, delta)-DP, the inverse of
-    `epsilon_from_mu`.
+    """Returns the largest mu such that a Gaussian mechanism is (epsilon, delta)-DP.
 
-    It solves delta(epsilon; mu) = delta for mu. The search starts at mu = delta / 1000, which is too small:
-    delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu. Doubling gives the upper end.
+    It is the inverse of `epsilon_from_mu`. The search starts at mu = delta / 1000, which is too small:
+    delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu.
 
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
@@ -133,13 +128,11 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        """Returns by how much the log of delta at mu exceeds that of the requested delta; at least -1e6."""
         # The root search cannot use the log -inf.
         log_delta = log_delta_from_mu(mu, epsilon)
         return max(float(log_delta - np.log(delta)), -1e6)
 
     def is_too_small(mu: float) -> bool:
-        """Returns whether delta at mu is below the requested delta."""
         return compute_excess(mu) < 0
 
     # At mu = sqrt(2 epsilon) the first term of delta is 1/2, so few doublings are needed.
@@ -155,8 +148,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
     """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr) of the Gaussian trade-off curve through error rates.
 
-    fpr is the false-positive rate, fnr the false-negative rate (hidden-state paper, Equation 8). Arrays
-    broadcast. mu is negative if the sum of both rates is above 1. A rate of 0 gives +inf, a rate of 1 -inf.
+    Source: hidden-state paper, Equation 8. mu is negative if the sum of both rates is above 1. A rate of 0
+    gives +inf, a rate of 1 -inf.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
@@ -169,14 +162,12 @@ def epsilon_from_rates(
 ) -> Array:
     """Returns epsilon of the (epsilon, delta)-DP trade-off curve through pairs of error rates.
 
-    The curve has two straight parts (Errata H6), with the false-positive rate fpr and the false-negative rate
-    fnr: a steep one, fnr = 1 - delta - e^epsilon fpr, and a flat one, fpr = 1 - delta - e^epsilon fnr.
-    Epsilon is the larger of the solutions log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr). It
-    is negative for rates above the curve of epsilon = 0. Arrays broadcast.
+    The curve has two straight parts (Errata H6), a steep one, fnr = 1 - delta - e^epsilon fpr, and a flat
+    one, fpr = 1 - delta - e^epsilon fnr. Epsilon is the larger of the solutions log((1 - delta - fnr) / fpr)
+    and log((1 - delta - fpr) / fnr). It is negative for rates above the curve of epsilon = 0.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
-    # Every epsilon allows rates with a numerator of 0 or less: its log is -inf.
     above_fnr = np.maximum(1 - delta - fnr, 0)
     above_fpr = np.maximum(1 - delta - fpr, 0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,17 +1,15 @@
 """The law of the cosine between a fixed direction and a uniformly random direction in R^d.
 
 Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is Beta(1/2, (d - 1) / 2), its
-variance 1 / d, and sqrt(d) t tends to N(0, 1). A left-out canary is independent of the model, so its cosine
-with the model has exactly this law, for any model.
+variance 1 / d, and sqrt(d) t tends to N(0, 1).
 
 `anderson_darling` tests whether cosines are normal, with fitted mean and variance. It uses the critical
 values of Stephens (1974) with his factor for the number of values, like the paper. Libraries use others: at
 1,000 values his value for 15% is 0.574, that of a later table 0.561 (Errata O10).
 
-`simulate` is Algorithm 1 of the one-shot paper, exact: the cosines of k uniform canaries with their noisy sum
-rho = sum of k unit vectors + sigma N(0, I_d). Only the span of the canaries matters. A rotation makes them a
-lower-triangular k x k matrix with chi-distributed diagonal and normalised rows (Bartlett's decomposition),
-and the noise outside the span has a chi-squared length. This takes O(k^2) for any d.
+`simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters. A rotation
+makes them a lower-triangular k x k matrix (`draw_canaries`), and the noise outside the span has a chi-squared
+length. This takes O(k^2) for any d.
 """
 
 from typing import NamedTuple
@@ -31,9 +29,8 @@ _MIN = 1e-280  # below it the incomplete beta function may underflow
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) of the cosine T between a fixed and a uniformly random direction in R^d.
 
-    T^2 is Beta(1/2, (d - 1) / 2), so by symmetry P(T > |t|) is half of that law's tail above t^2. The
-    probability has a relative error of at most 1e-9, down to 1e-280. Below that the result is an upper limit,
-    at most 0.001 above the log, or accurate to float64's relative precision.
+    The probability has a relative error of at most 1e-9, down to 1e-280. Below that the result is an upper
+    limit, at most 0.001 above the log, or accurate to float64's relative precision.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -46,7 +43,6 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     log_far_tail = _limit_far_tail(size, dimension)
     with np.errstate(divide="ignore"):
         log_tail = np.where(tail > _MIN, np.log(tail), log_far_tail)
-    # By symmetry P(T > t) = 1 - P(T > |t|) for t < 0.
     return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
@@ -96,15 +92,10 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper limit of the sum of squared leave-one-out cosines of K uniform directions.
 
-    Such a cosine is that of direction v_j with a vector u_j orthogonal to the span of the other K - 1
-    directions. So its square is at most the squared length of v_j's part outside that span, which is Beta((d
-    - K + 1) / 2, (K - 1) / 2). All K cosines may reach this at once if the vector is in the span of all
-    directions. The limit is K times a quantile of this law.
-
-    Args:
-      canaries: K, 2 to d.
-      dimension: d.
-      error: the probability that the sum exceeds the limit for some vector.
+    The square of a direction's cosine with a vector orthogonal to the other K - 1 directions is at most the
+    squared length of the direction's part outside their span, which is Beta((d - K + 1) / 2, (K - 1) / 2).
+    All K cosines may reach this at once. The limit is K times a quantile of this law. The arguments are those
+    of `limit_squares`, with K from 2 to d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -112,7 +103,7 @@ def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float
 
 
 def require_dimension(dimension: int) -> None:
-    """Raises InputError unless the dimension is at least 2: in R^1 a cosine is only -1 or 1."""
+    """Raises InputError unless the dimension is at least 2."""
     require(
         dimension >= 2,
         f"`dimension={dimension}`: give the number of trained parameters, at least 2",
@@ -154,17 +145,15 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     log_above = special.log_ndtr(-z[::-1])
     statistic = float(-n - weights @ (log_below + log_above))
     critical = _STEPHENS / (1 + 4 / n - 25 / n**2)
-    # Levels decrease, so the last level that rejects is the least.
     rejecting = np.flatnonzero(statistic > critical)
     rejected_at = LEVELS[rejecting[-1]] if len(rejecting) else None
     return AndersonDarling(statistic, tuple(critical.tolist()), rejected_at)
 
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """Draws the cosines (k,) of k uniform canaries with their noisy sum: a simulated audit without data.
+    """Draws the cosines (k,) of k uniform canaries with their noisy sum, a simulated audit without data.
 
-    It is Algorithm 1 of the one-shot paper (Andrew et al., ICLR 2024). The law of the cosines is exact,
-    without drawing vectors of R^d: only the span of the canaries matters.
+    Source: Andrew et al., ICLR 2024, Algorithm 1.
 
     Args:
       rng: The randomness.
@@ -179,9 +168,9 @@ def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
 def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
     """Draws k uniform unit vectors of R^d, as rows (k, k) of coordinates in a basis of their span.
 
-    The basis is the orthonormal one of Gram and Schmidt. In it, row i (from 0) is the direction of a normal
-    vector with i normal coordinates in the span of the earlier vectors. The length of its part outside this
-    span is chi with d - i degrees of freedom (Bartlett's decomposition).
+    In the basis of Gram and Schmidt, row i (from 0) is the direction of a normal vector with i normal
+    coordinates in the span of the earlier vectors. The length of its part outside this span is chi with d - i
+    degrees of freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.
@@ -202,11 +191,7 @@ def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Ar
 def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
     """Draws the cosines (k,) of canaries with a release, which is their sum plus noise sigma N(0, I_d).
 
-    Args:
-      rng: the randomness of the noise.
-      canaries: (k, k) unit vectors in coordinates of their span, from `draw_canaries`.
-      dimension: d, of the whole space.
-      sigma: the noise's standard deviation in each coordinate.
+    `canaries` are (k, k) unit vectors from `draw_canaries`.
     """
     # The part of the release in the canaries' span, and the squared length of the noise outside it.
     size = len(canaries)
@@ -219,9 +204,8 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
 def _limit_far_tail(t: Array, dimension: int) -> Array:
     """Returns an upper limit of log P(T > t) for t in [0, 1], any shape; precise for a tiny probability.
 
-    T is the cosine between a fixed and a uniformly random direction in R^d. Its density at u is (1 - u^2)^k /
-    B(1/2, (d - 1) / 2) with k = (d - 3) / 2. Over u > t its integral is at most that of the density times u /
-    t, which is
+    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. Over u > t its
+    integral is at most that of the density times u / t, which is
 
         (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)).
 

@@ -1,8 +1,7 @@
 """Two densities on a common grid -> the trade-off curve, hockey-stick divergence, epsilon and mu.
 
-A pair contains the densities of a real observation out (p) and in (q) at evenly spaced points. Sums over the
-points times the spacing are integrals. If an integrand has a kink, its cell is split by linear interpolation,
-so the error falls with the square of the spacing.
+Sums over the grid's points times the spacing are integrals. If an integrand has a kink, its cell is split by
+linear interpolation, so the error falls with the square of the spacing.
 """
 
 from typing import NamedTuple
@@ -21,7 +20,7 @@ _MIN_LOG_ARGUMENT = 1e-300  # avoids the logarithm of 0
 
 
 class DensityPair(NamedTuple):
-    """The densities of an observation in both worlds.
+    """The densities of an observation out (p) and in (q).
 
     Attributes:
       points: (n,) evenly spaced points.
@@ -37,7 +36,6 @@ class DensityPair(NamedTuple):
 
     @property
     def spacing(self) -> float:
-        """Returns the distance of neighbouring points."""
         length = float(self.points[-1] - self.points[0])
         return length / (len(self.points) - 1)
 
@@ -45,8 +43,7 @@ class DensityPair(NamedTuple):
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the integral of max(q - e^epsilon p, 0), by trapezoids that are cut where the sign changes.
 
-    That is the hockey-stick divergence of q from p (Balle and Wang, 2018): the least delta at epsilon, for
-    events that are likelier under q.
+    It is the hockey-stick divergence of q from p (Balle and Wang, 2018).
 
     Args:
       p, q: (n,) densities at evenly spaced points.
@@ -68,7 +65,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
 
 
 def delta_at(pair: DensityPair, epsilon: float) -> float:
-    """Returns the least delta at which the observations of both worlds are (epsilon, delta)-close.
+    """Returns the smallest delta such that the observations of both worlds are (epsilon, delta)-close.
 
     It is the larger of two hockey-stick divergences, for adding and for removing the canary.
     """
@@ -79,9 +76,7 @@ def delta_at(pair: DensityPair, epsilon: float) -> float:
 
 
 def epsilon_at(pair: DensityPair, delta: float) -> float:
-    """Returns the least epsilon >= 0 at which the observations of both worlds are (epsilon, delta)-close.
-
-    It solves delta(epsilon) = delta, where delta(epsilon) is the decreasing privacy profile.
+    """Returns the smallest epsilon >= 0 such that the observations of both worlds are (epsilon, delta)-close.
 
     Raises:
       InputError: A delta out of range or too small for the grid's error bound, or an epsilon above 512.
@@ -93,7 +88,6 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     )
 
     def compute_excess(epsilon: float) -> float:
-        """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
         # The root search cannot use the log -inf.
         reached = max(delta_at(pair, epsilon), _MIN_LOG_ARGUMENT)
         return float(np.log(reached) - np.log(delta))
@@ -107,7 +101,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
 
 class ErrorRates(NamedTuple):
-    """The error rates of guessing "in" above each of several thresholds, with an entry for each threshold."""
+    """The error rates of guessing "in" above each of several thresholds."""
 
     false_positive: Array
     false_negative: Array
@@ -116,8 +110,8 @@ class ErrorRates(NamedTuple):
 def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     """Returns the false-positive and false-negative rates of guessing "in" above each of the thresholds.
 
-    Both have the thresholds' shape. They are tails of the two densities, p without and q with the canary.
-    Tails are summed at the edges of the grid's cells; between edges their logarithms are interpolated.
+    Both have the thresholds' shape. Tails of the densities are summed at the edges of the grid's cells;
+    between edges their logarithms are interpolated.
     """
     at = np.asarray(thresholds, np.float64)
     # Each point represents the cell around it. At the cell's upper edge p's upper tail consists of the points
@@ -127,7 +121,6 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     from_point = np.cumsum(pair.p[::-1])[::-1] * spacing
     above = from_point - pair.p * spacing
     below = np.cumsum(pair.q) * spacing
-    # An empty tail would have the log -inf.
     log_above = np.log(np.maximum(above, _MIN_LOG_ARGUMENT))
     log_below = np.log(np.maximum(below, _MIN_LOG_ARGUMENT))
     false_positive = np.exp(np.interp(at, edges, log_above))

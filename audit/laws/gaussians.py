@@ -34,27 +34,21 @@ class Gaussian(NamedTuple):
 
 
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
-    """Returns the log of the least delta at which two Gaussians are (epsilon, delta)-indistinguishable.
+    """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Delta is the larger of both directions, first against second and second against first. Means, deviations
-    and epsilon broadcast to the shape of the result, which is -inf if delta is 0.
-
-    Args:
-      first: One Gaussian; its deviations must be above 0.
-      second: The other.
-      epsilon: At least 0.
+    Delta is the larger of both directions. Means, deviations (above 0) and epsilon (at least 0) broadcast to
+    the shape of the result, which is -inf if delta is 0.
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)
     eps = np.asarray(epsilon, np.float64)
-    # Both Gaussians are shifted and scaled to make P = N(0, 1).
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
     return np.maximum(forward, backward)
 
 
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
-    """Returns the least epsilon >= 0 at which two Gaussians are (epsilon, delta)-indistinguishable.
+    """Returns the smallest epsilon >= 0 such that two Gaussians are (epsilon, delta)-indistinguishable.
 
     Means and deviations broadcast to the shape of the result. It is accurate to about 1e-12 relative, for
     delta down to 1e-200, and rounded upwards by bisection.
@@ -67,10 +61,8 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     log_delta_at_0 = log_delta(first, second, 0.0)
 
     def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
-        """Returns, for each entry, whether delta at its epsilon exceeds the given delta."""
         return np.asarray(log_delta(first, second, epsilons) > target)
 
-    # Each entry is doubled from 1 until it is high enough. The interval below it is then bisected.
     high = np.ones_like(log_delta_at_0)
     for _ in range(_MAX_DOUBLINGS):
         too_low = is_too_low(high)
@@ -86,11 +78,7 @@ def measure_normality(deviates: Array, independent: float) -> float:
     """Returns the p-value of a test whether deviates (n,) are N(0, 1), in their law or in their spread.
 
     It is twice the smaller of two p-values, at most 1: of the Kolmogorov-Smirnov test, and of a two-sided
-    chi-squared test of their mean square.
-
-    Args:
-      deviates: The deviates.
-      independent: The effective number of independent deviates, n if all are independent.
+    chi-squared test of their mean square. `independent` is the effective number of independent deviates.
     """
     from scipy import stats  # slow to load
 
@@ -108,19 +96,12 @@ def measure_normality(deviates: Array, independent: float) -> float:
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2): log delta of P against Q.
 
-    In the event, the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. Its ends are the roots
-    of a x^2 + b x + c - epsilon. It is outside of them if the parabola opens upwards (a > 0), and between
-    them if it opens downwards (a < 0). If a = 0 the event is a half-line, the outside of an interval with an
-    infinite end.
+    The ends of the event are the roots of a x^2 + b x + c - epsilon (module's docstring). It is outside of
+    them if the parabola opens upwards (a > 0), and between them if it opens downwards. If a = 0 the event is
+    a half-line, the outside of an interval with an infinite end.
 
-    Args:
-      m: The mean of Q, any shape.
-      s: The standard deviation of Q; broadcasts.
-      eps: Epsilon, at least 0; broadcasts.
-
-    Returns:
-      The logs; -inf if the difference is 0, and without a root. Then no loss exceeds epsilon: P cannot be
-      above Q everywhere because both have total probability 1.
+    The arguments broadcast, with epsilon at least 0. The result is -inf if the difference is 0, and without a
+    root. Then no loss exceeds epsilon: P cannot be above Q everywhere because both have total probability 1.
     """
     with np.errstate(all="ignore"):  # `has_event` below replaces these cases by -inf
         square = s * s
@@ -148,13 +129,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
-    """Returns the log probability that x ~ N(0, 1) is outside [low, high], or inside.
-
-    Args:
-      is_outside: If true, the probability outside the interval is returned; else the one inside.
-      low: The lower ends of the intervals, in the shape of the result.
-      high: Their upper ends.
-    """
+    """Returns the log probability that x ~ N(0, 1) is outside [low, high] if `is_outside`, else inside."""
     log_outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))
     # The probability inside is a difference of two tails. It cancels least for the smaller tails:
     # P(x > low) - P(x > high) for an interval above 0, else P(x < high) - P(x < low).

@@ -1,4 +1,4 @@
-"""Confidence limits for a binomial rate, and searches for the parameter at which a condition ceases.
+"""Confidence limits for a binomial rate, and searches for the end of a condition on a parameter.
 
 Clopper-Pearson limits are exact: they cover at least at their confidence for any rate. No bound uses
 Jeffreys' or Wilson's, which cover on average over rates.
@@ -15,12 +15,7 @@ Array = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """Two-sided limits of rates.
-
-    Attributes:
-      lower: The lower limits, an array of the counts' shape.
-      upper: The upper limits, an array of the counts' shape.
-    """
+    """Two-sided limits of rates, (lower, upper), arrays of the counts' shape."""
 
     lower: Array
     upper: Array
@@ -50,11 +45,7 @@ def clopper_pearson_upper(
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
     """Returns two-sided limits of a binomial success probability, by Clopper and Pearson (1934).
 
-    Args:
-      count: The number of successes, any shape. The limits have the same shape.
-      trials: The number of trials.
-      confidence: The confidence of both limits together; each misses with probability at most (1 -
-        confidence) / 2.
+    Each misses with probability at most (1 - confidence) / 2. They have the shape of `count`.
     """
     k = np.asarray(count, np.float64)
     error = (1 - confidence) / 2
@@ -64,15 +55,15 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
 
 
 def find_bracket(holds: Callable[[float], bool], first: float) -> tuple[float, float]:
-    """Returns an interval in which a condition on a parameter of at least 0 ceases, by doubling.
+    """Returns an interval with the end of a condition on a parameter of at least 0, by doubling.
 
     Args:
       holds: Whether the condition is true at a parameter. It is true at 0, and must be false at every large
         enough parameter, or the search does not end.
-      first: The first parameter to try, above 0; it is doubled until the condition is false.
+      first: The first parameter to try, above 0.
 
     Returns:
-      (the last parameter at which the condition is true, or 0; the first at which it is false)
+      (the last parameter with a true condition, or 0; the first with a false one)
     """
     low = 0.0
     high = first
@@ -85,12 +76,10 @@ def find_bracket(holds: Callable[[float], bool], first: float) -> tuple[float, f
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
     """Returns the largest parameter that data refute, rounded down to a refuted value; 0 without any.
 
-    Doubling gives an interval from a parameter that is refuted to one that is not; bisection narrows it.
-
     Args:
       is_refuted: Whether the data refute a parameter; if so, they refute all smaller parameters too.
       first: The first parameter to try, above 0; it is doubled until it is not refuted.
-      halvings: The number of bisections.
+      halvings: The number of bisections after that.
     """
     if not is_refuted(0.0):
         return 0.0
@@ -101,12 +90,12 @@ def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halv
 def bisect(
     holds: Callable[[Any], Any], low: Array | float, high: Array | float, halvings: int
 ) -> tuple[Array, Array]:
-    """Returns the ends (low, high) of intervals in which conditions cease, after halvings of longer ones.
+    """Returns intervals (low, high) with the ends of conditions, after halvings of longer ones.
 
     Args:
       holds: Whether each condition is true at its parameter, for parameters in the shape of `low`.
-      low: Parameters at which they are true, of any shape.
-      high: Larger parameters, at which they are false.
+      low: Parameters with a true condition, of any shape.
+      high: Larger parameters, with a false one.
       halvings: The number of bisections.
     """
     lows = np.asarray(low, np.float64)

@@ -42,18 +42,11 @@ class Kernel(NamedTuple):
 
     @property
     def law(self) -> Any:
-        """The distribution as SciPy has it."""
         return getattr(scipy.stats, self.name)(*self.shape)
 
 
 class MixturePart(NamedTuple):
-    """A part of a mixture: a kernel with a weight, a centre and a spread.
-
-    Attributes:
-      weight: The probability of the part.
-      centre: The shift of the kernel's values.
-      spread: The factor of the kernel's values.
-    """
+    """A part of a mixture: a kernel times a spread, plus a centre, with a probability as weight."""
 
     weight: float
     centre: float
@@ -62,8 +55,6 @@ class MixturePart(NamedTuple):
 
 class ScoreFamily(NamedTuple):
     """A family of pairs of distributions of scores, with and without the canary.
-
-    The scores' law is a mixture: each part is the kernel times a spread, plus a centre.
 
     Attributes:
       name: The family's name.
@@ -121,10 +112,10 @@ class KnownLaw(NamedTuple):
         return scores_in, self.law.sample(rng, self.parameter, False, n)
 
     def epsilon(self, delta: float) -> float:
-        """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-indistinguishable.
+        """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
 
-        It comes from the family's formula or, without one, from quadrature. The quadrature is accurate to
-        1e-6 for the family's `parameters` and delta from 1e-9 to 0.5.
+        Without a formula it comes from quadrature, accurate to 1e-6 for the family's `parameters` and delta
+        from 1e-9 to 0.5.
 
         Raises:
           InputError: Unless 0 < delta < 1.
@@ -134,12 +125,9 @@ class KnownLaw(NamedTuple):
         return quadrature(self, delta)
 
     def quantiles(self, levels: Array) -> Array:
-        """Returns quantiles (n,) of the even mixture of scores with and scores without the canary.
+        """Returns quantiles (n,) at levels (n,) of the even mixture of scores with and without the canary.
 
-        They are interpolated linearly between the points of a grid, scores 0.03 apart.
-
-        Args:
-          levels: (n,) the probabilities below the quantiles.
+        They are interpolated linearly on a grid with step 0.03.
         """
         x = np.linspace(-_REACH, _REACH, _COARSE)
         below_in = self.law.distribution(x, self.parameter, inserted=True)
@@ -150,10 +138,7 @@ class KnownLaw(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def quadrature(known_law: KnownLaw, delta: float) -> float:
-    """Returns the least epsilon >= 0 at which both worlds of a law are (epsilon, delta)-indistinguishable.
-
-    Integrals are sums over a fine grid of scores; see `densities.epsilon_at`.
-    """
+    """Returns the least epsilon >= 0 by sums over a fine grid of scores; see `densities.epsilon_at`."""
     x = np.linspace(-_REACH, _REACH, _GRID)
     density_in = known_law.law.density(x, known_law.parameter, inserted=True)
     density_out = known_law.law.density(x, known_law.parameter, inserted=False)

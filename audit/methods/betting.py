@@ -4,26 +4,27 @@ A gambler who bets that the mean is below m stakes lambda on each value. The cap
 
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
-If the mean is at least m, the expected capital is at most 1. So it reaches 1 / error with probability at most
+If the mean is at least m, the expected capital is at most 1, so it reaches 1 / error with probability at most
 `error` (Markov). This is also true for a mixture of stakes with fixed shares of the capital, and for the
 product of the capitals of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded
 random variables by betting" (JRSS B, 2023).
 
-The best stake is chosen on a pilot, other runs of the same kind, and gets most of the capital. The rest is
-spread over other stakes in case the pilot was misleading. For values that hardly vary, no test can exclude a
-share of about log(1 / error) / n of different runs, and the bound is as tight as that allows.
+The best stake on a pilot, other runs of the same kind, gets most of the capital. The rest is spread over
+other stakes in case the pilot was misleading. For values that hardly vary, no test can exclude a share of
+about log(1 / error) / n of different runs, and the bound is as tight as that allows.
 
 From means to a privacy parameter: `canaries` explains why average error rates satisfy the trade-off
 inequality. The null hypothesis H(t) states that the average rates (a, b) of false positives and negatives
 satisfy b >= f_t(a), for a family f_t that decreases in t. It is rejected if the capital is large enough
-everywhere on the curve b = f_t(a). The bound is the least t that is not rejected, which exceeds the truth
-with probability at most the error. The bets depend on the design:
+everywhere on the curve b = f_t(a). The bound is the least t that is not rejected. The bets depend on the
+design:
 
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = part FN + (1 - part) FP, with mean part b + (1 - part) a
 
-The curve is cut into cells of a. The capital is evaluated at their corners (a_j, f_t(a_(j + 1))), its
-minimum, so the grid never increases a bound.
+The curve is cut into cells of a. The capital grows with both rates, so its minimum in a cell is at the corner
+(a_j, f_t(a_(j + 1))): the lowest false-positive rate, and the false-negative rate of the curve at the cell's
+upper end. The capital is evaluated there, so the grid never increases a bound.
 """
 
 from collections.abc import Callable
@@ -64,9 +65,6 @@ _COARSE_HALVINGS = 12  # for the choice of bets
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
     """Returns the log capital of a gambler who bets that the mean is below m, for each stake and each m.
 
-    From 1 the capital grows to C(m) = prod_i (1 + lambda (m - x_i)) (Waudby-Smith and Ramdas, 2023). Its
-    expectation is at most 1 if the mean is at least m.
-
     Args:
       values: (n,) independent values x_i in [0, most].
       means: (G,) hypothetical means m.
@@ -74,8 +72,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
       most: The largest possible value.
 
     Returns:
-      (L, G) log capital, which grows with m; -inf if m is so low that the stake might lose more than the
-      capital.
+      (L, G) log capital, which grows with m; -inf if the stake might lose more than the capital.
     """
     # Equal values are computed once and weighted by their number.
     distinct, counts = np.unique(values, return_counts=True)
@@ -101,9 +98,7 @@ def mix_bets(growth: Array, shares: Array) -> Array:
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the lower limit of the privacy parameter by the betting test, at least 0.
 
-    It is the largest parameter t at which the betting capital reaches 1 / error everywhere on the trade-off
-    curve f_t. The search starts at the parameter of the curve through the observed error rates. If that is 0
-    or less, the limit is 0.
+    The limit is 0 if the curve through the observed error rates has a parameter of 0 or less.
 
     Args:
       family: The trade-off functions f_t.
@@ -111,17 +106,14 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
       error: The probability that the limit exceeds the truth.
     """
     target = float(-np.log(error))  # log(1 / error)
-    # With coins, each run gives both misses and false alarms. Otherwise these come from two sets of runs.
     if counted.rest.paired:
         find_least_capital = _bet_on_coins(family, counted, target)
     else:
         find_least_capital = _bet_on_sets(family, counted, target)
 
     def is_rejected(parameter: float) -> bool:
-        """Returns whether the capital reaches 1 / error everywhere on the parameter's curve."""
         return find_least_capital(parameter) >= target
 
-    # With coins, a run's errors are scaled up to rates, which may exceed 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if observed <= 0:
@@ -132,11 +124,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _split_capital(alone: int) -> Array:
     """Returns the bets' shares of the capital (1 + neighbours + 2 * alone,), which sum to 1.
 
-    The pilot's best bet comes first with 0.7, then its neighbours with 0.2 together, then the bets on a
-    single error rate with 0.1 together.
-
-    Args:
-      alone: The number of bets on each single error rate.
+    The pilot's best bet gets 0.7, its neighbours 0.2 together, and the bets on a single error rate 0.1
+    together.
     """
     neighbours = len(_NEIGHBOURS)
     neighbour_share = (1 - _BEST_SHARE - _ALONE_SHARE) / neighbours
@@ -148,19 +137,9 @@ def _split_capital(alone: int) -> Array:
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for two sets of runs.
 
-    Runs with canaries give misses, other runs without them give false alarms. A bet is a pair of stakes, one
-    on each set, and its capital is the product of both. Pairs are chosen by the log growth that the pilot
-    predicts for the counted runs: the growth over the pilot's runs, times the ratio of the numbers of runs.
-
-    The curve is cut into cells of the false-positive rate with ends _LEVELS. The capital on the curve is the
-    least over the cells, each at the corner with the least capital.
-
-    Args:
-      family: The trade-off functions.
-      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected.
+    A bet is a pair of stakes, one on each set, and its capital is the product of both. Pairs are chosen by
+    the pilot's log growth, times the ratio of the numbers of runs.
     """
-    # The error rate of each run: false positives of runs without canaries, misses of runs with them.
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
     # The log growth (stakes, coarse levels) that the pilot predicts for the counted runs.
@@ -169,18 +148,12 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
     predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
     stakes_out, stakes_in, shares = _choose_pairs(family, predicted_out, predicted_in, target)
-    # The log growth (stakes, levels) in the counted runs.
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter.
-
-        In each cell of the false-positive rate, the capital is least at the lowest false-positive rate and a
-        false-negative rate below the curve.
-        """
         corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
-        # The log growth of each of L pairs of stakes in each cell, (L, cells).
+        # (L, cells)
         of_alarms = growth_out[stakes_out, :-1]
         of_misses = growth_in[stakes_in[:, None], corners]
         return float(mix_bets(of_alarms + of_misses, shares).min())
@@ -196,20 +169,9 @@ _Pairs = tuple[NDArray[np.int64], NDArray[np.int64], Array]
 def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
-    The others are pairs of larger or smaller stakes by a common factor, and bets on a single set of runs.
-    Pairs are judged by the pilot's log growth, scaled to the number of counted runs.
-
-    A parameter is rejected if the capital reaches the target everywhere on its trade-off curve. The curve is
-    cut into cells of the false-positive rate with ends _COARSE_LEVELS.
-
-    Args:
-      family: The trade-off functions.
-      growth_out: (S, levels) predicted log growth of each of STAKES at _COARSE_LEVELS, on false positives.
-      growth_in: (S, levels) the same on false negatives.
-      target: The log capital that is needed.
-
-    Returns:
-      The pairs, the best first, with their shares of the capital.
+    The others are pairs of larger or smaller stakes by a common factor, and bets on a single set of runs. The
+    best pair comes first, with its share of the capital. `growth_out` and `growth_in` are the predicted log
+    growth (S, levels) of STAKES at _COARSE_LEVELS, on false positives and on false negatives.
     """
     size = len(STAKES)
     alone = np.arange(1, size, 3)  # stakes of bets on a single set: every third that is not 0
@@ -218,18 +180,17 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     def find_margins(parameter: float) -> Array:
         """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
 
-        The margin is the least over all cells of the curve, except for cells in which a bet on a single set
-        of runs reaches the target. The first axis is that of stakes on false positives.
+        Cells count only if no bet on a single set of runs reaches the target there. The first axis is that of
+        stakes on false positives.
         """
-        # Log growth (S, cells) at the corner of each cell where it is least.
+        # (S, cells)
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
-        # The cells that are left to the pairs.
         best_out = at_corners_out[alone].max(0)
         best_in = at_corners_in[alone].max(0)
         best_alone = np.maximum(best_out, best_in)
         is_left = best_alone + log_alone_share < target
-        # The log growth of each pair, (S, S, cells that are left).
+        # (S, S, cells that are left)
         sums = at_corners_out[:, None, is_left] + at_corners_in[None, :, is_left]
         least = sums.min(-1, initial=np.inf)
         return np.asarray(least + np.log(_BEST_SHARE) - target)
@@ -249,15 +210,12 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
 
 
 def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
-    """Returns the margins of bets at the largest parameter that some bet should reject.
+    """Returns the margins of bets, of any shape, at the largest parameter that some bet should reject.
 
-    Args:
-      find_margins: Maps a parameter to each bet's margin, of any shape: a bet with a margin of at least 0
-        should reject the parameter.
+    A bet with a margin of at least 0 should reject the parameter.
     """
 
     def should_be_rejected(parameter: float) -> bool:
-        """Returns whether some bet should reject the parameter."""
         return bool(find_margins(parameter).max() >= 0)
 
     largest = find_largest_refuted(should_be_rejected, _FIRST_PARAMETER, _COARSE_HALVINGS)
@@ -265,19 +223,10 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
 
 
 def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
-    """Returns, for each cell of false-positive rates, the index of a false-negative rate below its curve.
+    """Returns, for each cell of false-positive rates, the index in `levels` of a rate below its curve.
 
-    The capital grows with both rates. In a cell it is least at the lowest false-positive rate together with
-    the lowest false-negative rate, which is that of the curve at the cell's upper end. That rate is rounded
-    down to one of the levels, so the capital at this corner is at most the capital on the curve.
-
-    Args:
-      family: The trade-off functions.
-      parameter: The parameter of the curve.
-      levels: (cells + 1,) ascending rates, the ends of cells.
-
-    Returns:
-      (cells,) indices into `levels`.
+    It is the curve's false-negative rate at the cell's upper end, rounded down to one of the levels (cells +
+    1,), the ascending ends of cells.
     """
     rates_in = family.trade_off(parameter, levels[1:])
     places = np.searchsorted(levels, rates_in, side="right") - 1
@@ -291,33 +240,22 @@ _CoinBets = tuple[Array, Array, Array]
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for runs with coins.
 
-    In such runs a coin decides whether each canary is in, so each run gives both error rates, FN and FP. Bets
-    are on z = part * FN + (1 - part) * FP, a weighted average of both. At a point (a, b) of the curve, a
-    false-positive rate and a false-negative rate, z has the mean part * b + (1 - part) * a. The curve is cut
-    into cells of a. Each cell is represented by the corner with the least capital: a at its lower end, b at
-    its upper end (see `_find_corners`).
-
-    Args:
-      family: The trade-off functions.
-      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected.
+    A bet is on z = part * FN + (1 - part) * FP, a weighted average of a run's error rates.
     """
     parts_of_bets, stakes, shares = _choose_coin_bets(family, counted, target)
-    # The log growth of each bet at each mean of z that is tabulated, (bets, means).
+    # The log growth of each bet at each mean of z, (bets, means).
     rows = []
     for part, stake in zip(parts_of_bets, stakes, strict=True):
         single_stake = np.array([stake])
         rows.append(_compute_coin_growth(counted.rest, part, _MEANS, single_stake))
     growth = np.concatenate(rows)
-    # Columns, (bets, 1), to combine with the cells of a curve.
     bet_indices = np.arange(len(stakes))[:, None]
     parts = parts_of_bets[:, None]
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter."""
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
-        # The mean of z at each corner, (bets, cells).
+        # (bets, cells)
         means = parts * false_negative + (1 - parts) * false_positive
         # Rounding means down to _MEANS never increases the capital.
         below = np.searchsorted(_MEANS, means, side="right") - 1
@@ -331,21 +269,12 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
     """Returns the bet that should reject the largest parameter, and others in case it does not.
 
-    A bet is a stake on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. The others are
-    larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1).
+    The others are larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1). The
+    best bet comes first, with its share of the capital.
 
-    Bets are judged by the pilot's log growth, scaled to the number of counted runs. This gives each bet a
-    critical mean of z at which it should reach the needed capital. So it should reject a parameter if z has
-    at least this mean everywhere on the parameter's trade-off curve, except at points that bets on a single
-    error rate should reject.
-
-    Args:
-      family: The trade-off functions.
-      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
-      target: The log capital at which a parameter is rejected.
-
-    Returns:
-      The bets, the best first, with their shares of the capital.
+    The pilot's log growth, scaled to the number of counted runs, gives each bet a critical mean of z that
+    should suffice for `target`. The bet should reject a parameter if z has at least this mean everywhere on
+    the parameter's curve, except at points that bets on a single error rate should reject.
     """
     stakes = STAKES[1:]  # without the stake 0
     stakes_alone = STAKES[1::3]  # of bets on a single error rate
@@ -353,15 +282,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
-        """Returns the least mean of z, (stakes,), at which each stake should reach the needed capital.
+        """Returns the smallest mean of z, (stakes,), that should suffice for each stake.
 
-        The result is among _COARSE_MEANS, or 2, beyond every mean, if the stake does not suffice at any of
-        them.
-
-        Args:
-          part: The weight of the false-negative rate in z.
-          tried: (stakes,) stakes lambda.
-          share: Each stake's share of the capital.
+        It is one of _COARSE_MEANS, or 2 if no mean suffices. `share` is each stake's share of the capital.
         """
         growth = _compute_coin_growth(counted.pilot, part, _COARSE_MEANS, tried)
         predicted = runs_per_pilot_run * growth
@@ -375,12 +298,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
-        """Returns the margin (parts, stakes) by which each bet should reject a parameter; below 0 it fails.
-
-        The margin is the least mean of z on the parameter's trade-off curve minus the bet's critical mean.
-        Points that bets on a single error rate should reject do not count.
-        """
-        # The curve is cut into cells of the false-positive rate. The capital is least at these corners.
+        """Returns the margins (parts, stakes): the least mean of z minus each bet's critical mean."""
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
@@ -391,7 +309,6 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 
     best = int(_find_margins_at_largest(find_margins).argmax())
     best_part, best_stake = np.unravel_index(best, critical_means.shape)
-    # Offset 0 is the best stake, which comes first, as in `_split_capital`.
     offsets = np.concatenate([[0], _NEIGHBOURS])
     neighbours = np.clip(best_stake + offsets, 0, len(stakes) - 1)
     alone = len(stakes_alone)
@@ -404,15 +321,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP, a value of each run.
 
-    FN and FP are a run's estimated error rates: its shares of misses and of false alarms among its canaries,
-    times scale_in and scale_out. A canary gives at most one error, so z is at most the larger of part *
-    scale_in and (1 - part) * scale_out.
-
-    Args:
-      errors: The runs' errors, with the scales that make their rates unbiased.
-      part: The weight of the false-negative rate.
-      means: (means,) hypothetical means of z.
-      stakes: (stakes,) stakes lambda.
+    FN and FP are a run's estimated error rates. A canary gives at most one error, so z is at most the larger
+    of part * scale_in and (1 - part) * scale_out.
     """
     false_positive, false_negative = errors.rates()
     part_out = 1 - part

@@ -1,29 +1,19 @@
 """Tests of a claimed trade-off curve by scores with an exactly known law without the canary.
 
-A claim is a curve: for a test with false-positive rate a it allows a power of at most m(a), which is concave
-and increasing (Dong, Roth and Su, "Gaussian differential privacy", 2022). The rate a(t) at which a left-out
-canary exceeds a threshold t is known exactly, as for fresh directions (`exact_null`) and for ranks among
-fresh draws (`audit.evidence.ranks`). The rate of a fixed canary may differ, but its mean over canaries is
-a(t). By Jensen's inequality, inserted canaries exceed t with a probability of at most m(a(t)) on average. So
-h_i(t), the share of run i's canaries above t, has a mean of at most m(a(t)) given earlier runs, for any
-dependence between the canaries of a run. A gambler who bets the share c of the capital against the claim has,
-after n runs,
+A claim allows a test with false-positive rate a at most the power m(a), which is concave and increasing
+(Dong, Roth and Su, "Gaussian differential privacy", 2022). The rate a(t) of left-out canaries above a
+threshold t is known exactly, for fresh directions (`exact_null`) and for ranks among fresh draws
+(`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test: after n runs, the
+capital against the claim is a mixture of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1,
 
-a nonnegative supermartingale from 1 if the claim is true. So is a mixture over thresholds and bets with fixed
-shares. Its largest value so far is an e-value at any time: it reaches 1 / error with probability at most
-`error` (Ville, 1939), wherever the audit stops. For an only run, c = 1: its e-value is the mean over
+with h_i(t) the share of run i's canaries above t. For an only run, c = 1: its e-value is the mean over
 thresholds of h(t) / m(a(t)), by Markov's inequality. Unlike in `exact_null`, a part of the canaries must not
 choose a threshold: the curve allows more than m(a(t)) at thresholds that the run itself chooses.
 
-The tests answer three questions. Is the claim refuted (`examine_claim`)? What is the largest refuted mu,
-below which *every* Gaussian guarantee is refuted, without an assumption about the law of scores
-(`find_least_mu`)? Which smaller noise would have been refuted (`find_least_departure`)?
-
-A test that does not refute a claim is informative only with its power. With r times the noise, scores have 1
-/ r times the mean. `find_least_departure` simulates such scores, with the observed deviations between and
-within runs, and tests them like the real scores. The result is not a confidence bound.
+`find_least_departure` is not a confidence bound: it simulates scores with the observed deviations between and
+within runs.
 """
 
 from bisect import bisect_left
@@ -55,13 +45,13 @@ _HALVINGS = 24  # of an interval of mu, to 1e-7 of it
 _PATH_STEPS = 128  # values of mu that a path distinguishes
 _MIN_ALLOWED = 1e-300  # avoids a division by 0
 _MAX_LOG = 700.0  # exp of more overflows
-SEEN_PROBABILITY = 0.9  # with which a departure that "would have been seen" is refuted
+SEEN_PROBABILITY = 0.9  # of refuting a departure that "would have been seen"
 # Runs and audits to simulate for each departure. The standard error of the probability 0.9 is 0.02 with 200
 # audits and 0.07 with 20.
 _SIMULATED_RUNS = 10_000
 _MIN_AUDITS = 20
 _MAX_AUDITS = 200
-_FAR_DEVIATIONS = 3.0  # of a score, beyond which thresholds are out of reach
+_FAR_DEVIATIONS = 3.0  # of a score; thresholds beyond are out of reach
 _MIN_DEVIATION = 1e-9  # avoids a division by 0
 # Noise as multiples of the stated noise.
 _NEAR_RATIOS = np.arange(0.995, 0.9, -0.005)
@@ -89,7 +79,7 @@ class Departure(NamedTuple):
     """The smallest departure from a claim that the test would have refuted.
 
     Attributes:
-      noise: The departing mechanism's noise as a multiple of the stated noise, below 1.
+      noise: The noise as a multiple of the stated noise, below 1.
       probability: The probability that runs like these refute it.
     """
 
@@ -103,10 +93,8 @@ class ClaimTest(NamedTuple):
     Attributes:
       e_value: The evidence against the claim; at most 1 on average if it is true.
       refuted: Whether the e-value has reached 1 / (1 - confidence).
-      runs: The number of runs until the refutation; all runs if the claim was not refuted or the order of
-        runs is unknown.
-      seen: The smallest departure that would have been refuted; None if there is none or if it was not
-        computed.
+      runs: The number of runs until the refutation; all runs without one or with an unknown order.
+      seen: The smallest departure that would have been refuted; None if there is none or it was not computed.
     """
 
     e_value: float
@@ -116,7 +104,7 @@ class ClaimTest(NamedTuple):
 
 
 def gaussian_power(mu: float) -> Power:
-    """Returns the function a -> Phi(Phi^-1(a) + mu): the power that mu-GDP allows at false-positive rate a.
+    """Returns the function a -> Phi(Phi^-1(a) + mu), the power that mu-GDP allows.
 
     Source: Dong, Roth and Su, 2022, Equation 6.
     """
@@ -131,11 +119,6 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
     """Tests a claimed curve by betting against it in each run, without simulated departures.
 
     If rows are in start order, the test stays valid when more runs follow.
-
-    Args:
-      counted: The exceedances of each run.
-      power: The claimed curve.
-      confidence: The confidence of a refutation.
     """
     return judge_capital(compute_log_capital(counted, power), counted.in_order, confidence)
 
@@ -143,37 +126,23 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
 def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     """Returns the log capital (R,) of a gambler against a claim, after each run.
 
-    It is a mixture of bets with a component for each threshold t and each of BETS. A component starts with a
-    share of the capital, and run i multiplies it by 1 + c (h_i(t) / m(a(t)) - 1), with h_i(t) the share of
-    the run's canaries above t, and m(a(t)) the power that the claim allows at the false-positive rate a(t).
-    On an only run all is staked, c = 1.
-
-    Args:
-      counted: The exceedances of each run.
-      power: The claimed curve m.
+    It is a mixture with a component for each threshold and each of BETS. On an only run all is staked, c = 1.
     """
     log_factors = _compute_log_factors(counted, power)
     runs, bets, thresholds = log_factors.shape
-    # The capital of each component is a product over runs.
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
-    # Each threshold's share is split evenly over bets. The shares of left-out thresholds stay unused.
+    # The shares of left-out thresholds stay unused.
     start_shares = np.tile(_SHARES[:thresholds] / bets, bets)
     with np.errstate(divide="ignore"):
         return np.asarray(special.logsumexp(log_components, axis=1, b=start_shares))
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
-    """Returns the result of the test of a claim, from the log capital against it after each run.
+    """Returns the result of the test of a claim, from the log capital (R,) against it after each run.
 
-    If rows are in start order, the largest capital decides (Ville's inequality). Otherwise only the capital
-    after all runs decides.
-
-    Args:
-      log_capital: (R,) the log capital after each run.
-      in_order: Whether rows are in start order.
-      confidence: The confidence of a refutation.
+    If rows are in start order, the largest capital decides (Ville's inequality), otherwise the last.
     """
-    log_capital_needed = -np.log1p(-confidence)  # log(1 / error), with the error 1 - confidence
+    log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = float(log_capital[-1])
     runs = len(log_capital)
     if in_order:
@@ -197,13 +166,8 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
     """Returns a path (R,): after each run, the mu below which runs so far refute every Gaussian guarantee.
 
-    Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of `least_mu` / 128. The
-    path is empty, (0,), if rows are not in start order.
-
-    Args:
-      counted: The exceedances of each run.
-      least_mu: `find_least_mu` of all runs.
-      confidence: The confidence of a refutation.
+    Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of 1/128 of that of all
+    runs. The path is empty, (0,), if rows are not in start order.
     """
     if not counted.in_order:
         return np.zeros(0)
@@ -219,24 +183,13 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
 def find_main_threshold(counted: Exceedances, power: Power) -> int:
     """Returns the index of the threshold with most of the capital against a claim after all runs."""
     log_components = _compute_log_factors(counted, power).sum(axis=0)
-    # A threshold's bets start with equal parts of its share. This common factor does not matter.
     by_threshold = special.logsumexp(log_components, axis=0) + np.log(_SHARES)
     return int(by_threshold.argmax())
 
 
 def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
-    """Returns log(1 + c (h_i(t) / m(a(t)) - 1)), (R, bets, T), for each run i, bet c and threshold t.
-
-    It is the log of the factor by which a run multiplies the capital of a component, a pair of a bet and a
-    threshold: h_i(t) is the share of the run's canaries above t, a(t) the false-positive rate there, and m
-    the claimed power.
-
-    Args:
-      counted: The exceedances, with h_i(t) and log a(t).
-      power: The claimed curve m.
-    """
+    """Returns log(1 + c (h_i(t) / m(a(t)) - 1)), (R, bets, T), for each run i, bet c and threshold t."""
     allowed = power(np.exp(counted.log_rates))
-    # The power may be 0 if a rate is too small for a float.
     gains = counted.shares / np.maximum(allowed, _MIN_ALLOWED) - 1
     bets = BETS
     if counted.is_only_run:
@@ -247,12 +200,7 @@ def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
 
 
 def share_capital(near: int, far: int) -> Array:
-    """Returns the shares (near + far,) of the capital on thresholds: 95% on near ones, 5% on far ones.
-
-    Args:
-      near: The number of near thresholds, which come first.
-      far: The number of far thresholds.
-    """
+    """Returns the shares (near + far,) of the capital: 95% on the near thresholds, 5% on the far ones."""
     return np.repeat([(1 - _FAR_SHARE) / near, _FAR_SHARE / far], [near, far])
 
 
@@ -263,7 +211,7 @@ class ScoreSummary(NamedTuple):
     """The summary of inserted canaries' scores for simulations with other noise.
 
     Attributes:
-      mean: The mean score, on the scale of the thresholds: in standard deviations of a left-out score.
+      mean: The mean score, in standard deviations of a left-out score.
       between: The standard deviation of runs' means in excess of the canaries' own deviation.
       within: The standard deviation of scores among the canaries of a run.
       runs: The number of runs.
@@ -278,14 +226,10 @@ class ScoreSummary(NamedTuple):
 
 
 def summarise_scores(runs: list[Array]) -> ScoreSummary:
-    """Returns the means and standard deviations of runs' scores, to simulate runs like them.
+    """Returns the means and standard deviations of runs' scores, (K,) each, to simulate runs like them.
 
-    With a single canary per run, `within` is 1, the standard deviation of left-out scores, and `between` is
-    0. `between` is 0 for a single run, too.
-
-    Args:
-      runs: An array (K,) for each run, the scores of its inserted canaries, at least one, in standard
-        deviations of a left-out score. K may differ between runs.
+    Scores are in standard deviations of a left-out score. With a single canary per run, `within` is 1 and
+    `between` is 0. `between` is 0 for a single run, too.
     """
     means = np.array([run.mean() for run in runs])
     mean_size = np.mean([len(run) for run in runs])
@@ -309,25 +253,13 @@ def find_least_departure(
 ) -> Departure | None:
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
-    A departure is noise of r < 1 times the stated noise, which multiplies the mean score by 1 / r. Audits
-    with such noise are simulated, and tested like the real scores.
-
-    Args:
-      scores: The summary of inserted canaries' scores, under the stated noise.
-      counted: The exceedances of the real scores, with the exact rates of THRESHOLDS.
-      power: Maps false-positive rates to the largest true-positive rates that the claim allows.
-      confidence: The confidence of the test.
-
-    Returns:
-      The departure's noise as a multiple of the stated noise, and the probability of its refutation. None if
-      not even a tenth of the stated noise would be refuted.
+    Noise of r < 1 times the stated noise multiplies the mean score by 1 / r. The result is None if not even a
+    tenth of the stated noise would be refuted.
     """
     # Far thresholds are dropped to save time if scores hardly reach them. This never increases the capital.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: len(thresholds)])
-    # The claim's power is computed once because a privacy loss distribution takes a while.
     allowed = power(np.exp(counted.log_rates))
-    # 10,000 runs in total, in 20 to 200 audits.
     num_audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _MIN_AUDITS, _MAX_AUDITS))
     within = max(scores.within, _MIN_DEVIATION)  # `draw_shares` divides by it
 
@@ -335,10 +267,8 @@ def find_least_departure(
         """Returns the share of simulated audits, with this multiple of the noise, that refute the claim."""
         rng = np.random.default_rng(0)  # the same draws at every ratio
         deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
-        # Scores are in standard deviations of a left-out score, so the noise only divides their mean.
         means = scores.mean / noise_ratio + deviations
         refuted = []
-        # The share of each run's canaries above each threshold, for each audit.
         for shares in draw_shares(means, within, thresholds, scores.canaries, rng):
             simulated = counted._replace(shares=shares)
             test = examine_claim(simulated, lambda rates: allowed, confidence)
@@ -346,7 +276,6 @@ def find_least_departure(
         return float(np.mean(refuted))
 
     def is_refuted(index: int) -> bool:
-        """Returns whether noise of one of _RATIOS, which fall, is refuted often enough."""
         return estimate_refutation_probability(_RATIOS[index]) >= SEEN_PROBABILITY
 
     # The less noise there is, the more often it is refuted.
@@ -360,9 +289,7 @@ def find_least_departure(
 def draw_shares(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws the share of a run's canaries above each threshold, if their scores are normal.
-
-    To save time, it draws only the numbers of scores between neighbouring thresholds.
+    """Draws the share (..., T) of a run's canaries above each threshold, if their scores are normal.
 
     Args:
       means: (..., 1) the mean score of each run.
@@ -370,9 +297,6 @@ def draw_shares(
       thresholds: (T,) thresholds in ascending order.
       canaries: The number of canaries of each run.
       rng: The randomness of the counts.
-
-    Returns:
-      (..., T) shares.
     """
     above = special.ndtr((means - thresholds) / deviation)  # falls along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`

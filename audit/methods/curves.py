@@ -1,5 +1,4 @@
-"""The empirical trade-off curve of a set of scores with a simultaneous band; the AUC and points of the ROC
-curve.
+"""The empirical trade-off curve of scores with a simultaneous band; the AUC and points of the ROC curve.
 
 Of n draws from a law F, F at the r-th smallest is distributed as Beta(r, n + 1 - r). A hundred ranks get
 two-sided limits, each at an equal part of the error (Bonferroni). Between them F is monotone. So the band is
@@ -25,8 +24,6 @@ _RANKS = 100  # of the order statistics that get limits
 class TradeOffCurve(NamedTuple):
     """Error rates at k thresholds, from the lowest to the highest, and their confidence limits.
 
-    With probability at least `confidence`, all true error rates lie within their limits at once.
-
     Attributes:
       false_positive_rate: (k,) the observed rate at each threshold.
       false_negative_rate: (k,) the observed rate at each threshold.
@@ -44,17 +41,13 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits of threshold tests' least false-negative rate at false-positive rates (n,).
 
-        The limits cover the whole curve with at least the probability `confidence`. False-positive rates fall
-        and false-negative rates rise with the threshold. So the best test at a rate a has the lowest
-        threshold with a true false-positive rate of at most a.
-
-        The first threshold with an upper false-positive limit of at most a is surely high enough: its upper
+        The best test at a rate a has the lowest threshold with a true false-positive rate of at most a. The
+        first threshold with an upper false-positive limit of at most a is surely high enough: its upper
         false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
         above a is surely too low: its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, np.float64)
-        # The index of the first threshold whose limit is at most the rate. Limits fall as thresholds rise, so
-        # they are negated for `searchsorted`.
+        # Limits fall as thresholds rise, so they are negated for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
         # With 0.0 in front, lower[i] is that of threshold i - 1, the last that surely exceeds the rate.
@@ -69,12 +62,11 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
     Each world's limits have the square root of the confidence because the worlds are independent.
 
     Args:
-      scores_in: (n,) scores of runs with the canary, higher meaning in.
+      scores_in: (n,) scores of runs with the canary.
       scores_out: (m,) scores of runs without it.
       confidence: The confidence of all limits together, at least.
     """
     error = 1 - np.sqrt(confidence)
-    # The threshold -inf, which all scores exceed, begins the curve.
     chosen = [np.array([-np.inf])]
     for scores in (scores_in, scores_out):
         chosen.append(np.sort(scores)[_choose_ranks(len(scores)) - 1])
@@ -97,21 +89,15 @@ def _choose_ranks(trials: int) -> NDArray[np.int64]:
 
 
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
-    """Returns limits of a distribution function at points, from the number of draws below each point.
+    """Returns limits of a distribution function at points (k,), from the counts (k,) of draws below each.
 
     All limits are valid at once with a probability of at least 1 - error, at any number of points.
-
-    Args:
-      counts: (k,) the number of draws below each point.
-      trials: The number of independent draws.
-      error: The largest probability that some limit is not valid.
     """
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
     local = error / len(ranks) / 2
     lower = special.betaincinv(ranks, ranks_from_top, local)
     upper = special.betaincinv(ranks, ranks_from_top, 1 - local)
-    # A point lies between the last rank that its count reaches and the next.
     place = np.searchsorted(ranks, np.asarray(counts), side="right")
     all_lower = np.append(0.0, lower)
     all_upper = np.append(upper, 1.0)
@@ -136,12 +122,11 @@ class Auc(NamedTuple):
 
 
 def auc(scores_in: Array, scores_out: Array) -> Auc:
-    """Returns the AUC of scores (n_in,) and (n_out,).
+    """Returns the AUC of scores (n_in,) and (n_out,), with its standard error.
 
-    The AUC is the probability that a score in exceeds a score out; a tie counts half. The standard error is
-    that of n_in + n_out independent scores of any common distribution, and an upper limit with ties:
-    sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4). Unlike those of Hanley and
-    McNeil or DeLong it does not vanish if chance separates a few scores.
+    The standard error is that of n_in + n_out independent scores of any common distribution, and an upper
+    limit with ties: sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4). Unlike
+    those of Hanley and McNeil or DeLong it does not vanish if chance separates a few scores.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -151,12 +136,11 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
 
 def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
-    """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
+    """Returns the true-positive rate at a false-positive rate, a point of the ROC (Carlini et al., 2022).
 
-    It is the share of scores in (n_in,) above a threshold, a point of the ROC curve. The threshold is the
-    least of the scores out (n_out,) with at most the share `false_positive_rate` of scores out above it. It
-    is chosen on the scores that it counts, so the result is not a bound. A rate below 1 / n_out does not
-    allow a false positive.
+    The threshold is the smallest of the scores out (n_out,) with at most the share `false_positive_rate` of
+    scores out above it. The result is not a bound because the same scores choose the threshold. A rate below
+    1 / n_out does not allow a false positive.
 
     Raises:
       InputError: A rate out of range.
@@ -193,14 +177,10 @@ class Attack(NamedTuple):
 
 
 def attack(scores_in: Array, scores_out: Array) -> Attack:
-    """Returns an attack's accuracy and its true-positive rates at 1% and 0.1% false positives.
+    """Returns an attack's accuracy and its true-positive rates at 1% and 0.1% false positives, not bounds.
 
-    The attack guesses "in" for a score above the median of both worlds' even mixture, "out" below it, and at
-    random at the median itself. These figures are not bounds.
-
-    Args:
-      scores_in: (n,) scores with the canary.
-      scores_out: (m,) scores without it.
+    The attack guesses "in" for a score (n,) in or (m,) out above the median of both worlds' even mixture,
+    "out" below it, and at random at the median itself.
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     ties_in = (scores_in == middle).mean()
@@ -224,13 +204,9 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
 
 
 def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
-    """Returns the median of all scores, with equal weight for both worlds.
+    """Returns the median of scores (n,) and (m,), with equal weight for both worlds.
 
     If exactly half of the weight is below a gap between scores, it is the middle of the gap.
-
-    Args:
-      s_in: (n,) scores.
-      s_out: (m,) scores.
     """
     scores = np.concatenate([s_in, s_out])
     n_in = len(s_in)

@@ -1,7 +1,6 @@
 """Scores in, scores out -> a Bound with its assumption, or an Estimate with a caveat.
 
-Three estimators, from the paper's own to one without assumptions. Each takes the scores of independent runs
-with the canary (in) and without (out). Higher scores mean "in":
+The scores are those of independent runs with the canary (in) and without (out):
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
@@ -11,12 +10,11 @@ with the canary (in) and without (out). Higher scores mean "in":
 
 The first two give mu. Their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
 
-A bound depends only on the ranks of the two sets of scores: the order of rows and increasing maps of all
-scores do not change it. A single split into pilot and rest would make the threshold random. So 21 splits are
-drawn, by a hash of the ranks, and the bound is the median of their bounds, each at 11/21 of the error. If the
-median is above the truth, 11 of 21 tests reject a true hypothesis at once. By Markov's inequality the
-probability of this is at most `error`, for any dependence between the splits (Meinshausen, Meier and
-Buehlmann, "p-Values for high-dimensional regression", 2009).
+A bound depends only on the ranks of the two sets of scores. A single split into pilot and rest would make the
+threshold random. So 21 splits are drawn, by a hash of the ranks, and the bound is the median of their bounds,
+each at 11/21 of the error. If the median is above the truth, 11 of 21 tests reject a true hypothesis at once.
+By Markov's inequality the probability of this is at most `error`, for any dependence between the splits
+(Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
@@ -47,7 +45,7 @@ Worlds = tuple[Array, Array]
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_MIN_PILOT = 20  # scores of a world, where half of them are not fewer
+_MIN_PILOT = 20  # scores of a world, but at most half of them
 _SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # of the splits: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
@@ -86,7 +84,7 @@ class Bound(_Counted):
 
     Attributes:
       assumes: Its assumption.
-      holds: False if the scores refute the assumption; the bound then proves nothing.
+      holds: False if the scores refute the assumption and make the bound invalid.
       counted: A description of the counts, if these are not the errors at a threshold.
       false_positive_rate: The exact rate at the threshold, if a law gives it instead of a count.
       path: (R,) the bound after each run, if it is valid after any number of runs; else empty.
@@ -104,7 +102,7 @@ class Estimate(_Counted):
     """A value that is not a confidence bound and never decides a verdict.
 
     Attributes:
-      confidence: The level in its formula, at which it is not valid.
+      confidence: The level in its formula, which it does not have.
       caveat: Why it is not a bound.
       standard_error: The standard error of epsilon, if canaries are independent; otherwise NaN.
       noise_floor: The values without any leakage; NOT_SIMULATED for most methods.
@@ -131,7 +129,7 @@ class ScoreMethod(Method):
 
 
 def findings(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> list[Finding]:
-    """Returns the bound or estimate of every method from scores (n,) in and (m,) out, all finite."""
+    """Returns the bound or estimate of every method from finite scores (n,) in and (m,) out."""
     found = []
     for method in METHODS.values():
         found.append(method.compute(scores_in, scores_out, delta, confidence))
@@ -141,17 +139,9 @@ def findings(scores_in: Array, scores_out: Array, delta: float, confidence: floa
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    At each midpoint between neighbouring scores as a threshold, both error rates get two-sided
-    Clopper-Pearson limits, and mu is that of the Gaussian curve through the upper limits. The estimate is the
-    largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary, higher meaning in.
-      scores_out: (m,) scores of runs without it.
-      delta: The delta of epsilon.
-      confidence: The confidence of each rate's limits.
+    It is the largest mu of all thresholds (`thresholds.best_empirical`), at least 0, with the epsilon of its
+    Gaussian curve. Scores are (n,) in and (m,) out; `confidence` is that of each rate's two-sided limits.
     """
-    # Each rate's upper limit misses with half of the error of its two-sided limits.
     error = (1 - confidence) / 2
     threshold, mu = thresholds.best_empirical(
         scores_in, scores_out, conversions.mu_from_rates, error
@@ -177,9 +167,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
-    The scores are split 21 times, at random, into a pilot and the rest. The pilot, a twentieth of each world
-    (at least 20 scores, but at most half), chooses the threshold's rank. The rest's errors are tested. The
-    bound is the median over the splits, with the threshold and the errors of the split that gives it.
+    The pilot of each split is a twentieth of each world (at least 20 scores, but at most half). The threshold
+    and the errors are those of the split that gives the median.
 
     Args:
       scores_in: (n,) scores of runs with the canary, higher meaning in.
@@ -195,8 +184,8 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). Scores are
-    split and tested as by `if_gaussian`, with an eighth of each world in the pilot.
+    It is valid for any trade-off curve. With n scores per world it is at most about log(n / 2). The pilot is
+    an eighth of each world; otherwise as `if_gaussian`.
     """
     family = exact.approximate_dp(delta)
     epsilon, counted = _test_splits(scores_in, scores_out, family, confidence)
@@ -206,15 +195,13 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that this number of scores can prove.
 
-    This needs scores without errors at a threshold that is the first of its world: a higher rank has errors
-    of its own. Even perfectly separated scores may prove less because the pilot may choose a higher rank or
-    the other world.
+    It is that of scores without errors at the first threshold of a world. Even perfectly separated scores may
+    prove less because the pilot may choose a higher rank or the other world.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
     parameters = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
-        # All splits are alike, so a single one at their level is enough.
         perfect = exact.Counts(1, scores=scores, errors=0, trials=trials)
         level = (1 - confidence) * _REJECTING / _SPLITS
         bound, _ = exact.lower_bound(family, [perfect], 1, level)
@@ -267,15 +254,7 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns (the bound on the parameter, the counts of the split that decides it, as fields of `Bound`).
 
-    The scores are split 21 times into a pilot and the rest. The pilot chooses the rank of a threshold, and
-    the rest's errors at that threshold are tested at 11/21 of the error. The bound is the median of the
-    splits' bounds; the module's docstring explains why it is valid.
-
-    Args:
-      scores_in: (n,) scores of runs with the canary.
-      scores_out: (m,) scores of runs without it.
-      family: The trade-off functions to test.
-      confidence: The confidence of the bound.
+    The module's docstring explains the 21 splits.
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
@@ -303,8 +282,7 @@ def _test_splits(
             # Under a Gaussian curve scores are normal, up to an increasing map.
             any_shape=family is not exact.GAUSSIAN,
         )
-        # The threshold is itself a score of the rest: the r-th lowest score in, or the r-th highest score
-        # out. Its own world then has r - 1 errors, and the test is of the errors of the other world.
+        # The threshold's world has rank - 1 errors. The test is of the errors of the other world.
         rank = chosen.rank
         place = rest_out[-rank]
         if chosen.is_in:
@@ -325,7 +303,6 @@ def _test_splits(
             }
         )
 
-    # `exact.lower_bound` takes the whole error, and uses 11/21 of it for each test.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     return parameter, counts_of_splits[deciding]
 

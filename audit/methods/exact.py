@@ -3,16 +3,15 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-Evidence. The threshold is the r-th lowest of n scores in, for an r that these scores did not choose, and x is
-the number of m scores out above it. For any distribution of scores, the false-negative rate there is
-distributed as U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >= f_t(U).
-So under H(t) the probability of at most x false positives is at most
+The threshold is the r-th lowest of n scores in, for an r that these scores did not choose, and x is the
+number of m scores out above it. For any distribution of scores, the false-negative rate there is distributed
+as U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under
+H(t) the probability of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 
 an integral over a known law: no rate is estimated, and no maximum is taken. It increases with t, and the
-bound is the t at which it reaches the error. The same is true with the worlds exchanged: for the r-th highest
-score out, and the scores in below it.
+bound solves p_t(x) = error. The same is true with the worlds exchanged.
 
 The integral is a sum over cells of U, each with its largest probability, at the upper end. So the bound is
 always conservative. Equal scores are put in random order: a threshold among them is a randomised test, and
@@ -67,8 +66,7 @@ def approximate_dp(delta: float) -> Family:
 class Counts(NamedTuple):
     """The errors at a threshold that is itself a score of one of the worlds, the near world.
 
-    The rank is counted from the end of the near world's errors: from its lowest score for the world in, from
-    its highest for the world out.
+    The rank is counted from the lowest score for the world in, and from the highest for the world out.
 
     Attributes:
       rank: r, the threshold's rank; the rank - 1 scores of the near world before it are errors.
@@ -86,7 +84,7 @@ class Counts(NamedTuple):
 def lower_bound(
     family: Family, audits: Sequence[Counts], rejecting: int, error: float
 ) -> tuple[float, int]:
-    """Returns the largest t at which enough audits reject that the mechanism is f_t-DP.
+    """Returns the largest t with enough audits that reject that the mechanism is f_t-DP.
 
     The audits may depend on each other in any way. Each rejects at the level error * rejecting / len(audits).
     By Markov's inequality, the probability that `rejecting` of them reject a true hypothesis at once is at
@@ -100,12 +98,12 @@ def lower_bound(
 
     Returns:
       (the lower limit of the parameter, at least 0; the index of the deciding audit, which has the
-      `rejecting`-th lowest p-value at this limit)
+        `rejecting`-th lowest p-value at this limit)
     """
     level = error * rejecting / len(audits)
 
     def find_deciding_audit(parameter: float) -> tuple[float, int]:
-        """Returns the `rejecting`-th lowest p-value at a parameter, which decides, and its audit's index."""
+        """Returns the `rejecting`-th lowest p-value at a parameter and its audit's index."""
         ranked = []
         for index, counts in enumerate(audits):
             ranked.append((_compute_p_value(family, parameter, counts), index))
@@ -119,7 +117,6 @@ def lower_bound(
 
     if compute_excess(0.0) > 0:  # not even the parameter 0 is rejected
         return 0.0, find_deciding_audit(0.0)[1]
-    # p-values increase with the parameter.
     low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 1.0)
     root = float(scipy.optimize.brentq(compute_excess, low, high, xtol=_STEP))
     # The search may end just above the root. Go down until the audits reject.
@@ -130,33 +127,13 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles (482,) of U ~ Beta(rank, scores - rank + 1), the near world's error rate at the
-    threshold.
-
-    They are the upper ends of the cells of U, with the levels _LEVELS.
-
-    Args:
-      rank: The rank r of the threshold among the near world's scores, from the end of its errors.
-      scores: The number of scores of the near world.
-    """
+    """Returns quantiles (482,) at _LEVELS of the near world's error rate, U ~ Beta(rank, n - rank + 1)."""
     return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
 
 
 def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns the p-value of x errors among m scores: the mean of P(Binomial(m, f_t(U)) <= x) over U.
-
-    U is the near world's error rate at the threshold, which has a beta law. The other world has x errors, at
-    a rate of at least f_t(U) if the mechanism is f_t-DP. The mean is a sum over cells of U, with the
-    probability at each cell's upper end, where it is largest.
-
-    Args:
-      family: The trade-off functions f_t.
-      parameter: t, the privacy parameter of the hypothesis.
-      counts: The errors at a threshold, with x and m.
-    """
-    # The upper ends of the cells of U.
+    """Returns the p-value of x errors among m scores: the mean of P(Binomial(m, f_t(U)) <= x) over U."""
     rates = _compute_rates(counts.rank, counts.scores)
     other_rates = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
-    # P(Binomial(m, rate) <= x) at each cell's end, weighted by the cell's probability.
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)
     return float(_MASSES @ probabilities)

@@ -1,41 +1,24 @@
 """The exact null: a lower bound on epsilon from runs with uniform directions as canaries, all inserted.
 
-A canary's direction v is uniform on the sphere of R^d and drawn afresh for every run and canary. In the world
-without v, the released model does not depend on v. So the cosine of v with any vector u that is computed from
-the model exceeds t with a probability a(t) that is known exactly (`cosine_law`). DP is valid for each fixed
-v. On average over v, at every threshold t,
+audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold. This module adds
+two bets.
 
-    P_in(cosine > t) <= e^epsilon a(t) + delta,
-
-so only runs with the canary are needed, and only true positives are counted. With K canaries, the neighbour
-of canary j is the run with the other K - 1, and the inequality is valid for the mean over j: h_i(t), the
-share of run i's cosines above t, has a mean of at most m(t) = e^epsilon a(t) + delta given earlier runs. The
-canaries of a run may depend on each other in any way.
-
-A gambler against epsilon bets the share c of the capital on h(t) in every run, or bets on a ramp: for f(x) =
-1 + sum_t b_t 1{x > t} with b >= 0, the mean of f over a run's cosines is on average at most 1 + sum_t b_t
-m(t). After n runs the capital is
+A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b >= 0. The mean of f over a run's cosines is on
+average at most 1 + sum_t b_t m(t), where m(t) = e^epsilon a(t) + delta bounds the mean share h_i(t) of run
+i's cosines above t. So after n runs the capital is
 
     prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)),
 
-which are nonnegative supermartingales from 1 if epsilon is true. So is a mixture of such bets with fixed
-shares. By Ville's inequality it ever reaches 1 / error with probability at most `error`, so the bound is
-valid wherever the audit stops. The bound is the least epsilon of a grid that was never refuted, minus one
-step.
+and both are nonnegative supermartingales from 1 if epsilon is true. Ramps are likelihood ratios of N(nu, 1)
+to N(0, 1) over e^epsilon, clipped to [1, 20]. They grow fastest if canaries shift cosines by nu. Thresholds
+and nu are on the scale of Student's T.
 
-"Ever" means in the order of runs. Rows of a file may come in any order, even sorted, and
-the largest capital along a sorted file proves nothing. The capital after all rows is the same in every order.
-If the order is unknown, only that capital counts.
-
-Thresholds are on the scale of Student's T. Ramps are likelihood ratios of N(nu, 1) to N(0, 1) over e^epsilon,
-clipped to [1, 20]. These grow fastest if canaries shift cosines by nu. In the first run, a part of the
-capital is staked entirely on the mean of likely thresholds, as in Markov's inequality, and its winnings join
-the mixture. If the order is unknown, this happens only for a single run.
-
-A single run pays the logarithm of the number of thresholds. If a cosine does not use other canaries'
-directions (`plain`: no leave-one-out), half of the first run's canaries choose a threshold for the other
-half. Since P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta,
-the share of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
+In the first run, a part of the capital is staked entirely on the mean of likely thresholds, as in Markov's
+inequality. If the order of runs is unknown, this happens only for a single run. A single run pays the
+logarithm of the number of thresholds. If a cosine does not use other canaries' directions (`plain`: no
+leave-one-out), half of its canaries choose a threshold for the other half. Since P_in(t chosen, hit) <=
+e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta, the share of hits over
+max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
 """
 
 import dataclasses
@@ -68,9 +51,8 @@ _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.concatenate([_NEAR_STUDENT, _FAR_STUDENT])
 _FAR = 10.0  # beyond near thresholds
-# c, the share of a component's capital that is staked on each run. The best c depends on the number of runs
-# and on the share of cosines above the threshold, so stakes are geometric. Half of the capital is on the
-# largest three because a few runs decide most audits.
+# c, the share of a component's capital that is staked on each run. Half of the capital is on the largest
+# three because a few runs decide most audits.
 _SMALL_BETS = np.geomspace(3e-4, 0.9, 12)
 BETS = np.concatenate([_SMALL_BETS, [0.97, 0.995]])
 _SMALL_SHARES = np.full(11, 0.5 / 11)
@@ -81,7 +63,6 @@ _SHIFTS = np.geomspace(0.5, 12.0, 24)
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
 
 _LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds of the first run's bet
-# Canaries that choose a threshold for the others.
 _MIN_PILOT = 20
 _CHOSEN_SHARE = 0.8  # of the first run's bet, on the chosen threshold
 _ETA = 0.1  # the share of m for delta; see the module's docstring
@@ -92,14 +73,10 @@ _MAX_LOG = 700.0  # exp of more overflows
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
-    """Returns the log probability that the cosine of a left-out canary exceeds each level.
+    """Returns the log probability that the cosine of a left-out canary exceeds each level, of any shape.
 
-    For ranks among M fresh draws (`design.draws`), the probability is rounded down to a multiple of 1 / (M +
-    1), but is at least 1 / (M + 1): ranks do not have other probabilities.
-
-    Args:
-      design: The design, with its dimension and number of fresh draws.
-      levels: Cosines of any shape. The result has the same shape.
+    Ranks among M fresh draws (`design.draws`) have only probabilities that are multiples of 1 / (M + 1). The
+    probability is rounded down to one of these, but is at least 1 / (M + 1).
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
@@ -129,22 +106,10 @@ class DirectionsMethod(Method):
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound on epsilon of the method "exact_null".
 
-    A gambler bets against each epsilon, run by run, that more cosines exceed thresholds than (epsilon,
-    delta)-DP allows. A capital of 1 / (1 - confidence) refutes the epsilon, and the bound is the largest
-    refuted epsilon. Only inserted canaries count. Runs without any are skipped, but at least one run must
-    have one.
-
-    If rows are in start order, the bound is valid after each run, and the last value
-    is returned. Otherwise only the capital after all runs counts, and `path` is empty.
-
-    The reported threshold has most of the capital at the end. For a single run, it is the threshold that half
-    of the canaries chose, if they chose one. If left-out canaries refute the law of cosines, epsilon is 0 and
-    `holds` is False.
-
-    Args:
-      design: The cosines, or ranks stored as cosines.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    Only inserted canaries count, and at least one run must have one. If rows are in start order, the bound is
+    valid after each run (`path`). Otherwise only the capital after all runs counts. The reported threshold
+    has most of the capital at the end; for a single run, it is the one that half of the canaries chose. If
+    left-out canaries refute the law of cosines, epsilon is 0 and `holds` is False.
     """
     capital = Capital(design, delta)
     runs = capital.num_runs
@@ -178,15 +143,8 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    It makes no assumption about the law of inserted scores. Epsilon is the value that a mu-GDP guarantee
-    implies at delta. It does not bound the epsilon of other trade-off curves. If left-out canaries refute the
-    exact law, mu and epsilon are 0 and `holds` is False. The reported threshold has most of the capital in
-    the test of this mu.
-
-    Args:
-      design: The cosines, or ranks stored as cosines.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    For other trade-off curves this epsilon is not a bound. If left-out canaries refute the law of cosines, mu
+    and epsilon are 0 and `holds` is False. The reported threshold has most of the capital against this mu.
     """
     counted = compute_exceedances(design)
     holds = has_law(design)
@@ -216,8 +174,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 def _count_hits(design: Fresh, threshold: float) -> dict[str, Any]:
     """Returns the fields of a bound that count canaries above a threshold, a cosine.
 
-    For ranks among M fresh draws, the threshold is shown as the largest rank that counts as above it: its
-    rate times M + 1. Low ranks correspond to high cosines.
+    For ranks, the shown threshold is the largest rank that counts as above it.
     """
     present = design.cosines[design.presence]
     cosine = threshold
@@ -236,10 +193,7 @@ def _count_hits(design: Fresh, threshold: float) -> dict[str, Any]:
 
 
 def has_law(design: Fresh) -> bool:
-    """Returns False if left-out canaries refute the exact law at LAW_LEVEL; True if there are none.
-
-    The law is that of their cosines or, if there are fresh draws, of their ranks among the draws.
-    """
+    """Returns False if left-out canaries refute the law of cosines or ranks at LAW_LEVEL."""
     if not design.is_out().any():
         return True
     if design.draws:
@@ -250,13 +204,9 @@ def has_law(design: Fresh) -> bool:
 def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test that cosines of left-out canaries have their law in R^d.
 
-    It is the law of the cosine between a fixed and a uniform direction. The cosines, (n,) or (R, K), must be
-    independent. This is the case if each has its own direction and the vectors on the other side depend on
-    none of these directions. Cosines are mapped to normal deviates of the same probability
-    (`gaussians.measure_normality`).
-
-    At LAW_LEVEL the test detects a wrong `dimension` in 9 of 10 audits if it is off by a factor of 1.2 with
-    2,600 cosines, of 1.5 with 520, and of 2 with 210.
+    The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
+    not depend on these directions. At LAW_LEVEL the test detects a wrong `dimension` in 9 of 10 audits if it
+    is off by a factor of 1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
     """
     values = np.ravel(cosines)
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
@@ -265,10 +215,9 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 
 
 def compute_exceedances(design: Fresh) -> Exceedances:
-    """Returns the share of each run's inserted canaries above each threshold of `claimed_curve`.
+    """Returns the share of each run's inserted canaries above each threshold, and the exact rates.
 
-    The record also has the exact rates at which left-out canaries exceed the thresholds. Runs without
-    inserted canaries are skipped.
+    Runs without inserted canaries are skipped.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])
@@ -277,11 +226,9 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
-    """Returns the summary of a design's scores for simulations, on the scale of Student's T.
+    """Returns the summary of inserted canaries' scores for simulations, on the scale of Student's T.
 
-    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. Only inserted canaries count. A failed
-    run has the cosine -1. Its T is raised to -10, below all thresholds, because it would dominate the mean of
-    all scores.
+    A cosine c is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. A failed run gets -10, below all thresholds.
     """
     runs = []
     for run in _select_present(design):
@@ -292,13 +239,9 @@ def summarise_design(design: Fresh) -> ScoreSummary:
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
-    """Returns values (R,) after each of a design's runs, from those after each run with an inserted canary.
+    """Returns values (R,) after each run, from values (P,) after each run with an inserted canary.
 
-    A run without inserted canaries keeps the earlier value, which is 0 at the start.
-
-    Args:
-      design: The design, with runs in start order.
-      values: (P,), values after each of the P runs with an inserted canary.
+    A run without inserted canaries keeps the earlier value, 0 at the start.
     """
     num_present = np.cumsum(design.presence.any(axis=1))
     return np.append(0.0, values)[num_present]
@@ -313,11 +256,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns what the bound assumes: nothing if this tool drew the canaries and trained all runs.
-
-    For user data, the bound assumes that canaries were drawn as stated. A note of the conclusion has the
-    order of runs, if it is declared.
-    """
+    """Returns the assumption of the bound; for user data, that canaries were drawn as stated."""
     if not design.given:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
@@ -375,9 +314,8 @@ class Start(NamedTuple):
     Attributes:
       ramps: The share of the capital on ramps; the rest is on thresholds.
       whole: The share of each component's capital that is staked entirely on the first run.
-      won: Maps epsilon to the result of a capital of 1 that is staked entirely on the first run.
-      level: The cosine that half of the run's canaries chose as the threshold of that bet; None if it uses
-        only likely thresholds.
+      won: Maps epsilon to the result of that bet from a capital of 1.
+      level: The cosine that half of the run's canaries chose as the threshold of that bet, or None.
     """
 
     ramps: float
@@ -389,8 +327,7 @@ class Start(NamedTuple):
 class Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon.
 
-    It has a component for each pair of a threshold and one of BETS (grouped by threshold), then one for each
-    ramp: T * C + V in all. Components start with shares of a capital of 1.
+    It has T * C components for a threshold and a bet c (grouped by threshold), then V for ramps.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -411,21 +348,13 @@ class Capital:
         self.log_shares = np.log(np.append(on_thresholds, on_ramps))
 
     def log_factors(self, shares: Array, epsilon: float) -> Array:
-        """Returns the log factors (n, T * C + V) by which runs multiply the components' capital.
+        """Returns the log factors (n, T * C + V) of the components' capital in runs with shares h(t), (n, T).
 
-        With h(t) the share of a run's cosines above threshold t, and m(t) = e^epsilon a(t) + delta, they are
+        With m(t) = e^epsilon a(t) + delta, the factors are
 
             1 + c (h(t) / m(t) - 1)                                      for a threshold t and a bet c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          for a ramp that rises by b_t at t.
-
-        A ramp is the likelihood ratio of N(nu, 1) to N(0, 1) over e^epsilon, clipped to [1, 20]. If the
-        mechanism is (epsilon, delta)-DP, each factor has a mean of at most 1 given earlier runs.
-
-        Args:
-          shares: (n, T) h(t) of each run.
-          epsilon: The epsilon that is bet against.
         """
-        # The exponent is clipped to avoid an overflow.
         exponents = np.minimum(epsilon + self._log_rates, _MAX_LOG)
         largest_means = np.exp(exponents) + self._delta
         gains = shares / largest_means - 1
@@ -442,9 +371,8 @@ class Capital:
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
 
-        Component j starts with a share s_j of the capital. A part w of it is staked entirely on a special bet
-        on run 0, which turns a capital of 1 into won(epsilon). The rest is multiplied by f_j(0) in run 0
-        (`log_factors`), and all of it by f_j(i) in each later run i:
+        Component j has a share s_j of the capital. A part w of it is staked on a special bet on run 0, which
+        turns 1 into won(epsilon). With the factors f_j(i) of `log_factors`, the result is
 
             s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
         """
@@ -460,30 +388,22 @@ class Capital:
         return np.asarray(after_first + grown)
 
     def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
-        """Returns the least k >= `steps` for which the first runs do not refute the epsilon k * _STEP.
+        """Returns the smallest k >= `steps` with an epsilon k * _STEP that the first runs do not refute.
 
-        A jump by doubling and bisection passes the epsilons that bets on thresholds refute. Further ones are
-        tried one by one.
-
-        Args:
-          runs: The number of runs.
-          steps: The first k to try.
-          target: The log capital that refutes.
+        A log capital of `target` refutes.
         """
 
         def is_refuted(step: int) -> bool:
-            """Returns whether the whole capital refutes the epsilon step * _STEP."""
             return bool(special.logsumexp(self.compute_log(runs, step * _STEP)) >= target)
 
         def is_left(step: int) -> bool:
-            """Returns whether bets on thresholds do not refute the epsilon step * _STEP."""
+            """Returns whether bets on thresholds do not refute the epsilon."""
             on_thresholds = self.compute_log(runs, step * _STEP)[:_NUM_BETS]
             return bool(special.logsumexp(on_thresholds) < target)
 
         if not is_refuted(steps):
             return steps
-        # The capital on thresholds falls with epsilon, so bisection works. The whole capital may not fall, so
-        # the multiples after that are tried one by one.
+        # The capital on thresholds falls with epsilon, so bisection works. The whole capital may not fall.
         leap = 1
         while not is_left(steps + leap):
             leap *= 2
@@ -493,13 +413,7 @@ class Capital:
         return steps
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound after each run, (R,), in multiples of _STEP.
-
-        Multiples of _STEP are refuted in ascending order. The bound is the last refuted multiple, or 0.
-
-        Args:
-          target: The log capital that refutes.
-        """
+        """Returns the bound after each run, (R,), if a log capital of `target` refutes."""
         bounds = []
         first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
         components = self.compute_log(1, 0.0)  # against that epsilon
@@ -523,30 +437,20 @@ def _compute_shares(run: Array, levels: Array) -> Array:
 def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
     """Returns the initial capital, with a special bet on the first run.
 
-    Against an epsilon, the bet turns a capital of 1 into h(t) / m(t), on average over likely thresholds t.
-    h(t) is the share of cosines above t, and m(t) = e^epsilon a(t) + delta, where a(t) is the rate at which a
-    left-out canary exceeds t. The bet is skipped if there are several runs of unknown order.
-
-    In a plain design with at least 40 inserted canaries, half of the canaries choose a threshold for the
-    other half, and most of the bet is on that threshold. The module's docstring proves that both bets are
-    fair.
-
-    Args:
-      runs: The cosines (K,) of each run's inserted canaries.
-      design: The design.
-      delta: The delta of the bound.
+    The bet turns 1 into the mean of h(t) / m(t) over likely thresholds t (`log_factors`). It is skipped if
+    there are several runs of unknown order. In a plain design with at least 40 inserted canaries, most of the
+    bet is on a threshold that half of them choose for the others (module's docstring).
     """
     run = runs[0]
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
     shares = _compute_shares(run, levels)
-    # Ramps gain from single large cosines, which suits few canaries. Many canaries give precise shares above
-    # thresholds, and prove much in the first run.
+    # Ramps gain from single large cosines, which suits few canaries.
     has_many = design.cosines.shape[1] >= 2 * _MIN_PILOT
     ramps = 0.1 if has_many else 0.5
 
     def win_on_likely(epsilon: float) -> float:
-        """Returns the result of a capital of 1 on the likely thresholds, against epsilon."""
+        """Returns the result of a capital of 1 on the likely thresholds."""
         most = np.exp(np.minimum(epsilon + log_rates, _MAX_LOG)) + delta
         return float(np.mean(shares / most))
 
@@ -555,7 +459,6 @@ def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
     if not design.plain or len(run) < 2 * _MIN_PILOT:
         return Start(ramps, 0.3 if has_many else 0.1, win_on_likely)
 
-    # Half of the canaries, the pilot, choose the threshold for the others.
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
     rest = run[rest_places]
     level = _choose_threshold(run[pilot_places], len(rest), design.dimension)
@@ -563,10 +466,7 @@ def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
     share = float(np.mean(rest > level))
 
     def win_on_both(epsilon: float) -> float:
-        """Returns the result of a capital of 1 on the chosen and the likely thresholds, against epsilon."""
-        # DP allows a share e^epsilon a(t) of hits above the chosen threshold t, plus delta over all
-        # thresholds. The first is at most (1 - _ETA) * most, the second at most _ETA * most. So the share
-        # of hits over `most` has a mean of at most 1, as required of a fair bet.
+        """Returns the result of a capital of 1 on the chosen and the likely thresholds."""
         by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))
         most = max(by_epsilon / (1 - _ETA), delta / _ETA)
         chosen = share / most
@@ -578,8 +478,7 @@ def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draws a pilot of a given size from values (n,); returns (indices of the pilot, indices of the rest).
 
-    The draw is random because files may be sorted. Its seed depends on the ranks of the values, so the same
-    values give the same pilot.
+    The draw is random because files may be sorted. Its seed depends on the ranks of the values.
     """
     ranks = np.unique(values, return_inverse=True)[1]
     rng = np.random.default_rng(hash_ranks(ranks))
@@ -590,17 +489,11 @@ def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """Returns the threshold that promises the largest epsilon if further cosines are normal like the pilot's.
 
-    It is the cosine with the largest log(h / a): h is the expected share of cosines above it minus two
-    standard deviations, and a the rate at which left-out canaries exceed it. Candidates are tenths of
-    1/sqrt(d) up to 10/sqrt(d), then 400 cosines up to 1 in geometric steps.
-
-    Args:
-      pilot: The cosines of the pilot's canaries.
-      canaries: The number of further canaries to be counted.
-      dimension: d.
+    It has the largest log(h / a): h is the expected share of cosines above it minus two standard deviations,
+    and a the rate of left-out canaries. Candidates are tenths of 1/sqrt(d) up to 10/sqrt(d), then 400 cosines
+    up to 1 in geometric steps.
     """
-    # `units` are cosines times sqrt(d). Values of sqrt(d) or more are dropped. `end` keeps the second part
-    # ascending if sqrt(d) is below 10.
+    # `units` are cosines times sqrt(d); `end` keeps them ascending if sqrt(d) is below 10.
     root = np.sqrt(dimension)
     end = max(root, 11)
     near = np.arange(0, 100) / 10
@@ -609,7 +502,6 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     thresholds = units[units < root] / root
     spread = max(float(pilot.std()), 1e-12)  # cosines may all be equal
     share = special.ndtr((pilot.mean() - thresholds) / spread)
-    # A few lucky canaries must not decide the choice.
     deviation = np.sqrt(share / canaries)
     sure_share = np.maximum(share - 2 * deviation, 0.0)
     with np.errstate(divide="ignore"):

@@ -2,9 +2,8 @@
 
 Null hypothesis: an increasing map of the scores, common to both worlds, makes them normal with equal
 variance. This is equivalent to a Gaussian trade-off curve, and depends only on the ranks of the pooled
-scores. Alternative: any other pair of distributions. Scores are counted in cells at pooled quantiles. The
-null, two normal laws of equal variance with common cuts, is fitted to the counts by maximum likelihood. Three
-statistics measure the misfit:
+scores. Scores are counted in cells at pooled quantiles. The null, two normal laws of equal variance with
+common cuts, is fitted to the counts by maximum likelihood. Three statistics measure the misfit:
 
     cells     the likelihood ratio against any two multinomials
     spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
@@ -15,14 +14,9 @@ P-values come from tables drawn from the fit, because chi-squared laws fail if t
 test takes the smallest p-value relative to its share of the level (Bonferroni). Under a Gaussian curve the
 p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
-A test that never rejects proves nothing, so we also report its power: how often it would reject, with these
-numbers of scores, curves of Laplace, logistic or Student t noise or of a noisy bit that fit the same mu. A
-bound that assumes a Gaussian curve counts only if the test does not reject *and* has power against all four.
-The bound then exceeds the truth in few audits of such mechanisms. If the test has no power, the report states
-this.
-
-The test is necessary, not sufficient: rates above 1/n do not show the curve at delta. A small p-value refutes
-the assumption; a large p-value does not prove it.
+We also report the power against four curves that fit the same mu: of Laplace, logistic or Student t noise, or
+of a noisy bit. A bound that assumes a Gaussian curve counts only if the test does not reject *and* has power
+against all four. The test is necessary, not sufficient: rates above 1/n do not show the curve at delta.
 """
 
 import functools
@@ -45,11 +39,11 @@ _SCORES_PER_CELL = 8  # at least, of the balanced pool
 _SCORING_STEPS = 8  # of Fisher scoring, from parameters near by
 _HALVINGS = 60  # to the last digit
 _MAX_MU = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
-_TINY = 1e-300  # in place of 0, by which is divided
+_TINY = 1e-300  # avoids a division by 0
 _TABLES = 199  # drawn from the fit, and from each reference
 # Shares of the level for cells, spread and tails. Tails matter most: there an epsilon from mu is too high.
 _LEVEL_SHARES = np.array([0.2, 0.2, 0.6])
-# The reference that is hardest to tell from a Gaussian curve comes first.
+# The hardest reference comes first.
 _REFERENCE_NAMES = ("logistic", "laplace", "t3", "randomized_response")
 _MAX_PARAMETER = 30.0  # of a reference
 _ROOT_2_PI = np.sqrt(2 * np.pi)
@@ -84,8 +78,7 @@ class _Null(NamedTuple):
 def examine(scores_in: Array, scores_out: Array) -> float:
     """Returns the p-value of a Gaussian trade-off curve between two sets of scores, (n,) in and (m,) out.
 
-    Only pooled ranks matter: an increasing map of the scores changes the result by rounding only. The p-value
-    is 1 with fewer than three cells or if the worlds do not overlap, because no test is possible then.
+    It is 1 with fewer than three cells or if the worlds do not overlap, because no test is possible then.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -95,12 +88,10 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 
 
 def power(scores_in: Array, scores_out: Array) -> float:
-    """Returns the least power of the test `examine` against four curves that are not Gaussian.
+    """Returns the smallest power of the test `examine` against the four curves of the module's docstring.
 
-    They are the curves of Laplace, logistic and Student t noise and of a noisy bit. Each has the parameter
-    whose scores fit the same |mu|. Power is the probability of a p-value below 5% with these numbers of
-    scores, (n,) in and (m,) out. It is simulated with a standard error of at most 0.036, and 0.015 near 95%.
-    It is 0 if no test is possible.
+    Power is the probability of a p-value below 5% with these numbers of scores, (n,) in and (m,) out. Its
+    simulation has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is possible.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -111,9 +102,8 @@ def power(scores_in: Array, scores_out: Array) -> float:
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
     """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
 
-    Statistics are drawn only if a test is possible. With two cells the fit has as many parameters as the
-    table. Without overlap mu is infinite. It is finite if each world has scores in a higher cell than some of
-    the other world's.
+    Statistics are drawn only if a test is possible: with two cells the fit has as many parameters as the
+    table, and without overlap mu is infinite.
     """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table)
@@ -134,8 +124,8 @@ def _compute_drawn(sizes: Array, shares: Array, near: Fit) -> Array:
     Args:
       sizes: (2,) the number of scores of each world.
       shares: (2, cells) the probability of each cell.
-      near: The fit from which the fits to the drawn tables start. Eight steps reach the best fit from there,
-        also if the worlds hardly overlap.
+      near: The start of the fits to the drawn tables. Eight steps reach the best fit from there, also if the
+        worlds hardly overlap.
     """
     rng = np.random.default_rng(0)
     worlds = []
@@ -150,10 +140,9 @@ def _compute_drawn(sizes: Array, shares: Array, near: Fit) -> Array:
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
-    """Returns the three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
+    """Returns cells, spread and tails (..., 3): the misfit between tables (..., 2, cells) and their fits.
 
-    They are called cells, spread and tails: the likelihood ratio, and Rao's scores for a quadratic and a
-    cubic term. Spread is squared because it is two-sided.
+    Spread is squared because it is two-sided.
     """
     cells = compute_likelihood_ratio(tables, fits)
     rao_scores = compute_rao_scores(tables, fits)
@@ -163,20 +152,15 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the test's p-values (...,) from the statistics cells, spread and tails, by Bonferroni.
+    """Returns the test's p-values (...,) from statistics (..., 3), given those drawn under the null, (n, 3).
 
-    A statistic's p-value is the tail of a smooth law with the mean and variance of the drawn statistics: a
-    gamma law for cells and spread, which are about chi-squared, and a normal law for tails. If r > 0 of the n
-    drawn statistics reach the observed one, the p-value is at least (r + 1) / (n + 1), which does not need a
-    smooth law.
-
-    Args:
-      statistics: (..., 3) observed statistics.
-      drawn: (tables, 3) statistics of tables drawn under the null.
+    A statistic's p-value is the tail of a smooth law with the mean and variance of the drawn statistics:
+    gamma for cells and spread, which are about chi-squared, and normal for tails. If r > 0 of the n drawn
+    statistics reach the observed one, the p-value is at least (r + 1) / (n + 1), which does not need a smooth
+    law.
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
-    # Columns 0 and 1 are cells and spread, with a gamma law. Column 2 is tails, with a normal law.
     rate = mean / variance
     shape = mean * rate
     smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
@@ -193,11 +177,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 
 
 def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test rejects, with a p-value below CURVE_LEVEL, scores of a reference law.
-
-    The number of scores is that of the null's table. The law's parameter is the one whose scores fit |mu| of
-    the null.
-    """
+    """Returns how often the test rejects scores of a reference law that fit |mu| of the null."""
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     parameters, mus = _tabulate_fitted_mus(law, cells)
@@ -244,8 +224,8 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     """Counts scores (n,) in and (m,) out in cells, and returns a table (2, cells) with world out first.
 
     Cells contain about equal shares of the scores, with equal weight for both worlds. There are 2 to 16
-    cells, limited by a mean of 8 scores per cell if both worlds had the size of the smaller. Equal scores
-    share a cell.
+    cells, with a mean of at least 8 scores if both worlds had the size of the smaller. Equal scores share a
+    cell.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)
@@ -253,8 +233,7 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     sizes = counts.sum(1, keepdims=True)
     shares = (counts / sizes).mean(0)
-    # The distinct scores divide the interval from 0 to 1 by their shares. The middle of a score's part
-    # decides its cell.
+    # The distinct scores divide [0, 1] by their shares. The middle of a score's part decides its cell.
     ends = shares.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
@@ -266,9 +245,8 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
 def approximate_fit(table: Array) -> Fit:
     """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, as a start for `fit_tables`.
 
-    Each cut gives an estimate of mu, the distance of both worlds' normal quantiles. The estimates are
-    averaged. Then each cut is placed where the mixture of N(0, 1) and N(mu, 1) has the pooled share of scores
-    below it.
+    Each cut gives an estimate of mu, the distance of both worlds' normal quantiles; we average these. Then
+    each cut is placed where the mixture of N(0, 1) and N(mu, 1) has the pooled share of scores below it.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
@@ -281,14 +259,12 @@ def approximate_fit(table: Array) -> Fit:
     variances = np.exp(z_out**2) + np.exp(z_in**2)
     distances = z_out - z_in
     mu = np.average(distances, -1, 1 / variances, keepdims=True)
-    # Beyond these limits the worlds do not overlap, and any larger mu would fit as well.
     mu = np.clip(mu, -_MAX_MU, _MAX_MU)
 
     pooled = below.sum(-2) / sizes.sum(-2)
     share_in = sizes[..., 1, :] / sizes.sum(-2)
 
     def is_too_low(cuts: Array) -> NDArray[np.bool_]:
-        """Returns whether the mixture has less than the pooled share of scores below each cut."""
         below_in = special.ndtr(cuts - mu)
         below_out = special.ndtr(cuts)
         return np.asarray(share_in * below_in + (1 - share_in) * below_out < pooled)
@@ -304,8 +280,7 @@ class _Cells(NamedTuple):
     Attributes:
       shares: (..., 2, cells) the probability of each cell, above 0.
       density: (..., 2, cells + 1) the normal density at the ends of cells.
-      jacobian: (..., 2, cells, cells) the derivatives of shares by the fit's parameters, the cells - 1 cuts
-        and then mu.
+      jacobian: (..., 2, cells, cells) the derivatives of shares by the cells - 1 cuts and then by mu.
     """
 
     shares: Array
@@ -315,7 +290,7 @@ class _Cells(NamedTuple):
 
 def _expand(fit: Fit) -> _Cells:
     """Returns the cells of a fit in both worlds."""
-    # The ends of cells in deviations from each world's mean, infinite at both ends, (..., 2, cells + 1).
+    # The ends of cells, (..., 2, cells + 1).
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
@@ -369,8 +344,7 @@ def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step (..., cells): the changes of the cells - 1 cuts, then that of mu.
 
     The step is scaled to close at most 0.7 of any gap between cuts, which keeps cuts in order, and to move
-    each parameter by at most 1. |mu| is limited to 12: beyond it, the worlds do not overlap and any larger mu
-    would fit as well.
+    each parameter by at most 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
@@ -387,11 +361,8 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial laws.
 
-    It is 2 sum n log(n / e) over both worlds' cells, with the counts n and the expected counts e of the fit.
-
-    Args:
-      table: (..., 2, cells) counts, world out first.
-      fit: The fit to these tables.
+    It is 2 sum n log(n / e) over both worlds' cells, with the counts n of tables (..., 2, cells) and the
+    expected counts e of the fit.
     """
     expected = table.sum(-1, keepdims=True) * _expand(fit).shares
     # Empty cells contribute 0: xlogy(0, y) is 0 for y > 0. Rounding may leave the sum below 0.
@@ -404,19 +375,14 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic term (`_differentiate_by_terms`).
 
     A term f multiplies the density of the fitted world "in" by exp(c f), up to a constant; the fit is c = 0.
-    The statistic is the derivative of the log likelihood by c at c = 0, divided by its standard deviation
-    when cuts and mu are fitted (Rao's score test with nuisance parameters). Both statistics are about
-    standard normal under the null if cells contain many scores of both worlds.
-
-    Args:
-      table: (..., 2, cells) counts, world out first.
-      fit: The fit to these tables.
+    The statistic is the derivative of the log likelihood of tables (..., 2, cells) by c, divided by its
+    standard deviation when cuts and mu are fitted (nuisance parameters). Both are about standard normal under
+    the null if cells contain many scores of both worlds.
     """
     cells = _expand(fit)
     derivatives = _differentiate_by_terms(fit, cells)
     inverse_variances = table.sum(-1, keepdims=True) / cells.shares
-    # The log likelihood is sum counts * log(shares). In the products w is the world, c the cell, q a term,
-    # and p, in the last of them, a parameter of the fit.
+    # w: world, c: cell, q: term, p: parameter of the fit.
     score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.shares)
     # The variance of the score is the information of c minus the part shared with the cuts and mu.
     information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
@@ -426,7 +392,6 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     fit_information = _compute_information(cells.jacobian, inverse_variances)
     coefficients = np.linalg.solve(fit_information, shared_information)
     explained = (shared_information * coefficients).sum(-2)
-    # Rounding may leave the difference below 0.
     remaining = np.maximum(information - explained, 1e-9 * information)
     return np.asarray(score / np.sqrt(np.maximum(remaining, _TINY)))
 
@@ -434,13 +399,11 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     """Returns the derivatives (..., 2, cells, 2) of shares by the coefficients of two terms, at 0.
 
-    The terms are added to the log-likelihood ratio of the worlds. The first is quadratic in the score. The
-    second is cubic, with the opposite sign of mu: it bends the ratio towards 0, as if far scores revealed
-    less than under a Gaussian curve. Scores are measured from the middle between both means, where the
-    log-likelihood ratio is 0.
+    The terms are added to the log-likelihood ratio of the worlds: one quadratic in the score, and one cubic
+    with the opposite sign of mu, which bends the ratio towards 0. Scores are measured from the middle between
+    both means, which has a log-likelihood ratio of 0.
     """
-    # Each cell's mean score under the even mixture of both worlds. The integral of a standard normal score
-    # over a cell is the density at its lower end minus that at its upper end.
+    # The integral of a standard normal score over a cell is the difference of the density at its ends.
     moments = -np.diff(cells.density)
     moments[..., 1, :] += fit.mu[..., None] * cells.shares[..., 1, :]
     means = moments.sum(-2) / cells.shares.sum(-2) - fit.mu[..., None] / 2

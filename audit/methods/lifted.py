@@ -8,12 +8,13 @@
 
 `canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how we test it.
 The threshold and the bets are chosen on a pilot: runs that are not counted, drawn by a hash of the set of
-runs. The threshold is a score of the pilot, chosen by ranks. So a bound does not change with the order of
-runs, the order of canaries in a run, or an increasing map of all scores.
+runs. So a bound does not change with the order of runs, the order of canaries in a run, or an increasing map
+of all scores.
 
 Exchangeable bits (LiDP paper, Section 4 and Appendix): a run gives K bits x_1..x_K, and only their sum S
-matters. Let m_l = C(S, l) / C(K, l), the share of l-tuples of ones, and mu_l = E m_l. The mean of m_l over n
-runs estimates mu_l, and two random l-subsets share i canaries with probability h_l(i), so
+matters. Let m_l = C(S, l) / C(K, l), the share of l-tuples of ones, and mu_l = E m_l, the probability that l
+random bits are all 1. The mean of m_l over n runs estimates mu_l, and two random l-subsets share i canaries
+with probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 
@@ -85,7 +86,7 @@ class CanaryMethod(Method):
     canaries: int = 1
 
     def family(self, delta: float) -> Family:
-        """Returns the trade-off functions for whose parameter the threshold is chosen."""
+        """Returns the trade-off functions for the choice of a threshold."""
         if self.assumes.gaussian:
             return exact.GAUSSIAN
         return exact.approximate_dp(delta)
@@ -93,10 +94,9 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        It is widened if a user's coins may be unfair. Widening raises the error rates of the counted runs by
-        confidence limits of the probability that a canary is in, and uses a part of the error. The pilot's
-        rates stay the same: the limits depend on the coins of the counted runs, which must not affect the
-        pilot's choice.
+        If a user's coins may be unfair, the error rates of the counted runs are raised (`Coins.widen`), which
+        uses a part of the error. The pilot's rates stay the same: the coins of the counted runs must not
+        affect the pilot's choice.
         """
         counted = count(design, self.family(delta), 1 - confidence)
         errors = counted.rest
@@ -108,7 +108,6 @@ class CanaryMethod(Method):
             assumes = OTHERS_IN
         if assumes == NOTHING and widened is not errors:
             assumes = COINS
-        # With coins, a guess on each canary counts for both worlds, with a scale of 2.
         guesses_in, guesses_out = errors.guesses()
         return Bound(
             self.name,
@@ -127,15 +126,10 @@ class CanaryMethod(Method):
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold on a pilot of the runs, and counts its errors in the pilot and in the other runs.
 
-    A canary is guessed to be in if its score is above the threshold.
-
-    Args:
-      design: The scores.
-      family: The threshold is chosen for the parameter of these trade-off functions.
-      error: The error of the bound that will be computed.
+    A score above the threshold guesses that its canary is in. The threshold is chosen for the parameter of
+    `family` and a bound with this error.
     """
     pilot, other_runs = design.split()
-    # The choice needs only the numbers of runs and canaries, which are the same at any threshold.
     sizes = other_runs.errors(0.0)
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), other_runs.errors(threshold))
@@ -150,7 +144,7 @@ def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven
     """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
     For any curve, every guarantee of mu-GDP with a smaller mu is false. The epsilon is a lower bound only if
-    the trade-off curve of the error rates, averaged over canaries and runs, is Gaussian.
+    the trade-off curve of the average error rates is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     return conversions.epsilon_from_mu(mu, delta), mu
@@ -161,8 +155,8 @@ def _prove_lidp(
 ) -> Proven:
     """Returns the epsilon of the trade-off curve through both rates' upper limits, at least 0.
 
-    Each error rate has an upper confidence limit at half of the bound's error. It uses moments of a run's
-    errors up to an order, a power of two, and an interval: `wilson` or `bernstein` (Pillutla et al., 2023).
+    Each limit has half of the bound's error. It uses moments of a run's errors up to `order`, a power of two,
+    and `wilson` or `bernstein` (Pillutla et al., 2023).
     """
     error = (1 - confidence) / 2  # of each limit
     errors = counted.rest
@@ -174,10 +168,10 @@ def _prove_lidp(
 
 
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
-    """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1].
+    """Returns Wilson's limits (lower, upper) of the mean of n values in [0, 1], asymptotic in n.
 
-    They enclose the means x that a one-sided normal test at level `error` does not reject, those with (x -
-    mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 - error. They are asymptotic in n.
+    They enclose the means x with (x - mean)^2 <= z^2 / n * variance(x), with the normal quantile z of 1 -
+    error.
 
     Args:
       mean: The average of the values.
@@ -197,16 +191,10 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
 def bernstein(
     mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT
 ) -> Limits:
-    """Returns limits (lower, upper) of the mean of n values in [0, 1] by Bernstein's inequality.
+    """Returns limits (lower, upper) of the mean of n values in [0, 1] by Bernstein's inequality, for every n.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error), and
-    are valid for every n.
-
-    Args:
-      mean: The average of the values.
-      n: The number of values.
-      error: The largest error probability of each limit.
-      variance: An upper bound on the variance of a value.
+    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), with L = log(1 / error). The
+    arguments are those of `wilson`.
     """
     log_per_value = np.log(1 / error) / n  # L / n
     shift = 2 * log_per_value / 3
@@ -225,7 +213,7 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
     a = 1 + factor
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
-    # Rounding, or a variance bound below 0, can make the discriminant negative. It then counts as 0.
+    # Rounding, or a variance bound below 0, can make it negative.
     discriminant = b * b - 4 * a * c
     root = np.sqrt(max(discriminant, 0.0))
     return (b - root) / (2 * a), (b + root) / (2 * a)
@@ -234,24 +222,20 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
 def exchangeable_limits(
     sums: Array, canaries: int, order: int, error: float, interval: Interval
 ) -> Limits:
-    """Returns confidence limits (lower, upper) of the mean mu_1 of K exchangeable bits, from their sums in n
-    runs.
+    """Returns confidence limits (lower, upper) of the mean mu_1 of exchangeable bits, from sums in n runs.
 
-    mu_j is the probability that j random bits of a run are all 1. An interval for mu_j needs a bound on the
-    variance of its estimate, which follows from upper limits of mu_(j + 1), ..., mu_(2 j). So limits are
-    computed from the highest moment down. Above order / 2, the variance is bounded as for a bit.
+    Moments are limited from the highest down. Above order / 2, the variance is bounded as for a bit.
 
     Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
 
     Args:
       sums: (n,) the sum of each run's bits.
-      canaries: K, at least `order`.
+      canaries: K, the number of bits, at least `order`.
       order: The highest moment to estimate, a power of two.
       error: The error probability of each limit.
       interval: `wilson` or `bernstein`.
     """
     means = moments(sums, canaries, order)
-    # Limits of mu_j, by j, each at an equal part of the error.
     limits: dict[int, Limits] = {}
     for j in range(order, 0, -1):
         variance = _VARIANCE_OF_BIT
@@ -262,15 +246,9 @@ def exchangeable_limits(
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
-    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order of the bits of a run.
+    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order, from the sums (n,) of runs' K bits.
 
-    mu_l is the probability that l random bits of a run are all 1. Its estimate is the mean over runs of C(S,
-    l) / C(K, l), the share of a run's l-tuples of ones.
-
-    Args:
-      sums: S, (n,) the sum of each run's bits.
-      canaries: K, the number of bits of a run.
-      order: The highest l.
+    The estimate of mu_l is the mean over runs of C(S, l) / C(K, l).
     """
     # From l to l + 1, C(S, l) / C(K, l) is multiplied by (S - l) / (K - l), or 0 with fewer ones.
     taken = np.arange(order)
@@ -283,14 +261,8 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
     """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of mu_j.
 
-    Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the hypergeometric probability that two
-    random sets of j canaries share i (LiDP paper, Appendix). Identical sets (i = j) give the linear term. The
-    others give the constant, with each moment replaced by its upper limit.
-
-    Args:
-      j: The order of the moment.
-      canaries: K, at least 2 j.
-      limits: (lower, upper) limits on mu_(j + 1), ..., mu_(2 j), by order.
+    In Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, identical sets (i = j) give the linear term. The others
+    give the constant, with the upper limits of mu_(j + 1), ..., mu_(2 j).
     """
     shared = np.arange(j + 1)
     subsets = special.comb(j, shared) * special.comb(canaries - j, j - shared)
@@ -344,11 +316,6 @@ def usable(canaries: int) -> dict[str, CanaryMethod]:
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds of all methods that the number of canaries allows, in the order of METHODS.
 
-    Args:
-      design: The scores.
-      delta: The delta of epsilon.
-      confidence: The confidence of each bound.
-
     Raises:
       InputError: Too few runs.
     """
@@ -359,21 +326,14 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
-    Error rates at each score of the pilot are estimated from normal distributions, from the pilot's counts,
-    and from counts raised by their error (`thresholds.Candidates`). Each estimate predicts a parameter. The
-    usual choice is the best score by normal distributions or, if these predict 0, the score with the smallest
-    sum of both rates. Another score replaces it if its raised counts predict more than the plain counts do at
-    the usual score: the largest of many predictions may be large by chance.
-
-    Args:
-      pilot: The scores of the pilot's runs.
-      sizes: The numbers of runs and canaries to be counted; its errors do not matter.
-      family: The trade-off functions.
-      error: The error of the bound.
+    Each estimate of error rates (`thresholds.Candidates`) predicts a parameter at each score. The usual
+    choice is the best score by normal distributions or, if these predict 0, the score with the smallest sum
+    of both rates. Another score replaces it if its raised counts predict more than the plain counts do at the
+    usual score: the largest of many predictions may be large by chance.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
-    # Columns (2, 1): of false positives, and of false negatives.
+    # (2, 1): false positives, false negatives
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
@@ -381,10 +341,9 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     def predict(rates: Array) -> Array:
         """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
 
-        About guesses / scale of the guesses are on canaries of the world with these errors. A mean over these
-        has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2 variance)) bounds the probability that
-        it is off by x. Rare runs may fail in every guess: a share log(1 / error) / runs of them stays unseen
-        with about the probability `error`.
+        A mean over a world's guesses has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2
+        variance)) bounds the probability that it is off by x. Rare runs may fail in every guess: a share
+        log(1 / error) / runs of them stays unseen with about the probability `error`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

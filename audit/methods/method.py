@@ -1,8 +1,8 @@
 """The record of a method: the words and looks of a bound or an estimate in tables, figures, pages and JSON.
 
 A method is a function and its record in the same file: `estimate.METHODS` has the methods for a single canary
-per run, `lifted.METHODS` those for several. Tables, figures and calibration read these. Methods for a single
-run are in `one_run_bounds.OF_COINS`, and in FITTED and LIMITS of one_shot. This module does not load SciPy.
+per run, `lifted.METHODS` those for several. Methods for a single run are in `one_run_bounds.OF_COINS`, and in
+FITTED and LIMITS of one_shot. This module does not load SciPy.
 """
 
 import dataclasses
@@ -11,13 +11,7 @@ from typing import NamedTuple
 
 
 class NoiseFloor(NamedTuple):
-    """The epsilon of an estimate in simulated audits without any leakage.
-
-    Attributes:
-      mean: The mean of epsilon.
-      quantile_95: The 95% quantile of epsilon.
-      audits: The number of simulated audits.
-    """
+    """The mean and the 95% quantile of an estimate's epsilon in `audits` simulated audits without leakage."""
 
     mean: float
     quantile_95: float
@@ -35,8 +29,7 @@ class Assumption(NamedTuple):
       word: The word in the last column of a table.
       sentence: The words on a page.
       note: The line below a table that explains the word; empty if not needed.
-      gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian, which the test of the
-        curve examines.
+      gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian.
       proviso: The words in a verdict, after "with 95% confidence, and"; empty without an assumption.
     """
 
@@ -60,7 +53,7 @@ class Mark(NamedTuple):
       size: The marker's size in points.
       place: The rank, from left to right, among the marks at a single point of the axis.
       filled: Whether the marker is filled.
-      outline: A matplotlib colour for the marker's edge; empty for the marker's own colour.
+      outline: A matplotlib colour for the marker's edge; empty for its own colour.
       line: The width of lines, in points.
     """
 

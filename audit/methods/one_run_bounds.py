@@ -4,13 +4,10 @@
     one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: right guesses against mu-GDP
 
-Given the released model, the scores of one run's canaries are not independent, and no method here assumes
-that they are.
-
 Guesses. Each of m canaries is in or out by an independent fair coin. From the release an adversary guesses
-exactly r of the coins, and v guesses are right. Canaries and their scores may depend on each other in any
-way; only the coins are independent. Here the guess is the sign of a score minus the median. Its size is the
-certainty of the guess, and we guess the r most certain coins.
+exactly r of the coins, and v guesses are right. Only the coins are independent; canaries and their scores
+need not be. Here the guess is the sign of a score minus the median. Its size is the certainty of the guess,
+and we guess the r most certain coins.
 
 A pilot, some of the canaries, chooses r by its coins and its scores. The coins are independent of the other
 coins, and the scores are a part of the release. At delta = 0 the first bound is valid for any r chosen from
@@ -57,7 +54,7 @@ Array = NDArray[np.float64]
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS = 40  # the smallest pilot, and the same number of guesses
 MAX_COINS = 20_000  # the time to compute mu grows with the number of guesses
-_PILOT_SHARE = 0.2  # of the coins, on which the number of guesses is chosen
+_PILOT_SHARE = 0.2  # of the coins
 _MIN_PILOT = 20  # coins
 _MIN_SPREAD = 1e-200  # avoids a division by 0
 # Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
@@ -107,7 +104,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def make_design(cosines: Cosines) -> Fresh:
-    """Returns the observed cosines as the design of a single run of fresh directions, all inserted."""
+    """Returns the observed cosines as the design of a single run of fresh directions."""
     observed = cosines.observed[None]
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
@@ -115,8 +112,8 @@ def make_design(cosines: Cosines) -> Fresh:
 def weigh_coins(design: Coins) -> Array:
     """Returns (K,) a number for each coin of a single run, positive if the guess is right.
 
-    A score above the median guesses that its canary is in, a score below it that the canary is out. The size
-    of the number, the distance from the median, is the certainty of the guess.
+    A score above the median guesses that its canary is in. The distance from the median is the certainty of
+    the guess.
 
     Raises:
       InputError: Fewer than 40 canaries: 20 choose the number of guesses, the others are guessed.
@@ -137,14 +134,8 @@ def bound_by_guesses(signed: Array, delta: float, confidence: float) -> list[Bou
 def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    It follows from the number of right guesses at the run's coins. A random part of the coins, the pilot,
-    chooses how many of the other coins are guessed: the most certain ones. The pilot's own coins are not
-    guessed because they decide the number. For delta > 0 the bound is proven for a fixed number (Errata O11).
-
-    Args:
-      signed: The numbers of `weigh_coins`.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    A pilot chooses how many of the other coins are guessed. For delta > 0 the bound is proven for a fixed
+    number (Errata O11). `signed` are the numbers (K,) of `weigh_coins`.
     """
     error = 1 - confidence
     ordered = _split_and_order(signed)
@@ -176,7 +167,6 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
         """Returns whether each number of guesses, with its expected right guesses, refutes its mu."""
         return gaussian_refutes(coins, numbers, expected_right, mus, error)
 
-    # The largest mu that each number of guesses should refute.
     least = np.zeros(len(numbers))
     predicted, _ = bisect(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
     number = int(numbers[np.argmax(predicted)])
@@ -202,8 +192,7 @@ class _OrderedCoins(NamedTuple):
     Attributes:
       right: (coins,) how many of the most certain 1, 2, ... guesses are right.
       guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_shares: (choices,) the share of right guesses that the pilot predicts for each of these
-        numbers.
+      expected_shares: (choices,) the share of right guesses that the pilot predicts for each number.
     """
 
     right: NDArray[np.int64]
@@ -229,8 +218,8 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(signed: Array) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    The pilot is a fifth of the coins, but at least 20. For each number of guesses, a normal law fitted to the
-    pilot's evidence predicts the share of right guesses.
+    The pilot is a fifth of the coins, but at least 20. A normal law fitted to it predicts the share of right
+    guesses.
     """
     # Only the sign of the evidence depends on the coins. The pilot and the order of the other coins depend on
     # its size, so they cannot favour right guesses.
@@ -245,8 +234,8 @@ def _split_and_order(signed: Array) -> _OrderedCoins:
 
     centre = float(signed[pilot].mean())
     spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # evidence may all be equal
-    # A coin is guessed if the size of its evidence exceeds a level: rightly if the evidence is positive,
-    # wrongly if it is negative. We use the levels whose guessed shares are nearest to _GUESSED_SHARES.
+    # A coin is guessed if the size of its evidence exceeds a level, rightly if the evidence is positive. We
+    # use the levels with guessed shares nearest to _GUESSED_SHARES.
     levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
     rightly = special.ndtr((centre - levels) / spread)
     wrongly = special.ndtr((-centre - levels) / spread)
@@ -258,10 +247,7 @@ def _split_and_order(signed: Array) -> _OrderedCoins:
 
 
 def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, error: float) -> float:
-    """Returns the largest epsilon that the number of right guesses refutes, or 0.
-
-    It inverts the p-values of Steinke, Nasr and Jagielski (2023, Theorem 5.2) by doubling from 1 and
-    bisection.
+    """Returns the largest epsilon that the number of right guesses refutes, or 0 (`log_p_approximate`).
 
     Args:
       coins: The number of coins.
@@ -282,11 +268,7 @@ def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, erro
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """Returns the largest mu whose mu-GDP guarantee the number of right guesses refutes, or 0.
 
-    Args:
-      coins: The number of coins.
-      number: The number of guessed coins, taken as fixed.
-      right: The number of right guesses.
-      error: The probability of refuting a true mu.
+    The arguments are those of `epsilon_from_guesses`.
     """
 
     return find_largest_refuted(
@@ -301,8 +283,7 @@ def log_p_approximate(
 ) -> float:
     """Returns the log of an upper bound on the probability of `right` or more right guesses.
 
-    Under (epsilon, delta)-DP, with W ~ Binomial(r, e^eps / (1 + e^eps)), P(v right) <= P(W >= v) + 2 m delta
-    max_i P(v > W >= v - i) / i (Steinke, Nasr and Jagielski, 2023, Theorem 5.2).
+    Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2; see the module's docstring.
 
     Args:
       canaries: m, the number of coins.
@@ -327,13 +308,9 @@ def gaussian_refutes(
 ) -> NDArray[np.bool_]:
     """Returns whether a number of right guesses refutes mu-GDP at the level `error`.
 
-    With q_j the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ..., mu-GDP requires
-
-        q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),    g(x) = Phi(Phi^-1(x) - mu)
-
-    (Mahloujifar, Melis and Chaudhuri, 2024; derived in the module's docstring). The recursion starts from q_v
-    = S_v = error, the largest probability of v right guesses that is not rejected, and takes j down to 0. If
-    a probability then exceeds 1, the hypothesis is refuted.
+    The recursion of the module's docstring (Mahloujifar, Melis and Chaudhuri, 2024) starts from q_v = S_v =
+    error, the largest probability of v right guesses that is not rejected, and takes j down to 0. If a
+    probability then exceeds 1, the hypothesis is refuted.
 
     Args:
       canaries: m, the number of coins.
@@ -360,6 +337,6 @@ def gaussian_refutes(
         # Any value above 1 refutes. Larger values are clipped to 2 because they might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
-    # Without a right guess q is still the error, and nothing is refuted.
+    # Without a right guess q is still the error.
     refuted: NDArray[np.bool_] = (v > 0) & (q > 1)
     return refuted

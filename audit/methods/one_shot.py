@@ -39,8 +39,8 @@ Array = NDArray[np.float64]
 
 _STANDARD = Gaussian(0.0, 1.0)
 _SIMULATED_FITS = 2000  # simulated fits of means and deviations
-_EXACT_BELOW = 1000  # dimensions, below which the normal limit is not used, as in the paper's code
-_TINY = 1e-300  # in place of a false-positive rate that underflows to 0, which would give infinity
+_EXACT_BELOW = 1000  # dimensions; the paper's code uses the normal limit from there on
+_TINY = 1e-300  # replaces a false-positive rate that underflows to 0, which would give infinity
 _LEVEL_OF_FITS = 0.95  # shown with fits, which do not use it
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
@@ -76,11 +76,7 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines, which are not confidence bounds.
 
-    Args:
-      run: The cosines.
-      delta: The delta of epsilon.
-      confidence: The confidence of each error rate's limit in the last estimates. They choose the best
-        threshold on the same cosines, so they are not valid at this confidence.
+    `confidence` is that of each error rate's limit in the last estimates.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
@@ -93,13 +89,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     The null is fitted to the unobserved cosines; without any, it is N(0, 1/d). The standard error comes from
-    2,000 means and deviations, drawn as they vary between samples of the fitted normal laws. The noise floor
-    is the estimate's distribution without any leakage.
-
-    Args:
-      name: The estimate's name, a key of FITTED.
-      run: The observed and unobserved cosines, and the dimension d.
-      delta: The delta of epsilon.
+    2,000 means and deviations, drawn as they vary between samples of the fitted normal laws. `name` is a key
+    of FITTED.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -128,14 +119,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns the values of an estimate of FITTED without any leakage, from 2,000 simulated fits.
 
-    Observed and unobserved cosines then have the same normal law. Without unobserved canaries the null is
-    that law itself. See Errata O2 of experiments/one_shot/README.md.
-
-    Args:
-      method: The estimate's name.
-      observed: The number of observed canaries.
-      unobserved: The number of unobserved canaries.
-      delta: The delta of epsilon.
+    Without unobserved canaries the null is the normal law itself (Errata O2 of
+    experiments/one_shot/README.md). `observed` and `unobserved` are numbers of canaries.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _STANDARD
@@ -171,11 +156,10 @@ def _make_estimate(
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    Epsilon at a threshold is that of the (epsilon, delta)-DP trade-off curve through upper limits of both
-    error rates (`conversions.epsilon_from_rates`). Without unobserved canaries the false-positive rate is
-    exact: that of the law of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a
-    limit of its own, so even at a fixed threshold both limits are valid only with probability 1 - 2 error
-    (Errata O8).
+    Epsilon at a threshold is that of the trade-off curve through upper limits of both error rates
+    (`conversions.epsilon_from_rates`). Without unobserved canaries the false-positive rate is exact: that of
+    the law of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a limit too, so even
+    at a fixed threshold both limits are valid only with probability 1 - 2 error (Errata O8).
 
     Args:
       run: The cosines.
@@ -186,14 +170,12 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     points = np.sort(run.observed)
     limits_in = _limit_error_rates(len(points), error, prior)
     if not len(run.unobserved):
-        # The i-th lowest cosine, from 0, as a threshold misses the i canaries with lower cosines.
         log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
         if run.dimension < _EXACT_BELOW:
             log_fpr = cosine_law.log_sf(points, run.dimension)
         fpr = np.maximum(np.exp(log_fpr), _TINY)
         fnr = limits_in[:-1]
     else:
-        # Thresholds are below all cosines and at each of them.
         thresholds = np.concatenate([[-np.inf], run.observed, run.unobserved])
         misses = np.searchsorted(points, thresholds, side="right")
         not_above = np.searchsorted(np.sort(run.unobserved), thresholds, side="right")

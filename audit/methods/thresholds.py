@@ -1,4 +1,4 @@
-"""How a threshold is chosen, and the validity of the result.
+"""The choice of a threshold.
 
 A bound is a confidence bound only for a threshold that does not depend on the counted scores. The functions
 here choose on a set of scores; `estimate` must count others. A score above the threshold is a guess of "in".
@@ -58,13 +58,12 @@ def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Erro
 def best_empirical(
     scores_in: Array, scores_out: Array, parameter: Parameter, error: float
 ) -> tuple[float, float]:
-    """Returns the threshold at which the scores show the largest privacy parameter, and that parameter.
+    """Returns the threshold with the largest privacy parameter on the scores, and that parameter.
 
     The thresholds are the midpoints between neighbouring distinct scores (hidden-state paper, Algorithm 4),
-    thinned out evenly from 200,000 on. At each, both error rates have Clopper-Pearson upper limits, and the
-    privacy parameter is that of the trade-off curve through both limits (Errata H12 of
-    experiments/hidden_state/README.md). The largest is not a confidence bound because the threshold is chosen
-    on the scores that it counts.
+    thinned out evenly from 200,000 on. At each, the parameter is that of the trade-off curve through
+    Clopper-Pearson upper limits of both error rates (Errata H12 of experiments/hidden_state/README.md). The
+    largest is not a confidence bound because the same scores choose the threshold.
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -95,19 +94,15 @@ def choose_on_pilot(
 ) -> Rank:
     """Chooses, on a pilot's scores, the rank of the further score that should be the best threshold.
 
-    The best threshold gives the largest lower limit of a privacy parameter, such as mu. Rank r of the scores
-    in means a threshold at the r-th lowest of them; rank r of the scores out, at the r-th highest. Ranks 1,
-    2, 4, ... of either world are tried. Each rank's limit is predicted from normal distributions with the
-    pilot's area under the ROC curve, and from the pilot's error counts.
-
-    The usual choice is the best rank for the normal distributions, which varies little between pilots. With
-    `any_shape`, the counts overrule it if they clearly contradict normal distributions, or clearly predict a
-    larger limit at another rank. The choice depends only on the order of the scores.
+    The best threshold gives the largest lower limit of a privacy parameter. Ranks 1, 2, 4, ... of either
+    world are tried. The usual choice is the best rank for normal distributions with the pilot's area under
+    the ROC curve, which varies little between pilots. With `any_shape`, the pilot's error counts overrule it
+    if they clearly contradict normal distributions, or clearly predict a larger limit at another rank. The
+    choice depends only on the order of the scores.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
-      n_in: The number of further scores in.
-      n_out: The number of further scores out.
+      n_in, n_out: The numbers of further scores.
       parameter: Maps false-positive and false-negative rates to the privacy parameter.
       error: The error probability of each rate's upper limit.
       any_shape: Whether scores may be far from normal.
@@ -117,8 +112,7 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # Ranks are judged from the lowest score: for the highest scores out, all scores are negated, and the
-    # worlds change places.
+    # For the highest scores out, all scores are negated, and the worlds change places.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
     normal, counted, places, misfits = np.hstack([by_in, by_out])
@@ -152,35 +146,32 @@ def _judge_ranks(
 ) -> Array:
     """Predicts the limits that thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
 
-    A threshold is the score of rank r, from the lowest, of its own world. Lower scores are guessed to be of
-    the other world: the errors are r - 1 guesses on its own world, and scores of the other world above the
-    threshold. The upper limits of both error rates then prove a lower limit of the parameter. Ranks end at
-    half of the scores.
+    A threshold is the score of rank r, from the lowest, of the near world. Lower scores are guessed to be of
+    the other world: the errors are r - 1 guesses on the near world, and scores of the other world above the
+    threshold. Ranks end at half of the scores.
 
     Args:
-      own: The pilot's scores of the threshold's own world.
+      own: The pilot's scores of the near world.
       other: The pilot's scores of the other world, most of them lower.
-      n_own: The number of further scores of the threshold's own world.
-      n_other: The number of further scores of the other world.
+      n_own, n_other: The numbers of further scores of both worlds.
       mu: The distance of both worlds in standard deviations, if they are normal.
       parameter: Maps false-positive and false-negative rates to the privacy parameter. It is symmetric.
       error: The error probability of each rate's upper limit.
 
     Returns:
       (4, R), for each rank: the lower limit of the parameter predicted from normal distributions; that from
-      the pilot's counts; how many scores of the pilot's own world reach up to the rank; and by how many
-      standard deviations the counts differ from normal distributions. Limits are rounded to give the same
-      choice on all platforms.
+        the pilot's counts; how many scores of the pilot's near world reach up to the rank; and by how many
+        standard deviations the counts differ from normal distributions. Limits are rounded to give the same
+        choice on all platforms.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
-    levels = ranks / (n_own + 1)  # the expected share of its own world below the threshold
+    levels = ranks / (n_own + 1)  # the expected share of the near world below the threshold
     # The rank, from 1, of the pilot's score nearest to each quantile: of n scores, the k-th lowest is near
-    # the quantile of level k / (n + 1). We count scores of the other world below it.
+    # the quantile of level k / (n + 1).
     gaps = len(own) + 1
     places = np.maximum(np.rint(levels * gaps), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
     below = np.searchsorted(np.sort(other), score_at_place)
-    # The shares of the other world below that score and below the quantile itself, if both are normal.
     normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
     # The normal distribution is a prior of the counts. From the score to the quantile, the share changes by
@@ -194,8 +185,7 @@ def _judge_ranks(
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
     limits = np.round(parameter(other_limits, own_limit), 9)
 
-    # A count varies with the other scores, which is binomial, and with the own score's position, by a share
-    # of about 1 / sqrt(place).
+    # A count varies binomially with the other scores, and with the score's position by about 1 / sqrt(place).
     expected = size * normal_at_place
     from_other = expected * (1 - normal_at_place)
     from_own = expected**2 / places
@@ -206,12 +196,7 @@ def _judge_ranks(
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     """Returns the distance mu, in standard deviations, of two normal laws with the pilot's AUC.
 
-    The AUC is the share of pairs in which the score in is larger; ties count half. That of N(mu, 1) against
-    N(0, 1) is Phi(mu / sqrt(2)). A tied pair is added to avoid an AUC of 0 or 1.
-
-    Args:
-      pilot_in: (n,) scores with the canary.
-      pilot_out: (m,) scores without it.
+    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). A tied pair is added to avoid an AUC of 0 or 1.
     """
     pairs = len(pilot_in) * len(pilot_out)
     area = (count_ordered_pairs(pilot_in, pilot_out) + 0.5) / (pairs + 1)
@@ -219,17 +204,14 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
 
 
 def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
-    """Returns the number of pairs with a larger score in, the Mann-Whitney statistic; ties count half.
+    """Returns the number of pairs of scores (n,) and (m,) with a larger score in; ties count half.
 
-    Args:
-      scores_in: (n,) scores with the canary.
-      scores_out: (m,) scores without it.
+    This is the Mann-Whitney statistic.
     """
     ordered = np.sort(scores_out)
     looked_up = np.sort(scores_in)  # sorted scores are found much faster
     below = np.searchsorted(ordered, looked_up, "left").sum()
     below_or_equal = np.searchsorted(ordered, looked_up, "right").sum()
-    # The mean of both counts takes a tie as half a pair.
     return float(below + below_or_equal) / 2
 
 
@@ -241,8 +223,7 @@ class Candidates(NamedTuple):
       normal: (2, T) the false-positive and false-negative rates of two normal distributions with the pilot's
         area under the ROC curve.
       counted: (2, T) the counted rates, with a few scores of the normal distributions added.
-      raised: (2, T) `counted`, raised by 1.5 standard deviations, which penalizes thresholds that are good by
-        chance.
+      raised: (2, T) `counted` plus 1.5 standard deviations, against thresholds that are good by chance.
     """
 
     thresholds: Array
@@ -252,9 +233,9 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Returns each distinct score of a pilot as a threshold, with three estimates of its error rates.
+    """Returns each distinct score of a pilot, (n,) in and (m,) out, as a threshold with its error rates.
 
-    All three depend only on the order of the scores: (n,) scores with the canary, (m,) without it.
+    The estimates depend only on the order of the scores.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
@@ -276,7 +257,6 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     false_negative = special.ndtr(z - mu)
     normal = np.stack([false_positive, false_negative])
 
-    # The pilot's scores of each world, with _PRIOR scores of the normal distributions.
     sizes = np.array([[n_out], [n_in]]) + _PRIOR
     errors = np.stack(count_errors(pilot_in, pilot_out, distinct))
     counted = (errors + _PRIOR * normal) / sizes
