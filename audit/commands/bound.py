@@ -137,12 +137,13 @@ def main() -> None:
         _compare_with_card(paths)
         return
     claim = _make_claim()
-    require(claim is not None or not FLAGS.fail_if_violated, _NO_UPPER)
     if FLAGS.figure is not None:
         from audit.report import style
 
         style.find_format("figure", Path(FLAGS.figure))  # before computations
-    _show(_conclude(paths, claim, Level(FLAGS.delta, FLAGS.confidence)))
+    result = _conclude(paths, claim, Level(FLAGS.delta, FLAGS.confidence))
+    require(result.upper_bound is not None or not FLAGS.fail_if_violated, _NO_UPPER)
+    _show(result)
 
 
 def _conclude(
@@ -167,10 +168,9 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
     from audit.report import card as cards
 
     cli.refuse((*_STATED, *_OUTPUTS), "conflicts with --card: drop it")
-    stated, claim, level = cards.read_card(Path(FLAGS.card))
-    result = _conclude(paths, claim, level, stated["evidence"]["runs"])
-    own = {"provenance": stated["provenance"], "commitment": cards.commit(stated)}
-    for difference in cards.compare("", stated, {**card(result), **own}):
+    stated, claim, level, runs = cards.read_card(Path(FLAGS.card))
+    result = _conclude(paths, claim, level, runs)
+    for difference in cards.find_differences(stated, card(result)):
         message = f"{FLAGS.card} does not agree: {difference}"
         print(f"error: {cli.one_line(message)}", file=sys.stderr)
         sys.exit(VIOLATED)

@@ -1,9 +1,9 @@
 """An audit card: a record of an audit, as JSON, that others can recompute from its scores.
 
 Field names follow the public registry of deployments of differential privacy (OpenDP) if it has the field.
-`audit/card.schema.json` describes all fields. The commitment is a hash of what is decided before the audit:
-the claim, the method, the confidence, and the number of looks at the scores. It does not depend on the
-scores: the card of any scores of the same shape has it.
+`audit/card.schema.json` describes all fields. The commitment is a hash of the choices before the audit: the
+claim, the method, the confidence, and the number of looks at the scores. It does not depend on the scores:
+the card of any scores of the same shape has it.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from audit.claims.brackets import ZERO_OUT
 from audit.claims.claim import Claim, RandomAllocation
 from audit.conclusions import results
 from audit.conclusions.conclusion import Conclusion
-from audit.errors import InputError, require
+from audit.errors import InputError, require, shown
 from audit.evidence.given import hash_evidence
 from audit.report.subjects import Subject
 from audit.version import __version__
@@ -28,6 +28,22 @@ from audit.written import Level, write_json
 _FORMAT = "hidden-state-audit/1"
 _ADD_OR_REMOVE = "one example, added or removed"
 _COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confidence", "looks")
+
+
+class Stated(NamedTuple):
+    """A card from a file.
+
+    Attributes:
+      card: the card.
+      claim: its claim; None without a claim.
+      level: its delta and confidence.
+      runs: its number of runs.
+    """
+
+    card: dict[str, Any]
+    claim: Claim | None
+    level: Level
+    runs: int
 
 
 def make_card(subject: Subject) -> dict[str, Any]:
@@ -53,7 +69,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
         "provenance": subject.provenance,
     }
     card: dict[str, Any] = json.loads(write_json(content))
-    return {**card, "commitment": commit(card)}
+    return {**card, "commitment": _commit(card)}
 
 
 def cite(subject: Subject) -> str:
@@ -63,15 +79,15 @@ def cite(subject: Subject) -> str:
     return f"{subject.title}. hidden-state-audit {__version__}, {date:.10}, card {commitment:.16}"
 
 
-def commit(card: dict[str, Any]) -> str:
-    """Returns the SHA-256, in hex, of the fields that are decided before the audit, as canonical JSON."""
+def _commit(card: dict[str, Any]) -> str:
+    """Returns the SHA-256, in hex, of the fields that are known before the audit, as canonical JSON."""
     committed = {name: card[name] for name in _COMMITTED}
     text = json.dumps(committed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_card(path: Path) -> tuple[dict[str, Any], Claim | None, Level]:
-    """Returns the card in a file, its claim, and its level; raises InputError if it is not a card."""
+def read_card(path: Path) -> Stated:
+    """Returns the card in a file; raises InputError if it is not a card."""
     kinds: dict[str, Any] = {kind.__name__: kind for kind in Claim.__subclasses__()}
     claim = None
     try:
@@ -81,27 +97,35 @@ def read_card(path: Path) -> tuple[dict[str, Any], Claim | None, Level]:
         if stated["mechanisms"] is not None:
             claim = kinds[stated["mechanisms"]](**stated["parameters"])
         delta = card["privacy_loss"]["privacy_parameters"]["delta"]
-        commit(card)  # fails without its fields
-        return card, claim, Level(float(delta), float(card["confidence"]))
+        _commit(card)  # fails without its fields
+        level = Level(float(delta), float(card["confidence"]))
+        return Stated(card, claim, level, int(card["evidence"]["runs"]))
     except (ValueError, LookupError, TypeError, RecursionError, OSError):
         raise InputError(
             f"`card={path}` is not an audit card: name a file of `write_card`"
         ) from None
 
 
-def compare(place: str, stated: Any, found: Any) -> Iterator[str]:
-    """Yields each difference of a card, or of its part at a place, from the recomputed one.
+def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterator[str]:
+    """Yields each difference of a card from the recomputed one, in words.
 
-    Numbers agree to a relative difference of 1e-9, because the last digits are a machine's.
+    Numbers agree up to a relative difference of 1e-9, because the last digits depend on the machine.
+    Provenances may differ. The commitment must be the hash of the card's own fields.
     """
+    own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
+    return _compare("", card, {**recomputed, **own})
+
+
+def _compare(place: str, stated: Any, found: Any) -> Iterator[str]:
+    """Yields each difference of a part of a card, at a place in it, from the recomputed part."""
     if isinstance(stated, dict) and isinstance(found, dict):
         for name in {**stated, **found}:
-            yield from compare(f"{place}.{name}", stated.get(name), found.get(name))
+            yield from _compare(f"{place}.{name}", stated.get(name), found.get(name))
     elif isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
         for i, pair in enumerate(zip(stated, found, strict=True)):
-            yield from compare(f"{place}[{i}]", *pair)
+            yield from _compare(f"{place}[{i}]", *pair)
     elif not _agree(stated, found):
-        yield f"{place[1:]} is {stated} in the card and {found} by these scores"
+        yield f"{place[1:]} is {shown(stated)} in the card and {shown(found)} by these scores"
 
 
 def _agree(stated: Any, found: Any) -> bool:
