@@ -16,6 +16,7 @@
     audit.Indices(examples)                                                 replaces the loader's data set
     audit.check_accounting(epsilon, delta, ...)                             is the epsilon correct?
     audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)   the epsilon of real samplers
+    audit.card(result)                                                      a record that others can check
     audit.table(results)                                                    rows for a DataFrame
 
 Audits and bounds return a `Result`, audits with `vary` a `Grid`, and checks a `CheckReport`. Invalid input
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from audit.accountant import hidden_state_epsilon
 from audit.api import audit, audit_loss, audit_model, bounds
 from audit.errors import InputError
-from audit.result import Grid, Result, table
+from audit.result import Grid, Result, card, table
 from audit.version import __version__
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ __all__ = [
     "audit_loss",
     "audit_model",
     "bounds",
+    "card",
     "check_accounting",
     "check_batches",
     "check_noise",

@@ -158,6 +158,32 @@ class Result:
         return audit_page.summary(self.subject())
 
 
+def card(result: Result) -> dict[str, Any]:
+    """Returns the card of an audit: a record that others can recompute from its scores, as JSON.
+
+    It has the claim, the threat model, the method, checksums of the evidence, the bounds, the verdict, the
+    provenance, and a commitment. The commitment is a hash of the claim, the method, the confidence and the
+    number of looks, and does not depend on the scores: publish it before the audit.
+    `./run.sh bound --card=card.json --scores=...` recomputes a card. `audit/card.schema.json` is its schema.
+
+    Args:
+      result: the result of an audit or of `bounds`.
+
+    Raises:
+      InputError: if it is not a `Result`, or its scores are not in its folder anymore.
+
+    >>> runs = [2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)]
+    >>> card = audit.card(audit.bounds(*runs, audit.Gdp(1)))
+    >>> card["privacy_loss"]["privacy_parameters"]["delta"], card["method"]["name"], card["looks"]
+    (1e-05, 'assumption_free', 1)
+    """
+    from audit.errors import require_type
+    from audit.report.card import make_card
+
+    require_type("result", result, Result)
+    return make_card(result.subject())
+
+
 def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     """Returns a row for each result, for `pandas.DataFrame` or `csv.DictWriter`.
 

@@ -14,6 +14,9 @@
     ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
     ./run.sh bound --scores=in.npy --dimension=62006     those of several: (runs, canaries)
     ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
+    ./run.sh bound --scores=results/fcnn-gc_s-1f3a       the folder of an audit
+    ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
+    ./run.sh bound --scores=scores.csv --card=card.json  do these scores give this card?
 
 Arrays are flat, or matrices if runs have several canaries: a row a run, a column a canary. Runs without a
 scored canary must then have all canaries except one. Otherwise bounds are too high.
@@ -22,6 +25,7 @@ scored canary must then have all canaries except one. Otherwise bounds are too h
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +39,12 @@ from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError, require
 from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
-from audit.report import bounds_table
+from audit.report import bounds_table, subjects
+from audit.result import Result, card
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
 from audit.storage.score_files import Evidence
-from audit.written import Level
+from audit.written import Level, at_least, write_json
 
 _UPPER_HELP = (
     "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
@@ -78,6 +83,8 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
+flags.DEFINE_string("card", None, "Compare the result with an audit card, a .json file.")
+flags.DEFINE_string("write_card", None, "Also write an audit card into this .json file.")
 flags.DEFINE_string("name", None, "A name for the report; by default the scores' file.")
 flags.DEFINE_integer("dimension", None, "Number of trained parameters, if scores are cosines.")
 flags.DEFINE_bool(
@@ -93,7 +100,7 @@ flags.DEFINE_bool(
     "Exit status 3 if the claim is rejected, 2 if runs are dependent and the test is inconclusive.",
 )
 
-VIOLATED = 3  # exit status with --fail_if_violated if the claim is rejected
+VIOLATED = 3  # exit status with --fail_if_violated if the claim is rejected, and of other cards
 _NO_UPPER = "--fail_if_violated requires a claim: give --claim, or the noise and the insertions"
 
 
@@ -107,6 +114,10 @@ _NEEDS = {
     "insert": "lipschitz",
     "leave_one_out": "dimension",
 }
+# What a card and an audit's folder already state.
+_STATED = ("claim", "noise_multiplier", "delta", "confidence")
+_OUTPUTS = ("figure", "report", "write_card", "json", "fail_if_violated")
+_READING = ("columns", "one_run", "dimension", "in_order", "name")
 
 
 def main() -> None:
@@ -115,29 +126,68 @@ def main() -> None:
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
     cli.require_output("report", "an HTML file")
+    cli.require_output("write_card", "a .json file")
     cli.refuse_both("claim", ("noise_multiplier", "insertions", "sampling_rate"))
     cli.refuse_both("dimension", ("columns", "one_run"))
     for name, needed in _NEEDS.items():
         is_complete = cli.is_given(needed) or not cli.is_given(name)
         require(is_complete, f"--{name} requires --{needed}: give both, or drop it")
+    paths = score_files.paths(FLAGS.scores)
+    if FLAGS.card is not None:
+        _compare_with_card(paths)
+        return
     claim = _make_claim()
-    require(claim is not None or not FLAGS.fail_if_violated, _NO_UPPER)
     if FLAGS.figure is not None:
         from audit.report import style
 
         style.find_format("figure", Path(FLAGS.figure))  # before computations
-    paths = score_files.paths(FLAGS.scores)
-    evidence = _read_evidence(paths)
-    _show(paths, conclude(evidence, claim, Level(FLAGS.delta, FLAGS.confidence)))
+    result = _conclude(paths, claim, Level(FLAGS.delta, FLAGS.confidence))
+    require(result.upper_bound is not None or not FLAGS.fail_if_violated, _NO_UPPER)
+    _show(result)
 
 
-def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
+def _conclude(
+    paths: Sequence[Path], claim: Claim | None, level: Level, runs: int | None = None
+) -> Result:
+    """Returns the result of --scores: of files, or of the first runs in the folder of an audit."""
+    if len(paths) == 1 and paths[0].is_dir():
+        cli.refuse(
+            (*_STATED[:2], *_READING), f"conflicts with the audit in {FLAGS.scores}: drop it"
+        )
+        subject = subjects.describe_setting(paths[0], *level, runs)
+        return Result(subject.conclusion, lambda: subject, paths[0])
+    conclusion = conclude(_read_evidence(paths), claim, level)
+    name = FLAGS.name or score_files.describe_files(paths)
+    command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])
+    describe = partial(subjects.describe_score_files, name, paths, conclusion, command)
+    return Result(conclusion, describe)
+
+
+def _compare_with_card(paths: Sequence[Path]) -> None:
+    """Prints that a card agrees with the scores; exits with status 3 if it does not."""
+    from audit.report import card as cards
+
+    cli.refuse((*_STATED, *_OUTPUTS), "conflicts with --card: drop it")
+    stated, claim, level, runs = cards.read_card(Path(FLAGS.card))
+    result = _conclude(paths, claim, level, runs)
+    for difference in cards.find_differences(stated, card(result)):
+        message = f"{FLAGS.card} does not agree: {difference}"
+        print(f"error: {cli.one_line(message)}", file=sys.stderr)
+        sys.exit(VIOLATED)
+    print(
+        f"the card agrees: epsilon at least {at_least(result.epsilon)} ({stated['method']['name']}), "
+        f"verdict {result.verdict}, commitment {stated['commitment']:.16}"
+    )
+
+
+def _show(result: Result) -> None:
     """Writes the requested files, and prints the conclusion as a table or as JSON.
 
     With --fail_if_violated, it exits with status 3 if the claim is refuted, and raises InputError if runs may
     be dependent. It always raises InputError if scores are lower with the canary.
     """
-    contents = _make_files(paths, conclusion)
+    conclusion = result.conclusion
+    contents = _make_files(result)
     for flag, content in contents.items():
         files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
     if FLAGS.json:
@@ -211,22 +261,21 @@ def _make_claim() -> Claim | None:
     return DpSgd(FLAGS.noise_multiplier, FLAGS.insertions, **given)
 
 
-def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, bytes]:
-    """Returns the content of the requested figure and report, by flag."""
+def _make_files(result: Result) -> dict[str, bytes]:
+    """Returns the content of the requested figure, report and card, by flag."""
     contents = {}
     if FLAGS.figure is not None:
         # Here and below: matplotlib takes a second to load.
         from audit.report import audit_panels, style
 
         encode = style.find_format("figure", Path(FLAGS.figure))
-        contents["figure"] = encode(audit_panels.audit_figure(conclusion, FLAGS.name or ""))
+        contents["figure"] = encode(audit_panels.audit_figure(result.conclusion, FLAGS.name or ""))
     if FLAGS.report is not None:
-        from audit.report import audit_page, subjects
+        from audit.report import audit_page
 
-        name = FLAGS.name or score_files.describe_files(paths)
-        command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])
-        subject = subjects.describe_score_files(name, paths, conclusion, command)
-        contents["report"] = audit_page.make_audits_page([subject])
+        contents["report"] = audit_page.make_audits_page([result.subject()])
+    if FLAGS.write_card is not None:
+        contents["write_card"] = (write_json(card(result), indent=2) + "\n").encode()
     return contents
 
 

@@ -10,6 +10,9 @@ The shape of the scores gives the design of the audit:
 Arrays, a file and a table give the same evidence.
 """
 
+import hashlib
+import json
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -119,6 +122,13 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)
     return OneRun(None, run)
+
+
+def hash_evidence(evidence: Evidence) -> str:
+    """Returns the SHA-256, in hex, of the arrays and numbers of evidence as JSON, without its options."""
+    parts = [part for part in evidence if not isinstance(part, bool)]
+    text = json.dumps(parts, default=np.ndarray.tolist)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _require_fair(drawn: Coins) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from audit.conclusions.conclusion import Conclusion
-from audit.report import audit_panels, bounds_table, page
+from audit.report import audit_panels, bounds_table, card, page
 from audit.report.subjects import Subject
 
 _MAX_DRAWN = 12  # audits with panels on a page, a quarter of a megabyte each
@@ -50,6 +50,7 @@ def _make_section(subject: Subject, has_figures: bool) -> dict[str, Any]:
         "claims": bounds_table.make_statements_on_claim(conclusion),
         "remarks": [*filter(None, remarks)],
         "figures": _draw_figures(conclusion) if has_figures else None,
+        "cite": card.cite(subject),
     }
 
 

@@ -3,7 +3,6 @@
 This module does not import a library that trains.
 """
 
-import hashlib
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import require
+from audit.evidence.given import hash_evidence
 from audit.report.listing import make_command
 from audit.settings import make
 from audit.settings.setting import POISSON, Setting, summary
@@ -34,7 +34,7 @@ class Subject(NamedTuple):
       anchor: the section's name in links of the page.
       title: the section's heading.
       facts: texts on the audited training, by their terms, such as "Model".
-      threats: sentences on the threat model.
+      threats: sentences on the threat model, by their topic.
       conclusion: the conclusion of the audit.
       provenance: texts on the origin of the conclusion, by their terms, such as "Seed".
       config: the content of the setting's file; None without one.
@@ -43,7 +43,7 @@ class Subject(NamedTuple):
     anchor: str
     title: str
     facts: dict[str, str]
-    threats: list[str]
+    threats: dict[str, str]
     conclusion: Conclusion
     provenance: dict[str, str]
     config: str | None = None
@@ -111,15 +111,13 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     elif conclusion.upper_bound is not None:
         level = f"at delta = {show_level(conclusion.delta)}"
         facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} {level}"
-    scores = b"".join(world.tobytes() for world in conclusion.worlds)
-    digest = hashlib.sha256(scores).hexdigest()
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     provenance = {
-        "SHA-256 of the scores, in before out": digest,
+        "SHA-256 of the scores": hash_evidence(conclusion.evidence),
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
-        "Date of this page": f"{datetime.now(UTC):%Y-%m-%d}",
+        "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    return Subject("scores", name, facts, [threat], conclusion, provenance)
+    return Subject("scores", name, facts, {"given": threat}, conclusion, provenance)
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
@@ -178,7 +176,7 @@ def describe_setting(
         provenance["SHA-256 of the model"] = audited.model
     provenance["Versions"] = ", ".join(versions) or missing
     provenance["Device"] = notes.get("device", missing)
-    provenance["Time of the audit"] = notes.get("time", missing)
+    provenance["Date"] = notes.get("time", missing)
     return Subject(
         anchor=f"s{folder.name}",
         title=summary(setting, runs),
@@ -240,25 +238,25 @@ def _describe_insertions(setting: Setting) -> str:
     return text
 
 
-def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
-    """Returns sentences on the threat model: the adversary's view, knowledge and canaries.
+def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
+    """Returns sentences on the threat model, by topic: the adversary's view, knowledge and canaries.
 
     `notes` is the record of the last audit, with the view of a custom adversary.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
         knows = "It does not know the initial model: every run draws one, and the adversary draws another."
-    sentences = [
-        notes.get("view", setting.adversary.view),
-        f"{knows} It knows the data, the mini-batches and their order, and all hyperparameters; it does not "
-        "know the noise.",
-        setting.adversary.description,
-    ]
+    sentences = {
+        "sees": notes.get("view", setting.adversary.view),
+        "knows": f"{knows} It knows the data, the mini-batches and their order, and all hyperparameters; it "
+        "does not know the noise.",
+        "inserts": setting.adversary.description,
+    }
     if setting.canaries > 1:
         presence = "each inserted by its own coin, which the adversary does not know"
         if setting.adversary.inserts_all:
             presence = "all inserted"
-        sentences.append(
+        sentences["canaries"] = (
             f"Every run has {setting.canaries} such canaries, {presence}. For each canary the others are "
             "random data: neighbouring data sets differ in one canary."
         )
@@ -277,8 +275,8 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
             "Each of these steps inserts the canary by a coin that the adversary does not see; the upper "
             "bound is that of Poisson sampling."
         )
-    clipped = (
+    sentences["neighbours"] = (
         "Its canary is clipped to norm C like an example's gradient; the worlds differ only by the canary "
         "(add or remove one)."
     )
-    return [*sentences, clipped, counted_steps]
+    return {**sentences, "accounting": counted_steps}

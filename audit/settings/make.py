@@ -258,7 +258,7 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
     store = Store.at(folder)
     audited = parse_config(store.config())
     if audited is None:
-        raise InputError(f"{folder} is not an audit of trained models: name another `setting`")
+        raise InputError(f"{folder} is not an audit of trained models: name another")
     return store, audited
 
 

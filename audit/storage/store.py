@@ -132,7 +132,7 @@ class Store:
         """
         content = files.read(folder / CONFIG)
         if content is None:
-            raise InputError(f"{folder} has no {CONFIG}: name another `setting`")
+            raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
         text = content.decode(errors="replace")
         store = cls.__new__(cls)  # __init__ would make a folder
         store.text = text

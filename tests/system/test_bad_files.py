@@ -101,7 +101,7 @@ def yield_bad_scores():
         yield make_case(name, content, says)
     for kind, make in KINDS.items():
         lay = lambda folder, make=make: make(folder / "s.csv")  # noqa: E731
-        yield pytest.param(Bad(("bound", "--scores=s.csv"), "s.csv: ", lay), id=kind)
+        yield pytest.param(Bad(("bound", "--scores=s.csv"), "s.csv", lay), id=kind)
 
 
 def make_case(name, content, says, *flags):

@@ -36,7 +36,9 @@ images.load_arrays = lambda recipe, given: load(recipe, given._replace(data_file
 sys.argv = ["hidden-state-audit", "compare", *sys.argv[1:]]
 main.main()
 """
-CIRCUMSTANCES_OF_PAGES = r"audit \d\S+, python .*|\d{4}-\d\d-\d\dT[\d:+]+|\b\d{4}-\d\d-\d\d\b"
+CIRCUMSTANCES_OF_PAGES = (
+    r"audit \d\S+, python .*|-audit \d.*|\d{4}-\d\d-\d\dT[\d:+]+|\b\d{4}-\d\d-\d\d\b"
+)
 CIRCUMSTANCES = {"provenance", "seconds", "time", "out", "data", "age", "folder"}  # fields of JSON
 
 

@@ -131,7 +131,8 @@ def test_one_package_is_installed_whole(installed):
     ]
     for path in (ROOT / "audit").rglob("*.py"):
         assert (installed / path.relative_to(ROOT)).exists()
-    assert (installed / "audit" / "py.typed").exists()
+    for name in ("py.typed", "card.schema.json"):
+        assert (installed / "audit" / name).exists()
 
 
 OUTSIDE = """
