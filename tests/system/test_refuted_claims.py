@@ -11,6 +11,7 @@ from audit.mechanism import noise
 from audit.methods import claimed_curve, exact_null
 from audit.settings.make import setting_of
 from audit.training import build, game
+from tests.programs import forget
 
 CANARIES = 32  # of 2,689 parameters: leave-one-out scores cost half a percent of mu, with 128 2.4%
 MOST_RUNS = 150
@@ -104,6 +105,8 @@ def test_noise_that_is_missing_in_a_layer_is_refuted(examine, find_layer, monkey
         return honest(key, deviation, theta).at[places].set(0.0)
 
     monkeypatch.setattr(noise, "draw_noise", draw)
+    forget()  # the programs of the honest noise
     test = examine()
+    forget()
     print(test)
     assert test.refuted and test.runs <= most
