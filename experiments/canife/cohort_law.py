@@ -10,9 +10,9 @@ at x is the inverse transform along the line through any real tilt s,
 
 The tilted law has the density e^{s x} p(x), normalized. Near its mean the integral has no cancellation, so
 each x uses the nearest of several tilts, and tails have a small relative error. The trapezoidal rule
-converges faster than any power there. The distance of a density's mass from 1 is reported as the grid's
-error. Between distant modes a density can be less than 1e-15 of its surroundings, which is below rounding. It
-is raised to 1e-15 there, which can only make an epsilon too small.
+converges faster than any power there. The grid's error is the distance of the density's mass from 1. Between
+distant modes a density can be below rounding, less than 1e-15 of its surroundings. It is raised to 1e-15
+there, which can only make an epsilon smaller.
 """
 
 from typing import NamedTuple
@@ -49,9 +49,8 @@ class _Tilted(NamedTuple):
     Attributes:
       dots: The clients' dot products (M,).
       cohort: The size of the cohort, less than M.
-      tilt: The tilt s.
       log_odds: The shared part of the log odds of joining; client i adds s a_i.
-      joins: The clients' probabilities (M,) of joining; their sum is the size of the cohort.
+      joins: (M,) the probabilities of joining; their sum is the size of the cohort.
     """
 
     dots: Array
@@ -68,14 +67,12 @@ class _Tilted(NamedTuple):
 def simulate_scores(
     rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
 ) -> Array:
-    """Draws scores (rounds,) of rounds without the canary.
+    """Draws scores (rounds,) without the canary.
 
     Args:
-      rng: The generator of cohorts and noise.
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
       cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier.
-      rounds: The number of rounds.
     """
     once = np.ones(len(dots), np.int64)  # a cohort has each client at most once
     scores = sigma * rng.standard_normal(rounds)
@@ -90,13 +87,11 @@ def simulate_scores(
 def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
     """Returns the density of a round's score without the canary, on an evenly spaced grid.
 
-    The grid covers 9 standard deviations of the score on either side of its mean, plus `reach`.
-
     Args:
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement.
+      dots, cohort: See `simulate_scores`.
       sigma: The noise multiplier, above 0.
-      reach: (at most 0, at least 0), the extension of the grid down and up.
+      reach: How far the grid extends below and above 9 standard deviations around the mean: (at most 0, at
+        least 0).
     """
     clients = len(dots)
     # The variance of a sum that is drawn without replacement.
@@ -143,12 +138,11 @@ def score_densities(
     """Returns the score's densities with and without the canary.
 
     Args:
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement; at least 2 if one is replaced.
+      dots, cohort: See `simulate_scores`. A replaced client needs a cohort of at least 2.
       sigma: The noise multiplier, above 0.
       canary: The canary's dot product with the direction, over the clipping norm; at least 0.
-      replaces: Whether the canary replaces a client (Errata C1). Otherwise it is added to the cohort, as in
-        the accountant's definition of neighbors.
+      replaces: Whether the canary replaces a client (Errata C1). Otherwise it is added to the cohort, like
+        the accountant's neighbors.
     """
     # The canary moves the score's mean by `shift`. The density with the canary at x is that of the other
     # clients' score at x - canary, so the grids must include it.
@@ -191,8 +185,8 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _Tilted:
 def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     r"""Returns the log density of the score at points (n,), by inverting its moment generating function.
 
-    The trapezoidal rule integrates until the integrand is below exp(-_CUT). Rounding dominates below _VALLEY
-    times the integral of the integrand's absolute value, so smaller integrals are raised to this.
+    The trapezoidal rule stops when the integrand is below exp(-_CUT). Integrals are at least _VALLEY times
+    the integral of the integrand's absolute value, since rounding dominates below it.
     """
     dots, cohort, tilt, log_odds, joins = tilted
     # The time step determines the period of the computed density. At the last time, the noise's factor
@@ -227,9 +221,9 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
 def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:
     """Returns M(s + i t) / M(s) at times t (T,) for a cohort's sum, without noise.
 
-    For independent clients it is a product of 1 - r + r z exp(i t a) over clients, with joining probability r
-    and z = 1. The result is the coefficient of z^cohort in this product, which selects cohorts of the right
-    size. At t = 0 it is the probability that `cohort` clients join; M(s) does not include this factor.
+    The product of 1 - r + r z exp(i t a) over independent clients with joining probability r is a polynomial
+    in z. The result is its coefficient of z^cohort, which selects cohorts of the right size. At t = 0 it is
+    the probability that `cohort` clients join; M(s) does not include this factor.
     """
     coefficients = np.zeros((tilted.cohort + 1, len(times)), np.complex128)  # by the power of z
     coefficients[0] = 1

@@ -82,8 +82,8 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
     """Adds epsilon of the training run up to each measured round, by Renyi DP.
 
-    Each measured epsilon is converted to the noise multiplier of a Gaussian round with the same epsilon. All
-    rounds that it represents are charged this noise, or the true noise if epsilon is infinite. The additional
+    Each measured epsilon becomes the noise multiplier of a Gaussian round with the same epsilon. All rounds
+    that it represents are charged this noise, or the true noise if epsilon is infinite. The additional
     columns are
 
         charged_to                         the last round that is charged
@@ -96,8 +96,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
     Args:
       setting: The setting.
       frame: All of its measured rounds, in order.
-      backward: Whether a measured round represents the rounds before it, as in the public code. Otherwise it
-        represents those after it, as in the paper.
+      backward: Whether a measured round represents the rounds before it, as in the public code, or those
+        after it, as in the paper.
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)
@@ -137,16 +137,15 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
 def average_over_seeds(
     sweep: AblationSweep, stored: Sequence[tuple[Attacked, pd.DataFrame]]
 ) -> pd.DataFrame:
-    """Returns the points of a sweep's curves: averages over training runs that differ only in their seeds.
+    """Returns a frame with the points of a sweep's curves, averaged over seeds.
 
     Args:
       sweep: The sweep.
       stored: The settings, each with the frame of its measured rounds.
 
     Returns:
-      A frame with a row for each point: `curve`, `x`, `round`, `trainings`, and the mean and the standard
-        deviation of each other column over seeds, such as `health` and `health_deviation`. Means of infinite
-        values are infinite. Deviations of infinite values, or of one seed, are NaN.
+      The columns `curve`, `x`, `round`, `trainings`, and the mean and the standard deviation of every other
+      column, such as `health` and `health_deviation`. Deviations of infinite values, or of one seed, are NaN.
     """
     parts = []
     for setting, frame in stored:
@@ -204,13 +203,8 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each method.
 
-    For a perfect canary, the published procedure charges every round the median of 150 simulated estimates
-    (Errata C9). The last line includes the mock rounds as if they were released too (Errata C4).
-
-    Args:
-      setting: The setting.
-      frame: The composed frame of its measured rounds.
-      backward: Whether a measured round represents the rounds before it; see `compose`.
+    For a perfect canary, every round is charged the median of 150 simulated estimates (Errata C9). The last
+    line also counts the mock rounds as released (Errata C4). See `compose` for the arguments.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])

@@ -1,14 +1,13 @@
 """Designs a canary sample with a gradient that is orthogonal to clients' updates, for a frozen model.
 
-The design is gradient descent over the sample, with second derivatives of the loss. The penalty depends on
-the sample's gradient g in R^p and a minibatch of n mock updates u_i, clipped to C. It raises |g| to C or to a
-constant k:
+Gradient descent over the sample minimizes a penalty of the sample's gradient g in R^p against a minibatch of
+n mock updates u_i, clipped to C. It raises |g| to C or to a constant k:
 
     as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as the public code (Errata C3)
     as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, the paper's Equation 2
     of_the_mean   max(C - |g|, 0)^2 + <mean_i u_i, g>^2, "loss 1" of its Appendix A
 
-"Loss 2" of that appendix is the printed sum: n g^T S g with the updates' uncentred covariance S.
+"Loss 2" of that appendix is the printed sum.
 
 Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algorithm 1 and Appendix A.
 """
@@ -116,10 +115,9 @@ def designer(
         """Takes a step for each key, and returns the samples and penalties before the steps."""
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Takes a step of gradient descent.
+            """Takes a step of gradient descent from `carry`, a sample and the optimizer's state.
 
-            `carry` is a sample and the optimizer's state. Returns the next ones, to continue the scan, and
-            the sample before the step with its penalty on the step's minibatch, to collect them.
+            Returns the next pair, and the sample before the step with its penalty on the step's minibatch.
             """
             sample, state = carry
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)

@@ -44,11 +44,9 @@ class ImageSamples(NamedTuple):
     """Samples of normalized pixels, (pixel - mean) / deviation with pixels on [0, 1].
 
     Attributes:
-      model: The model.
       soft_label: Whether the design also changes the label, as a mixture of classes.
       shape: The shape of an image.
-      mean: The mean of pixels, for each channel or for all.
-      deviation: The standard deviation of pixels, for each channel or for all.
+      mean, deviation: Of pixels, for each channel or for all.
     """
 
     model: Model
@@ -162,9 +160,8 @@ class TextSamples(NamedTuple):
             return self.model.module.apply({"params": params}, tokens)
 
     def settle(self, sample: Sample, key: Array) -> Sample:
-        """Draws the text's characters by their weights.
-
-        The log weight of a drawn character is 0 and all others are -inf, so later draws do not change it.
+        """Draws the text's characters: log weight 0 for the drawn one and -inf for all others, so later draws
+        do not change it.
         """
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)
