@@ -2,8 +2,8 @@
 
 The mechanism is Gaussian with 0.9 times the claimed noise, so the claimed mu is 0.9 times the real mu. An
 estimator refutes the claim if its epsilon exceeds the claimed epsilon, or if its test rejects the claimed
-curve. The result includes the number of audits that refute a true claim after the same number of runs: an
-estimator that refutes every claim does not detect bugs.
+curve. We also count the audits that refute a true claim with the same number of runs: an estimator that
+refutes every claim does not detect bugs.
 """
 
 import math
@@ -43,10 +43,9 @@ _LAWS = {
 
 
 class ClaimCell(NamedTuple):
-    """A cell: an estimator's audits of a mechanism with a false claim.
+    """An estimator's audits of a mechanism with a false claim.
 
     Attributes:
-      estimator: The estimator's name.
       max_runs: The maximum number of training runs, for designs with several runs.
       audits: The number of audits at each number of runs.
       seed: The seed of the scores.
@@ -91,11 +90,9 @@ class ClaimCell(NamedTuple):
         return enough
 
     def find_refuted_share(self, runs: int, noise: float) -> float:
-        """Returns the share of audits that refute the claim.
+        """Returns the share of audits with `runs` runs that refute the claim.
 
-        Args:
-          runs: The number of runs per audit.
-          noise: The real noise over the claimed noise; 1 if the claim is true.
+        `noise` is the real noise over the claimed noise; 1 if the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
         audit = partial(_examine, estimator) if estimator.examine else estimator.audit

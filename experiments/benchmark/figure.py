@@ -21,7 +21,7 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
     """Draws each estimator's share of wrong audits and its mean epsilon over the true epsilon.
 
     The first axis has a square-root scale, which spreads small shares. Filled points mark estimators that
-    claim a confidence level. Lines separate designs.
+    claim a confidence level.
     """
     names = [row["estimator"] for row in estimators]
 

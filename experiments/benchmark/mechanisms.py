@@ -97,7 +97,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
 
     A canary is the unit vector (own direction + shared direction) / sqrt(2), with orthogonal directions. Its
-    score is (own part + shared part) / sqrt(2): the parts are the release's coordinates along both.
+    score is the same combination of the release's coordinates.
     """
     presence = _toss(rng, setting)  # (R, K)
     signal = setting.mu * presence
@@ -137,14 +137,14 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
 
 
 def _nothing_leaks(setting: KnownMechanism) -> Truth:
-    """Returns the true epsilon of a (0, delta)-DP mechanism, which is 0."""
+    """Returns the true epsilon of a (0, delta)-DP mechanism, 0."""
     return Truth(0.0)
 
 
 def _failing_truth(setting: KnownMechanism) -> Truth:
     """Returns the true epsilon if half of the runs fail and report this.
 
-    For each epsilon the mechanism's delta is half of the delta of mu-GDP.
+    Its delta at each epsilon is half of that of mu-GDP.
     """
     return Truth(conversions.epsilon_from_mu(setting.mu, 2 * setting.delta))
 
@@ -158,7 +158,7 @@ def _make_law(
       draw: `_draw_worlds` for one canary per run, or `_draw_coins` for several.
       family: The scores' distributions with and without the canary, by a parameter.
       breaks: The estimators' assumptions that the law violates.
-      **changes: Keyword arguments of `draw`, such as `share_in`.
+      **changes: Keyword arguments of `draw`.
     """
     truth = partial(laws.score_truth, family)
     draw_scores = partial(draw, family.sample, **changes)

@@ -1,7 +1,7 @@
 """Times DP-SGD engines, in rounds that time each engine once.
 
-Each engine runs in its own processes; only these import JAX or PyTorch. Before timing, its step must agree
-with ours. To add an engine, write a function that makes its training, and add a row to `ENGINES`.
+Each engine runs in its own processes; only these import JAX or PyTorch. Its step must agree with ours. To add
+an engine, write a function that makes its training, and add a row to `ENGINES`.
 """
 
 import contextlib
@@ -54,11 +54,7 @@ class Problem(NamedTuple):
     """A training run of DP-SGD with fixed mini-batches, for all engines.
 
     Attributes:
-      setting: The setting.
-      dataset: The examples.
       batches: (steps, B) the indices of each mini-batch's examples.
-      learning_rate: The learning rate.
-      noise_multiplier: sigma.
       theta_0: (p,) the initial parameters.
       stepped: (p,) the parameters after our first step from theta_0, without noise and at learning rate 1.
       torch_order: (p,) the indices in theta of PyTorch's parameters, in PyTorch's order.
@@ -107,14 +103,9 @@ class Engine(NamedTuple):
 
 
 def make_problem(model: str, sources: Sources) -> Problem:
-    """Returns the problem of training a model with the defaults of `audit`.
+    """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
-    The adversary is GC-R instead of GC-S. Steps cost the same, but GC-S first simulates training runs to
-    choose its coordinate.
-
-    Args:
-      model: A key of `MODELS`.
-      sources: The data sources.
+    The adversary is GC-R instead of GC-S, which costs the same per step and does not first simulate training.
     """
     from audit.settings.make import setting_of
     from models.catalogue import task
@@ -398,9 +389,9 @@ def make_opacus(problem: Problem, models: int) -> Training:
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
-    """Returns the training of several models at once with torch.func.
+    """Returns the training of several models at once with torch.func, on all cores or the GPU.
 
-    It uses all cores or the GPU. Models share mini-batches and have different noise.
+    Models share mini-batches and have different noise.
     """
     import torch
     from torch.func import functional_call, grad, vmap
@@ -452,19 +443,10 @@ def measure(
     rounds: int,
     sources: Sources,
 ) -> list[Record]:
-    """Times engines on a model, with a progress bar.
+    """Times engines (keys of `ENGINES`) on a model (a key of `MODELS`), with a progress bar.
 
-    Args:
-      model: A key of `MODELS`.
-      engines: Keys of `ENGINES`.
-      rounds: The number of rounds.
-      sources: The data sources.
-
-    Returns:
-      A record for each engine; see `make_table`.
-
-    Raises:
-      InputError: The data cannot be read, an engine fails, or its step differs from ours.
+    Returns a record for each engine; see `make_table`. Raises InputError if the data cannot be read, an
+    engine fails, or its step differs from ours.
     """
     with _start_process() as process:  # JAX ends with the process
         problem = process.submit(make_problem, model, sources).result()
