@@ -71,7 +71,7 @@ def opake(
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by privacyguard-platform's analysis of one run, with guesses for a fifth of the coins."""
+    """Returns epsilon by privacyguard-platform's analysis of one run, guessing a fifth of the coins."""
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     guesses, right = count_right_guesses(coins, FIXED_SHARE)
