@@ -15,11 +15,7 @@ class MechanismAudit(NamedTuple):
     Attributes:
       runs: The number n of runs in each world.
       canaries: The number K of canaries in each run.
-      dimension: The dimension d.
       epsilon: A key of SIGMA_SQUARED, which has the noise.
-      seeds: The number of seeds.
-      delta: The delta of the bounds.
-      confidence: The confidence of the bounds.
     """
 
     runs: int

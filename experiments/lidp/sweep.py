@@ -9,8 +9,8 @@ They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Se
     paper    mechanism: Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9.
              Models: all of the paper's table, 30 or 100 epochs, 1,000 runs for each cell, 1 to 512 canaries
 
-Runs of trained models toss a coin for each canary, instead of the paper's two sets of runs. Canaries join
-steps by Poisson sampling and are added to the mini-batch. So the worlds match the accountant's.
+Runs of trained models toss a coin for each canary (Errata L9). Canaries join steps by Poisson sampling and
+are added to the mini-batch, so the worlds match the accountant's.
 """
 
 import dataclasses
@@ -44,10 +44,7 @@ class Training(NamedTuple):
     """How a model is trained, as in the paper's table.
 
     Attributes:
-      model: The model.
-      steps: The number of steps.
       sampling_rate: The probability that a canary joins a step.
-      learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
       poisoned: The adversary with several poisoned canaries, along the data's last principal directions.
@@ -188,9 +185,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism in panels over runs n, canaries K and dimension d.
 
-    The panel over n has audits with a single canary and with K = sqrt(n), rounded down, at the paper's
-    epsilon 1. The other panels are at epsilon 4. K is sqrt(n) in the panel over d. The dimension is 10,000 in
-    the other panels.
+    The panel over n has K = 1 and K = sqrt(n), rounded down, at the paper's epsilon 1. The others are at
+    epsilon 4. K is sqrt(n) in the panel over d; the others have d = 10,000.
     """
     runs = size.mechanism_runs
     cells = []

@@ -125,12 +125,9 @@ def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
     A simulation draws sqrt(d) canaries (unit vectors), releases their sum plus noise, and computes each
-    canary's cosine with the release. Estimates of epsilon use the mean and deviation of the cosines. The
-    canaries of the i-th simulation depend only on the dimension and i.
-
-    Returns:
-      Records of `sigma`, `dimension`, the number of `canaries`, the `exact` epsilon, and each method's mean
-        estimate, with its standard deviation (`_deviation`).
+    canary's cosine with the release. The canaries of the i-th simulation depend only on the dimension and i.
+    A record has the `exact` epsilon, and each method's mean estimate with its standard deviation
+    (`_deviation`).
     """
     records = []
     for dimension in plan.dimensions:
@@ -164,9 +161,9 @@ def simulate(plan: Simulations) -> list[Record]:
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
     """Yields records of a plan's training runs with stored scores of all iterates and of the final model.
 
-    A record has the `plan`, the `noise` multiplier, the `repetitions` of each canary, the paper's
-    `analytical` epsilon of one repetition, the `accounted` epsilon of all repetitions, the `accuracy` with
-    canaries and the `plain_accuracy` without (None if not measured), and the fields of `_observe`.
+    A record has the paper's `analytical` epsilon of one repetition, the `accounted` epsilon of all
+    repetitions, the `accuracy` with canaries and the `plain_accuracy` without (None if not measured), and the
+    fields of `_observe`.
     """
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
@@ -192,12 +189,10 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
 def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Record:
     """Returns the results of a setting's first run for "all" iterates or the "final" model.
 
-    The null of the final model is known: the law of uniform directions. The null of all iterates is a normal
-    law fitted to the cosines of canaries that are not inserted.
-
-    Returns:
-      The paper's estimate (`name`), its standard error (`_error`) and noise floor (`_floor`), the paper's
-        lower value with the best of all thresholds, not a bound (`_in_sample`), and the `_cosines`.
+    They are the paper's estimate (`name`), its standard error (`_error`) and noise floor (`_floor`), the
+    paper's lower value with the best of all thresholds, not a bound (`_in_sample`), and the `_cosines`. The
+    null of the final model is the law of uniform directions. That of all iterates is a normal law fitted to
+    the canaries that are not inserted.
     """
     values = scores.scores[0]  # (canaries,)
     presence = scores.presence[0]
@@ -217,9 +212,9 @@ def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Re
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields the quantiles of estimates over experiments, for each stored panel of Figure 4.
 
-    A record has the `noise` multiplier, the observer in `observe` ("all" iterates or the "final" model), the
-    `analytical` epsilon of a canary that takes part once, and the QUANTILES of estimates with all canaries in
-    `one run` and with canaries split over `several runs`.
+    A record has the observer in `observe` ("all" iterates or the "final" model), the `analytical` epsilon of
+    a canary that takes part once, and the QUANTILES of estimates with all canaries in `one run` and with
+    canaries split over `several runs`.
     """
     for noise in plan.training.noises:
         for observed in ("all", "final"):
@@ -331,9 +326,8 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 
 
 def _draw_histogram(axis: Axes, cosines: Any) -> None:
-    """Draws a histogram of the cosines of inserted canaries, and the null.
-
-    The null is a histogram of the other canaries or, without any, the law of uniform directions.
+    """Draws a histogram of the cosines of inserted canaries, and the null: the other canaries or the law of
+    uniform directions.
     """
     root = np.sqrt(cosines.dimension)
     worlds = {"inserted": cosines.observed * root}
@@ -387,10 +381,8 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     """Draws fitted estimates as bars with standard errors, the paper's lower values and the noise floor.
 
-    Args:
-      axis: The panel.
-      runs: Runs that differ in their numbers of repetitions, the labels of the bars.
-      observed: "all" iterates, with the accounted epsilons if they are finite, or the "final" model.
+    The runs differ in their numbers of repetitions, the labels of the bars. For "all" iterates also draws the
+    accounted epsilons, if finite.
     """
     places = list(range(len(runs)))
     axis.bar(
@@ -433,9 +425,8 @@ def _describe(record: Record) -> str:
 def agrees(record: Record, simulations: int) -> bool:
     """Returns whether our equal-variance estimate agrees with the paper's cell within simulation error.
 
-    Our mean may differ from the paper's by three standard errors, plus the rounding of the printed mean. The
-    standard error is that of the difference of means over our `simulations` and over the paper's 50. Our
-    standard deviation may differ by 30% of the paper's.
+    The means may differ by three standard errors of their difference (over our `simulations` and the paper's
+    50), plus the rounding of the printed mean, and the standard deviations by 30% of the paper's.
     """
     mean, deviation = TABLE_1.loc[record["sigma"], record["dimension"]]
     # Half a unit of the last printed decimal: means from 10 have one decimal, others two.
@@ -491,13 +482,10 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
-    """Makes the table of training runs of one kind of clients, with their noise floors below.
+    """Makes the table of training runs (at least one) of one kind of clients, with their noise floors below.
 
-    Args:
-      title: The line above the table.
-      runs: The runs, at least one.
-      shows_accuracy: Whether to show accuracies and the paper's rows (Tables 2 and 5) instead of the numbers
-        of repetitions (Figures 2 and 3).
+    `shows_accuracy` shows accuracies and the paper's rows (Tables 2 and 5) instead of the numbers of
+    repetitions (Figures 2 and 3).
     """
     first = runs[0]
     plan = first["plan"]

@@ -6,12 +6,9 @@
     paper    the paper's data: EMNIST's writers and Stack Overflow's users, from the files of --emnist and
              --stackoverflow, with adaptive clipping
 
-Noise multipliers give the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5. The scale
-paper uses the paper's noise multipliers. A coin decides whether a canary is inserted; the others are the
-unobserved canaries. One training run gives the cosines of all iterates and of the final model.
-
-Table 1 is a simulation of a Gaussian mechanism, without training. It takes half a minute at the scales laptop
-and paper.
+Noise multipliers give the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5; at scale
+paper they are the paper's. A coin decides whether a canary is inserted. One training run gives the cosines of
+all iterates and of the final model. Table 1 is a simulation without training.
 """
 
 import dataclasses
@@ -33,8 +30,7 @@ class TrainingPlan(NamedTuple):
       label: The name of the clients' data in tables.
       counterpart: The name of the paper's data that they replace.
       setting: The setting of all runs, except noise multiplier and repetitions.
-      noises: The noise multipliers.
-      repetitions: The numbers of repetitions, the rounds that a canary takes part in.
+      repetitions: The numbers of rounds that a canary takes part in.
       dimension: The number of trainable parameters.
       seconds: The seconds of a training run on two cores.
     """
@@ -60,12 +56,10 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        Run 0 of a setting with a single canary does not insert it, since only odd runs do.
-
-        The server divides a round's sum of updates by the mean number of participants, cohort + canaries /
-        (2 rounds), since each canary is in one round with probability 1/2. With a single canary this divisor
-        is smaller. The learning rate is reduced in proportion, so clients and noise move the model by the
-        same distance as in the run with canaries.
+        Run 0 of a setting with a single canary does not insert it, since only odd runs do. The server divides
+        a round's sum of updates by the mean number of participants, cohort + canaries / (2 rounds). A single
+        canary makes this smaller, so the learning rate is reduced in proportion: clients and noise move the
+        model as far as with canaries.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
@@ -78,13 +72,7 @@ class TrainingPlan(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """Figure 4: experiments with all canaries in one run, or split over several runs.
-
-    Attributes:
-      training: The clients and the model.
-      experiments: The number of experiments.
-      runs: The number of several runs in an experiment.
-    """
+    """Figure 4: experiments with all canaries in one run, or split over several `runs`."""
 
     training: TrainingPlan
     experiments: int
@@ -97,13 +85,7 @@ class SplitPlan(NamedTuple):
 
 
 class FederatedSizes(NamedTuple):
-    """The plans of one scale.
-
-    Attributes:
-      images: Clients with images.
-      text: Clients with text.
-      splits: Experiments with canaries in one run or in several.
-    """
+    """The plans of one scale."""
 
     images: TrainingPlan
     text: TrainingPlan

@@ -39,12 +39,7 @@ _LETTERS_PER_INCH = 12  # in a figure's heading
 
 
 class MarkLook(NamedTuple):
-    """The mark of a method's epsilons.
-
-    Attributes:
-      offset: The horizontal distance of the mark from the middle of its point.
-      look: matplotlib's arguments for the mark.
-    """
+    """A method's mark: its horizontal distance from the middle of its point, and matplotlib's arguments."""
 
     offset: float
     look: dict[str, Any]
@@ -70,16 +65,11 @@ def looks() -> dict[str, MarkLook]:
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
-    """Draws the epsilons of points in their panels.
+    """Draws the epsilons of the points of all panels.
 
     A point shows the mean of each method's epsilons with the range over the seeds, the upper bound, and the
-    prediction, if any. Points of the same x are next to each other, one for each series.
-
-    Args:
-      title: The figure's title.
-      x: The horizontal axis; None if the figure does not have one.
-      points: The points of all panels.
-      delta: The delta of epsilons.
+    prediction, if any. Points of the same x are next to each other, one for each series. `x` is None for a
+    figure without a horizontal axis.
     """
     drawn = list(filter(attrgetter("conclusions"), points))
     by_panel: dict[str, list[Point]] = {}
@@ -134,9 +124,8 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
 
 
 def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
-    """Draws the prediction, the upper bound, and every method's mean and range over the seeds.
-
-    A point with a single seed shows its interval instead of the range.
+    """Draws the prediction, the upper bound, and every method's mean and range over the seeds (an interval
+    for one seed).
     """
     several_seeds = len(point.conclusions) > 1
     if not several_seeds:
@@ -190,8 +179,8 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """Draws empirical trade-off curves with their bands, and up to three Gaussian curves.
 
     The Gaussian curves have the lower bound on mu, the predicted mu and the upper bound on mu, if known. Each
-    point has a row for its first seed. The left axes are error rates. The right axes are normal deviates, on
-    which Gaussian curves are lines (hidden-state paper, Figure 6a).
+    point has a row for its first seed: error rates on the left, and on the right normal deviates, on which
+    Gaussian curves are lines (hidden-state paper, Figure 6a).
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
@@ -219,14 +208,9 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Draws privacy profiles, delta over epsilon, of the first four points (hidden-state paper, Figure 11).
 
-    Profiles are those of Gaussian DP with a parameter mu. Each point has a profile for the mean of its lower
-    bounds on mu (`if_gaussian`), and one for the predicted mu, if any. Another profile has the largest of the
-    accountant's upper bounds on mu. There are four colors, so four points are drawn.
-
-    Args:
-      title: The figure's title.
-      points: The points.
-      delta: The usual delta, shown by a horizontal line.
+    Profiles are those of mu-Gaussian DP: for each point the mean of its lower bounds on mu (`if_gaussian`)
+    and the predicted mu, if any, and once the largest of the accountant's upper bounds. A horizontal line
+    shows the usual `delta`.
     """
     drawn = list(filter(attrgetter("conclusions"), points))
     # 0.05 replaces an unknown mu or 0, since the axis needs a range.

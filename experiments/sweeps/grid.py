@@ -102,10 +102,8 @@ def make_table(results: Records, varied: Sequence[str], level: Level) -> Table[R
 def draw_grid(results: Records, down: str, across: str) -> Figure:
     """Draws a heat map of the lower bound on epsilon over the values of two varied fields.
 
-    Args:
-      results: The records of a grid's audits; the field `across` changes fastest.
-      down: The flag of the field of rows.
-      across: The flag of the field of columns.
+    `results` are the records of a grid's audits. `down` and `across` are the flags of rows and columns;
+    `across` changes fastest.
     """
     # A row for each value of `down` and a column for each value of `across`, in order of first occurrence.
     frame = pd.DataFrame(results).pivot_table("epsilon", down, across, sort=False)

@@ -1,9 +1,8 @@
 """Two-sided intervals for mu, if scores are normal with the same standard deviation in both worlds.
 
-The bounds of `estimate` count errors. With few runs they are far below the truth. The scores of crafted
-gradients in an over-parameterized model are normal. Then mu is the distance between the means of both worlds
-in standard deviations. After 20 runs, its noncentral t interval is as narrow as an interval by counting after
-thousands of runs. For scores of another shape, the interval is not a bound.
+This is true for crafted gradients in an over-parameterized model. Then mu is the distance between the means
+of both worlds in standard deviations. After 20 runs its noncentral t interval is as narrow as an interval by
+counting errors (`estimate`) after thousands. For scores of another shape, the interval is not a bound.
 """
 
 import numpy as np
@@ -24,9 +23,8 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     It is exact if scores are normal with the same standard deviation in both worlds. Then the pooled t
     statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
     the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the observed
-    statistic is not in a tail of probability (1 - confidence) / 2. Ends below 0 are set to 0.
-
-    The interval is [0, inf) if each world has a single score, or only equal scores.
+    statistic is not in a tail of probability (1 - confidence) / 2. Ends below 0 are set to 0. It is [0, inf)
+    if each world has a single score, or only equal scores.
 
     Args:
       scores_in: (n_in,) scores of runs with the canary.
@@ -60,19 +58,16 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns an interval for mu from runs with several canaries each; its ends are at least 0.
 
-    The interval is for the distance of both worlds' mean scores in pooled standard deviations. It is valid
-    for many runs, and for scores of any shape. The distance is mu if scores are normal with the same standard
-    deviation in both worlds.
+    The interval is for the distance of both worlds' mean scores in pooled standard deviations, which is mu
+    for normal scores with the same standard deviation. It is valid for many runs, and for scores of any
+    shape: the distance, plus or minus its standard error times a quantile of Student's t with R - 1 degrees
+    of freedom, for R runs. The standard error is the jackknife's, which leaves out whole runs, so the
+    canaries of a run may be dependent.
 
-    The interval is the distance, plus or minus its standard error times a quantile of Student's t with R - 1
-    degrees of freedom, for R runs. The standard error is the jackknife's, which leaves out whole runs one by
-    one, so the canaries of a run may be dependent.
-
-    Runs are a single set if each run inserts some canaries and not others. If not, there are two sets: runs
-    that insert all canaries, and runs that insert none. The jackknife leaves out runs of each set, and R is
-    the size of the smaller set, since fewer degrees of freedom make the interval wider.
-
-    The interval is [0, inf) if a set has fewer than two runs, or if the distance is undefined.
+    Runs that insert some canaries and not others are a single set. Otherwise there are two sets: runs that
+    insert all canaries, and runs that insert none. The jackknife leaves out runs of each set, and R is the
+    size of the smaller set. The interval is [0, inf) if a set has fewer than two runs, or if the distance is
+    undefined.
 
     Args:
       design: The scores and the inserted canaries; one or two sets of runs.
@@ -99,9 +94,8 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
 
 def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
-    """Returns (R, 6): each run's count, sum and sum of squares of scores, of inserted and of other canaries.
-
-    Scores and presence have the shape (R, K).
+    """Returns (R, 6): count, sum and sum of squares of scores (R, K), of each run's inserted and other
+    canaries.
     """
     columns = []
     for is_counted in (presence, ~presence):

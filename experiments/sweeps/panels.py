@@ -36,7 +36,7 @@ def draw_panels(
       across: The most panels in a row.
       ylabel: The label of the vertical axis of each row.
       legend_columns: The number of columns of the legend.
-      **options: Other arguments of `Figure.subplots`, such as sharey=True.
+      **options: Other arguments of `Figure.subplots`.
     """
     columns = min(len(panels), across)
     rows = -(-len(panels) // columns)  # rounded up
@@ -85,9 +85,9 @@ def plot_lines(
 
     Args:
       axis: The axis to draw on.
-      records: The records, or an array for each field. Fields that all records lack are left out.
+      records: The records, or an array for each field. Fields that no record has are left out.
       looks: The label, the color, and matplotlib's format of marker and line, by field.
-      **options: Arguments of `Axes.set`, such as xscale="log".
+      **options: Arguments of `Axes.set`.
     """
     frame = pd.DataFrame(records).dropna(axis="columns", how="all")
     for name, (label, color, line) in looks.items():
@@ -140,9 +140,9 @@ def draw_heat_map(
 
     Args:
       axis: The axis to draw on.
-      values: (rows, columns) the cells' values, at least 0; NaN is shown as "-".
-      row_labels: The labels of rows, from the top.
-      column_labels: The labels of columns, from the left.
+      values: (rows, columns) at least 0; NaN is shown as "-".
+      row_labels: From the top.
+      column_labels: From the left.
       most: The value of the brightest color. The darkest color is 0.
       show: Formats a cell's value.
     """

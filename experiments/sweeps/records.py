@@ -48,7 +48,7 @@ def own_table(
       columns: The columns.
       records: The rows.
       after: The lines below the table.
-      section: The field with the heading of a record's section, if the table has sections.
+      section: The field with the heading of a record's section, if any.
       gap: The text between two columns.
     """
     heading = itemgetter(section) if section else None

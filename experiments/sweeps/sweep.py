@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 class Axis(NamedTuple):
-    """A figure's x axis.
-
-    Attributes:
-      name: The axis's label, such as "clipping norm C".
-      symbol: The symbol of x, such as "C".
-    """
+    """A figure's x axis: its label, such as "clipping norm C", and the symbol of x, such as "C"."""
 
     name: str
     symbol: str
@@ -32,12 +27,7 @@ PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 
 class OwnTable(NamedTuple):
-    """A sweep's custom table.
-
-    Attributes:
-      text: The table as text, 80 columns wide.
-      csv: The table as CSV.
-    """
+    """A sweep's custom table, as text of 80 columns and as CSV."""
 
     text: str
     csv: bytes
