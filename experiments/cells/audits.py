@@ -91,5 +91,5 @@ def setting_cell(
 
 
 def step_seconds(setting: Setting) -> float:
-    """Returns the seconds that a step of one model takes on two cores, from a stored measurement."""
+    """Returns the measured seconds of a step of one model on two cores."""
     return task(setting.model).step_seconds.of(setting.mechanism.batch_size)

@@ -24,11 +24,8 @@ _ACCURACIES = "accuracies"
 
 
 class FederatedScores(NamedTuple):
-    """The stored results of the first runs of a federated audit.
-
-    Attributes:
-      scores: The runs' cosines.
-      accuracies: The final models' accuracies, in order, without runs whose accuracy is missing.
+    """The stored cosines of the first runs of a federated audit, and the known accuracies of their final
+    models.
     """
 
     scores: Scores
@@ -36,16 +33,10 @@ class FederatedScores(NamedTuple):
 
 
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
-    """Returns the cell of a federated audit.
+    """Returns the cell of a federated audit; `seconds` is the estimated time on two cores.
 
-    If the adversary observes every iterate, the same training runs also give the scores of an adversary that
-    observes only the final model. The cell fills that store too.
-
-    Args:
-      setting: The setting.
-      runs: The number of runs.
-      name: The displayed name.
-      seconds: The estimated time on two cores.
+    If the adversary observes every iterate, the same training runs also fill the store of an adversary that
+    observes only the final model.
     """
     observed = [setting]
     if setting.observe not in FINAL:

@@ -69,8 +69,7 @@ def main() -> None:
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
-    Delta, confidence, the data and the engine come from flags. All flags are checked before data are loaded,
-    which takes long.
+    Delta, confidence, the data and the engine come from flags, which are checked before data are loaded.
 
     Args:
       setting: The setting.
@@ -109,10 +108,8 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition for stopping early; None for None.
-
-    Args:
-      text: "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
+    """Returns the condition for stopping early: "refuted", an epsilon "10", or a multiple of the claimed
+    epsilon "0.9x".
     """
     if text is None:
         return None
@@ -135,8 +132,8 @@ def _parse_until(text: str | None) -> "Until | None":
 def _show_each_run(finished: "Finished") -> str:
     """Returns a table with a row for each run, after an empty line; "" for most adversaries.
 
-    Only runs of the one-shot adversary have enough canaries. With too few canaries, a line with the reason
-    replaces the table. If all canaries are inserted, there is only one run, which the table of bounds shows.
+    Only runs of the one-shot adversary have enough canaries. With too few, a line with the reason replaces
+    the table. If all canaries are inserted, there is only one run, which the table of bounds shows.
     """
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table

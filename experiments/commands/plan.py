@@ -107,8 +107,8 @@ def main() -> None:
 def _print_bugs(setting: Setting) -> None:
     """Prints the number of training runs that refute the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the claimed noise. The claim is the accountant's mu at the claimed noise.
-    Scores of ideal fresh directions are simulated, without training.
+    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated, without
+    training.
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # this sampler knows its batches

@@ -28,8 +28,8 @@ _SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 class Compared:
     """The mechanism that all methods audit, and the budget of each method.
 
-    It is DP-SGD on Fashion-MNIST with known mini-batches, and every step takes the canary. A neighbour has
-    one more canary. So the mechanism is a composition of `steps` Gaussian releases for every attack.
+    It is DP-SGD on Fashion-MNIST with known mini-batches and the canary in every step. A neighbour has one
+    more canary. So every attack faces a composition of `steps` Gaussian releases.
     """
 
     model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer")
@@ -124,10 +124,9 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train the mechanism: fresh directions and three papers' methods.
+    """Returns the methods that train the mechanism: fresh directions, hidden-state, LiDP and one-shot.
 
-    The papers are hidden-state, LiDP and one-shot. Each method has different canaries; K is their number in a
-    run. CANIFE is not included, since it has separate training code.
+    Each has different canaries; K is their number in a run. CANIFE has separate training code.
     """
     from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
     from audit.methods.exact_null import EXACT_NULL

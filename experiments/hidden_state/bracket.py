@@ -2,10 +2,9 @@
 
 The bracket shows upper bounds on the leakage of the last model, and the lower bounds of audits. An upper
 bound is proven, or it uses measured constants. If steps have kinks, it is an estimate. Each place has one
-seed, so a point has one conclusion.
+seed.
 
-The other figure shows lower bounds on the paper's models over the number of training runs. It compares fresh
-directions with GC-R, the paper's adversary that inserts a gradient along a random coordinate.
+The other figure compares fresh directions with GC-R on the paper's models, over the number of training runs.
 """
 
 import contextlib
@@ -69,13 +68,7 @@ _METHODS = {  # color, and format of marker and line
 def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws the figure of upper bounds and audits, and makes its table.
-
-    Args:
-      sweep: A sweep with an axis.
-      points: The points of all panels; each has a conclusion.
-      evidence: The store, and the delta and confidence of bounds.
-    """
+    """Draws the figure of upper bounds and audits, and makes its table; each point has a conclusion."""
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
@@ -125,11 +118,6 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 
     A place has up to two audits: fresh directions and a coordinate. `word` names the assumption of the upper
     bound, and `expansion` is the mean Lipschitz constant of steps. The other fields are epsilons.
-
-    Args:
-      points: The points of all panels; each has a conclusion.
-      sweep: The sweep, with the cells that measure steps.
-      evidence: The store, and the delta and confidence of bounds.
     """
     by_training = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows: dict[tuple[str, float], Record] = {}
@@ -237,10 +225,7 @@ def draw_proven(
 ) -> tuple[Figure, OwnTable]:
     """Draws each method's lower bounds over the number of training runs, and makes their table.
 
-    Args:
-      sweep: The sweep.
-      points: A point for each model, k and adversary, with the conclusion of its audit.
-      evidence: The store, and the delta and confidence of bounds.
+    A point is one audit of a model and k by an adversary.
     """
     delta = evidence.levels.delta
     rows: list[Record] = []
@@ -285,12 +270,8 @@ def draw_proven(
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with its lower bound on epsilon.
 
-    An audit with fresh directions has a bound after every run, and the table shows some of them. Other audits
-    have bounds from their first runs, at the numbers in _SHOWN_RUNS.
-
-    Args:
-      point: One audit of a panel, and its conclusion.
-      evidence: The stored scores, and the delta and confidence of bounds.
+    Fresh directions have a bound after every run, and the table shows some of them. Other audits have bounds
+    from their first runs, at the numbers in _SHOWN_RUNS.
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions

@@ -40,12 +40,8 @@ class _Audit(NamedTuple):
     """The audits of a model by one adversary.
 
     Attributes:
-      model: the model.
-      adversary: the adversary.
       label: what the adversary inserts.
-      batch_size: the size of mini-batches.
       canaries: the number of canaries in each run, or AUTO.
-      runs: the number of runs.
       ks: the periodicities.
     """
 

@@ -32,13 +32,7 @@ proven:   lower bound of fresh directions, assumption-free"""
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws epsilon of the last model over k, and makes the table.
-
-    Args:
-      sweep: The sweep.
-      points: A point for each model, strategy, periodicity and adversary, with its conclusion.
-      evidence: The store, and the delta and confidence of bounds.
-    """
+    """Draws epsilon of the last model over k, and makes the table."""
     rows = make_rows(points, evidence.levels.delta)
     panels = {}
     for row in rows:

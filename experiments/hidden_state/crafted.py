@@ -17,12 +17,11 @@ push of the other examples: theta is this height plus noise. It starts at 0, and
 at each step, unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it
 back. So the last iterate exceeds c if any sum did. This is the max test of an adversary who sees all models.
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. The
-B examples of a batch share this term, and it is at most eta C for each. It is periodic in theta. Its period
-is the distance B C (1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta,
-and eta can be 1 / B.
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes,
+shared by the B examples of a batch and at most eta C for each. It is periodic in theta, with the distance B C
+(1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta, and eta can be 1 / B.
 
-The latch does not have the Lipschitz constant 1, since it separates models at c. In general, hiding earlier
+The latch separates models at c, so it does not have the Lipschitz constant 1. In general, hiding earlier
 models does not reduce the leakage of shuffled training. A bound on the last model needs Lipschitz steps.
 """
 
@@ -118,16 +117,16 @@ def compute_latch_rate(
 ) -> float:
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
-    The last iterate exceeds c if theta did after any step. Until then, each step sets theta to noise with
-    deviation sigma. The target's batch comes once in an epoch and adds a height h. The probability after E
-    epochs of b batches is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logs and expm1 keep small
-    results accurate.
+    It does if theta exceeded c after any step. Until then, each step sets theta to noise with deviation
+    sigma. The target's batch comes once in an epoch and adds a height h. The probability after E epochs of b
+    batches is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logs and expm1 keep small results
+    accurate.
 
     Args:
       sigma: The standard deviation of a step's noise in units of C.
-      batches: b, the number of batches in an epoch.
-      epochs: E, the number of epochs.
-      threshold: c, the threshold in units of C.
+      batches: b, per epoch.
+      epochs: E.
+      threshold: c, in units of C.
       height: h, HEIGHT_IN with the target and HEIGHT_OUT without it.
     """
     log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
@@ -138,8 +137,8 @@ def compute_latch_rate(
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
     """Returns a lower bound on a latch's epsilon, and the epsilon that Poisson accounting claims.
 
-    The bound uses the best threshold among multiples of 0.01 C, up to 2 C plus 8 deviations of the noise.
-    `delta` is that of both epsilons; see `compute_latch_rate` for the other arguments.
+    The bound uses the best threshold among multiples of 0.01 C, up to 2 C plus 8 deviations of the noise. See
+    `compute_latch_rate` for the arguments.
     """
     compute_rate = partial(compute_latch_rate, sigma, batches, epochs)
     best = 0.0

@@ -16,18 +16,18 @@ far into their tails. An FFT would leave an absolute error of 1e-17 there, and e
 mass that leaves the grid is below 1e-20. The `error` of a pair is the deviation of its total mass from 1.
 Halving the spacing changes epsilon by less than 0.1% (tested in every cell of the heat map).
 
-The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the integral of
-(q_T - e^epsilon p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
+The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the integral of (q_T - e^epsilon
+p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
 
     Proven for landscapes with an increasing map x -> x + s_t(x) at every step. Let V_t(x) be the probability
     that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x). Increasing maps
     and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio, and theta_1 has such a
-    ratio. So the best final test is a threshold, V_T increases, and every earlier V_t increases. For any
-    later increasing maps, the value of mass increases with x. So the best first step moves up if g_1 > 0 and
-    down if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map is
-    increasing. This decides g_2, and the same argument applies to the second step, and so on.
-    delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it decreases, and its root at
-    delta is the adversary's epsilon.
+    ratio. So the best final test is a threshold, and V_T and every earlier V_t increase. For any later
+    increasing maps, the value of mass increases with x. So the best first step moves up if g_1 > 0 and down
+    if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map is increasing.
+    This decides g_2, and the same argument applies to the second step, and so on. delta_T(epsilon) is a
+    maximum of functions that decrease in epsilon, so it decreases, and its root at delta is the adversary's
+    epsilon.
 
     Checked only for other maps. Random and gradient-searched landscapes s in [-1, 1], free at every point and
     step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
@@ -147,8 +147,8 @@ class Stepper:
     def advance(self, pair: Array, threshold: float) -> Array:
         """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
 
-        Above the threshold, in units of C, a step moves theta up by 1. Below, it moves theta down by 1. Then
-        it adds noise.
+        A step moves theta up by 1 above the threshold (in units of C) and down by 1 below. Then it adds
+        noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * weights_above)
@@ -170,8 +170,8 @@ def laws(
 
     Args:
       process: The process, with T steps.
-      thresholds: (T - 1,) the thresholds h_1, ..., h_(T-1) of steps 2 to T, in units of C. With an infinite
-        threshold all models move the same way, as in Example 1 of the paper.
+      thresholds: (T - 1,) of steps 2 to T, in units of C. With an infinite threshold all models move the same
+        way (Example 1).
       per_deviation: The number of grid points in each standard deviation of a step's noise.
 
     Raises:
@@ -197,9 +197,9 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
     """Returns quadrature weights (n,) for the integral of a function above the threshold.
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
-    negligible at the grid's ends. The threshold is in a cell between two neighbouring points. In this cell,
-    the function is interpolated linearly. Above the cell, Gregory's rule is a sum with the weights 5/12,
-    13/12, 1, 1, ... For a threshold off the grid or in its last cells, weights are 1 above it and 0 below.
+    negligible at the grid's ends. In the threshold's cell between two points the function is interpolated
+    linearly. Above the cell, Gregory's rule is a sum with the weights 5/12, 13/12, 1, 1, ... For a threshold
+    off the grid or in its last cells, weights are 1 above it and 0 below.
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:
@@ -229,8 +229,8 @@ def constant(process: Process, threshold: float) -> Array:
 def best_constant(process: Process, delta: float) -> Array:
     """Returns the adversary (T - 1,) with the constant threshold that leaks the largest epsilon at delta.
 
-    The search uses a grid first, then Brent's bounded method between the best point's neighbours. It tries
-    only thresholds h >= 1/2, since reflection about 1/2 swaps the two worlds and turns h into 1 - h.
+    The search uses a grid, then Brent's bounded method. It tries only h >= 1/2, since reflection about 1/2
+    swaps the two worlds and turns h into 1 - h.
     """
 
     def lose(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
@@ -253,8 +253,8 @@ def optimal(process: Process, delta: float) -> Array:
     """Returns the adversary (T - 1,) with a threshold for each step that leaks the most at delta.
 
     A step's threshold is the theta at which the likelihood ratio, with the canary over without it, crosses
-    e^epsilon. So an epsilon decides the thresholds, and these leak an epsilon. At the optimum, both are
-    equal. This epsilon is found as a root. The module's docstring has the proof.
+    e^epsilon. So an epsilon decides the thresholds, and these leak an epsilon. At the optimum both are equal,
+    which is a root. The module's docstring has the proof.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
@@ -306,7 +306,7 @@ _SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # for Algorithm 6 (Errata 
 
 
 class Study(NamedTuple):
-    """A study of one crafted landscape: its process, and what is computed of it.
+    """A study of one crafted landscape.
 
     Attributes:
       kind: AUDIT for exact laws of all adversaries and a simulated audit, SEARCH for the paper's Algorithm 6.
@@ -354,8 +354,7 @@ def audit(study: Study) -> dict[str, Any]:
     Returns:
       upper: The accountant's epsilon.
       exact: The epsilons of each adversary (`solve`), by its name.
-      in_sample: (T,) the paper's estimate of epsilon from the simulated runs. It is not a bound, since its
-        threshold is chosen on the same scores.
+      in_sample: (T,) the paper's estimate of epsilon from the simulated runs, not a bound.
     """
     process = study.process
     exact = {}
@@ -400,13 +399,8 @@ def search(study: Study) -> dict[str, Any]:
 def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
     """Returns the exact `epsilon` after each step, and the one `claimed` by the Gaussian conversion.
 
-    The conversion takes mu at one threshold of theta_t, and assumes a Gaussian trade-off curve with this mu.
-    This is the threshold of the next step, and at t = T the last threshold.
-
-    Args:
-      process: The landscape.
-      thresholds: (T - 1,) the adversary's thresholds.
-      delta: The delta of both epsilons.
+    The conversion takes mu at one of the adversary's `thresholds` (T - 1,), that of the next step or at t = T
+    the last, and assumes a Gaussian trade-off curve with this mu.
     """
     # theta_1 has the law of one Gaussian step, with the accountant's epsilon.
     exact = [upper_bound(process, delta)]
@@ -436,7 +430,7 @@ def simulate(
       presence: (R,) 1 for runs with the canary, 0 for runs without it.
       noise_multiplier: sigma, the standard deviation of the first step's noise.
       batch_size: B, which divides the noise of every later step.
-      thresholds: (T - 1,) h_1, ..., h_(T-1), the thresholds of steps 2 to T.
+      thresholds: (T - 1,) the thresholds of steps 2 to T.
     """
 
     def draw_noise(step: jax.Array, run: jax.Array) -> jax.Array:

@@ -69,8 +69,8 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
 def make_table(audits: Sequence[Result]) -> Table[Record]:
     """Returns the table of epsilons at the last step, with a row for each landscape and adversary.
 
-    A row has the exact epsilon (eps_exact), the claim of a conversion that assumes a Gaussian trade-off curve
-    (eps_gaussian), and the accountant's epsilon (eps_upper).
+    eps_gaussian is the claim of a conversion that assumes a Gaussian trade-off curve, eps_upper the
+    accountant's.
     """
     rows = []
     for study, answer in audits:
@@ -133,8 +133,8 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
 def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     """Draws heat maps of the amplification rate, epsilon at step T over epsilon at step 1.
 
-    The first panels show the claims of the Gaussian conversion, and the others show exact rates. At a rate
-    of 1, hiding the earlier steps does not help. The rate is undefined if the first epsilon is 0.
+    The first panels show the claims of the Gaussian conversion, the others exact rates. At a rate of 1,
+    hiding the earlier steps does not help. The rate is undefined if the first epsilon is 0.
     """
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"

@@ -30,9 +30,7 @@ _KEY = "norms"
 def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns the cell that trains runs and stores the norms of their canaries' gradients.
 
-    Args:
-      setting: The setting; its adversary is L.
-      runs: The number of runs; each draws its own initial model, canary and noise.
+    The setting's adversary is L. Each run draws its own initial model, canary and noise.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
@@ -70,11 +68,8 @@ def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
 def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     """Trains runs and returns the norms (runs, steps) of the canary's gradient before clipping.
 
-    A step's norm is taken at the model before the step. Every run inserts its canary.
-
-    Args:
-      played: The training and its adversary, with a single canary.
-      runs: (n,) the runs' numbers, which decide their random draws.
+    A step's norm is taken at the model before the step. Every run inserts its canary. The runs' numbers
+    decide their random draws.
     """
     import jax
     import jax.numpy as jnp

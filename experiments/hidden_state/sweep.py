@@ -2,7 +2,7 @@
 
 Six figures are not in the paper. `proven` shows lower bounds of fresh directions on the paper's models.
 `bracket_k` and `bracket_steps` show audits of a convex model below its hidden-state bound. `bracket` and
-`bracket_rates` do so for neural networks. They measure the expansion of steps if no bound is proven.
+`bracket_rates` do so for neural networks, with the measured expansion of steps if no bound is proven.
 `matrix` compares DP-SGD with correlated noise.
 
     smoke    seconds for each figure: a few runs of a few steps, as a test
@@ -11,8 +11,8 @@ Six figures are not in the paper. `proven` shows lower bounds of fresh direction
              mini-batches, and a noise multiplier that keeps the paper's upper bound
     paper    5,000 runs for each cell of the paper's figures; the six others as at laptop
 
-The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2).
-T is the number of insertions times k (Errata H8).
+The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). T
+is the number of insertions times k (Errata H8).
 """
 
 import dataclasses
@@ -47,8 +47,6 @@ class Size(NamedTuple):
       runs: Runs with one canary each.
       seeds: The number of seeds of each place.
       insertions: The number of insertions of the canary in a run.
-      batch_size: The size of mini-batches.
-      noise_multiplier: The noise multiplier sigma.
       canaries: The number of canaries in each of `coordinate_runs`.
       coordinate_runs: Runs with canaries along coordinates; `runs` if empty.
       fresh_runs: Runs with fresh directions, up to the model's limit.
@@ -162,8 +160,6 @@ class Lines(NamedTuple):
     """Series in a panel of a figure, which audit the same training at several places.
 
     Attributes:
-      model: The model.
-      series: The series.
       at: The values on the horizontal axis.
       field: The field of the setting that has these values.
       panel: The panel's name; the model's label by default.
