@@ -48,9 +48,7 @@ class ConvNet(nn.Module):
 
 
 def convnet() -> Model:
-    """Makes the LeNet-style network for CIFAR-10, of 62,006 parameters.
-
-    It has two 5x5 convolutions with max-pooling and three dense layers (hidden-state paper, Table 2; Errata
+    """Makes the LeNet-style network for CIFAR-10, of 62,006 parameters (hidden-state paper, Table 2; Errata
     H9).
     """
     image = jnp.zeros((32, 32, 3), jnp.uint8)
@@ -81,8 +79,8 @@ class EmnistCNN(nn.Module):
 def emnist_cnn() -> Model:
     """Makes the network for EMNIST's characters (Reddi et al., 2020), of 1,206,590 parameters.
 
-    It has 3x3 convolutions to 32 and 64 channels, max-pooling, and dense layers of 128 and 62. We leave out
-    the paper's dropout, since an audited client's update is a function of its data and its initial weights.
+    We leave out the paper's dropout, since an audited client's update is a function of its data and its
+    initial weights.
     """
     image = jnp.zeros((28, 28), jnp.float32)
     return flat_model(EmnistCNN(), image, cross_entropy)
@@ -133,8 +131,8 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm, within a module's compact method.
 
-    The norm provides the bias. It has at most 32 groups of channels, and normalises all pixels of a group
-    together. Its axes are given, since Flax assumes by default that the first axis is a batch.
+    The norm provides the bias. It has at most 32 groups of channels. Its axes are given, since Flax assumes
+    that the first axis is a batch.
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)

@@ -1,7 +1,4 @@
-"""Dense networks of the hidden-state paper (Table 2, Remark 2 and Figure 13; Errata H9) and the LiDP paper.
-
-In the LiDP paper they are in Section 6 and Appendix F.1.
-"""
+"""Dense networks of the hidden-state paper (Table 2, Remark 2, Figure 13; Errata H9) and the LiDP paper."""
 
 import math
 from collections.abc import Callable
@@ -30,11 +27,7 @@ def _make(module: nn.Module, n_features: int, criterion: Criterion) -> Model:
 
 
 class FCNN(nn.Module):
-    """A dense network with one hidden layer of 6 units: features (n,) -> logits (2,).
-
-    Attributes:
-      activation: the hidden layer's activation.
-    """
+    """A dense network with one hidden layer of 6 units: features (n,) -> logits (2,)."""
 
     activation: Activation = nn.relu
 
@@ -80,10 +73,7 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) to a norm below `norm`.
-
-    Longer features are shortened to `norm`. Then all are multiplied by 1 - 1e-6, because of rounding.
-    """
+    """Scales features (n,) to a norm of at most `norm`, times 1 - 1e-6 because of rounding."""
     length = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(length, norm))
 
@@ -115,9 +105,10 @@ def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
 
 
 def wide_fcnn(n_features: int = 8) -> Model:
-    """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
+    """Makes a wider network than `fcnn` for California Housing, with the logistic loss: 2,689 parameters for
+    8 features.
 
-    It has hidden layers of 64 and 32 units with ReLU, and a single logit: 2,689 parameters for 8 features.
+    It has hidden layers of 64 and 32 units with ReLU, and a single logit.
     """
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
@@ -146,17 +137,15 @@ def least_squares(n_features: int) -> Model:
 
 
 def head(n_features: int) -> Model:
-    """Makes the last layer of a pretrained network, to train only on the network's features.
-
-    It is a dense layer of 10 (n_features + 1) parameters, with softmax cross entropy.
+    """Makes the dense last layer of a pretrained network, to train only on the network's features: 10
+    (n_features + 1) parameters.
     """
     return _make(nn.Dense(10), n_features, cross_entropy)
 
 
 class SoftmaxHead(nn.Module):
-    """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
-
-    Features with a norm above `SOFTMAX_NORM` are rescaled to that norm.
+    """The last layer of a classifier, without a bias: features (n,), shortened to `SOFTMAX_NORM` -> logits
+    (10,).
     """
 
     @nn.compact
@@ -166,19 +155,18 @@ class SoftmaxHead(nn.Module):
 
 
 def softmax_head(n_features: int) -> Model:
-    """Makes a last layer for a pretrained network's features, without a bias, with softmax cross entropy.
+    """Makes a last layer for a pretrained network's features, without a bias, of 10 n_features parameters.
 
-    Features longer than `SOFTMAX_NORM`, 1 / sqrt(2), are shortened to it. An example's gradient is the outer
-    product of the features and (probabilities - one-hot label). The norm of the latter is at most sqrt(2), so
-    the gradient's norm is at most 1. The layer has 10 n_features parameters.
+    An example's gradient of softmax cross entropy is the outer product of the features and (probabilities -
+    one-hot label). The norm of the latter is at most sqrt(2), and features have at most `SOFTMAX_NORM`, 1 /
+    sqrt(2). So the gradient's norm is at most 1.
     """
     return _make(SoftmaxHead(), n_features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
-    """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged.
-
-    Floats are already normalised, such as canaries that are crafted in floats.
+    """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged, as
+    already normalised.
     """
     if x.dtype != jnp.uint8:
         return x
@@ -186,13 +174,10 @@ def _flatten_pixels(x: Array) -> Array:
 
 
 class MLP(nn.Module):
-    """A multi-layer perceptron with ReLU: an image or features -> logits (classes,).
+    """A multi-layer perceptron with ReLU and hidden layers of `widths`: an image or features -> logits
+    (classes,).
 
     An image is (28, 28) of uint8 and is normalised here, on the device. Features are floats (n,).
-
-    Attributes:
-      widths: the widths of the hidden layers.
-      classes: the number of classes.
     """
 
     widths: tuple[int, ...] = (256, 256)
@@ -208,14 +193,8 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes the multi-layer perceptron `MLP` with softmax cross entropy.
-
-    On Fashion-MNIST it has 269,322 parameters by default.
-
-    Args:
-      n_features: n, the number of features of an example.
-      widths: the widths of the hidden layers.
-      classes: the number of classes.
+    """Makes the multi-layer perceptron `MLP` with softmax cross entropy: by default 269,322 parameters on
+    Fashion-MNIST.
     """
     example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
     # Adversaries that craft examples use `_flatten_pixels` to find the floats at the first layer.

@@ -1,7 +1,7 @@
 """Layers of networks for images.
 
-Convolutions and pooling are channels first. Processors that add and multiply whole rows of pixels are then
-fast on narrow images.
+Convolutions and pooling are channels first, which is fast on narrow images: processors add and multiply whole
+rows of pixels.
 """
 
 import flax.linen as nn
@@ -16,10 +16,6 @@ class Convolution(nn.Module):
     It maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1), with the parameters of flax.linen.Conv: a
     kernel (w, w, C, features) and a bias (features,). Clipping layer by layer
     (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
-
-    Attributes:
-      features: the number of output channels.
-      window: w, the side of the window in pixels.
     """
 
     features: int
@@ -60,7 +56,7 @@ class Convolution(nn.Module):
 
         A matrix product sums over the output's channels and the window's rows, and gives a part of the
         gradient for each of the w columns. The parts are then shifted and added. The gradients at all patches
-        would take w (H - w + 1) / H times the memory of the parts.
+        would take w (H - w + 1) / H times the memory.
 
         Args:
           kernel: (K, O), the kernel as a matrix. K counts the window's rows, its columns and the channels,
@@ -121,8 +117,7 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    We split and join the channels, since XLA on a CPU stores the result of joining, but would compute a
-    transposition again for each use.
+    We split and join the channels, since XLA on a CPU would compute a transposition again for each use.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)
@@ -133,12 +128,9 @@ def normalised(
     mean: float | tuple[float, ...],
     deviation: float | tuple[float, ...],
 ) -> Array:
-    """Returns standardised pixels: (pixels / 255 - mean) / deviation, as float32.
+    """Returns standardised uint8 pixels (..., C): (pixels / 255 - mean) / deviation, as float32.
 
-    Args:
-      pixels: (..., C) uint8.
-      mean: the mean of the pixels, scaled to [0, 1]: a number for all channels, or one per channel.
-      deviation: their standard deviation, likewise.
+    The mean and the deviation of the pixels on [0, 1] are numbers for all channels, or one per channel.
     """
     scaled = pixels.astype(jnp.float32) / 255
     return (scaled - jnp.array(mean, jnp.float32)) / jnp.array(deviation, jnp.float32)

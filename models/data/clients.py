@@ -16,8 +16,7 @@ def read_clients(form: Form, file: str | None, number: int) -> Federation:
     Args:
       form: the form of the examples.
       file: the path of an .npz file with arrays `features` (N, ...), `labels` (N, ...) and `counts` (M,), the
-        number of examples of each client. A client's examples are consecutive. `test_features` and
-        `test_labels` are optional.
+        number of consecutive examples of each client. `test_features` and `test_labels` are optional.
       number: the maximum number of clients, the first of the file; 0 for all.
 
     Raises:
@@ -51,8 +50,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     """Returns a data set's N examples as those of clients, in the data set's order.
 
-    `owners` (N,) is the client of each example, from 0. Every client up to the largest number must have an
-    example.
+    `owners` (N,) is the client of each example. Each of the clients 0, 1, ... must have an example.
     """
     counts = np.bincount(owners).astype(np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)
@@ -80,17 +78,16 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     """Deals a classification data set to clients at random, with unequal shares of each class.
 
     For each class, the shares of the M clients are drawn from a symmetric Dirichlet(alpha) distribution
-    (Yurochkin et al., 2019), and the class's examples are shuffled and divided accordingly. As alpha grows,
-    all clients get about the same number of examples of each class. As it falls, a class goes to few clients.
-    If a client gets no example, the whole deal is drawn again.
+    (Yurochkin et al., 2019), and the class's shuffled examples are divided accordingly. As alpha grows, all
+    clients get about the same number of examples of each class. As it falls, a class goes to few clients. If
+    a client gets no example, the whole deal is drawn again.
 
     The mean number of examples of a client is N / M. With K classes of equal size, its standard deviation is
-    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), from the variance of a Dirichlet share, if few deals are
-    drawn again.
+    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), if few deals are drawn again.
 
     Args:
       dataset: a data set of N examples, with whole numbers as labels.
-      clients: M, the number of clients, at most N.
+      clients: M, at most N.
       alpha: the Dirichlet distribution's parameter, above 0.
       seed: the seed of a NumPy generator.
 

@@ -39,12 +39,12 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
 
     A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
     sequences (`cut_into_sequences`). A user's file is the complete works as text, in the layout of the
-    default package. Fetching prints the text's licence on stderr.
+    default package.
 
     Args:
       sources: the user's sources; TFDS has these plays without their speakers.
-      least_characters: the minimum number of characters of a role's text; shorter roles are left out. The
-        default is two sequences.
+      least_characters: the minimum number of characters of a role's text, by default two sequences; shorter
+        roles are left out.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N, 80) int32.
@@ -63,10 +63,8 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
 
 
 def load_sequences(sources: Sources) -> Dataset:
-    """Loads all sequences of Shakespeare's roles as examples, as `load_shakespeare` does.
-
-    Returns:
-      Features (N, 80) uint8 and labels (N, 80) int32.
+    """Loads all sequences of Shakespeare's roles as examples (`load_shakespeare`): features and labels (N,
+    80).
     """
     roles = load_shakespeare(sources)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
@@ -78,15 +76,10 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Cuts a role's text into sequences of 80 numbers, each number with the next as its label.
+    """Cuts a role's text (characters,) into sequences of 80 numbers, each number with the next as its label.
 
-    BEGIN and END surround the text; PADDING fills up the last sequence.
-
-    Args:
-      text: (characters,), the numbers of the text's characters.
-
-    Returns:
-      Features (n, 80) and labels (n, 80) of n sequences.
+    BEGIN and END surround the text; PADDING fills up the last sequence. Returns features (n, 80) and labels
+    (n, 80).
     """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
     n_labels = len(tokens) - 1  # every token but BEGIN

