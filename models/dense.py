@@ -34,8 +34,7 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (2,) of features (n,)."""
-        # The order of these two lines matters: Flax numbers the layers by it, and draws their initial weights
-        # by number. The scores in tests/system/golden belong to this order.
+        # Flax numbers the layers in the order of these two lines, and draws their initial weights by number.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))

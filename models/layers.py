@@ -40,8 +40,8 @@ class Convolution(nn.Module):
         input_height = x.shape[-2]
         _, height, width = self.output_shape(x)
 
-        # We shift the image by 0 to w - 1 columns, cut the results to the output's width and join them:
-        # (..., w C, H * width). The barrier makes XLA store them instead of making them for each row.
+        # We shift the image by 0 to w - 1 columns, cut the results to the output's width and join them: (...,
+        # w C, H * width). The barrier makes XLA store them.
         columns = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(columns, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
@@ -70,8 +70,8 @@ class Convolution(nn.Module):
         output_width = width - window + 1
 
         # By row i of the window, an output pixel depends on the image's row i rows further down. So for each
-        # i we move a copy of the output's gradient down by i rows, and fill it up with zeros to the image's
-        # H rows. Pixels are flat: a row is `output_width` of them.
+        # i we move the output's gradient down by i rows of `output_width` pixels, and fill it up to the
+        # image's H rows.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
@@ -79,14 +79,14 @@ class Convolution(nn.Module):
         shifted = [padded[..., start : start + height * output_width] for start in starts]
         gradients = jnp.concatenate(shifted, axis=-2)  # (..., w O, H (W - w + 1))
 
-        # The product sums over the window's rows i and the O channels of the output. Repeating the kernel for
-        # each image makes it a batched product without transpositions.
+        # The product sums over the window's rows i and the O channels. Repeating the kernel for each image
+        # makes it a batched product without transpositions.
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         kernels = jnp.concatenate(kernel_rows, axis=-1)  # (w C, w O)
         parts = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape)) @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # We move the part of the window's column j right by j pixels and fill it up to the image's width W.
+        # Move the part of the window's column j right by j pixels and fill it up to the image's width W.
         no_padding = ((0, 0),) * (len(leading_axes) + 2)  # of all axes but the last
         total = jnp.zeros(())
         for j in range(window):

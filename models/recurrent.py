@@ -86,7 +86,6 @@ def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
     """
 
     def criterion(logits: Array, labels: Array) -> Array:
-        """Returns the mean cross entropy over the labels that are not padding, or 0 if all are."""
         losses = cross_entropy(logits, labels)
         is_token = labels != padding
         total = jnp.sum(jnp.where(is_token, losses, 0))

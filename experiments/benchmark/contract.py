@@ -119,7 +119,7 @@ class BenchmarkedMechanism(NamedTuple):
 
         Evidence depends only on the seed, the mechanism's name and n, so all estimators get the same.
         """
-        # Unlike Python's hash of a text, a checksum is the same in all processes.
+        # Unlike Python's hash, a checksum is the same in all processes.
         stream = (zlib.crc32(self.name.encode()), n)
         return shape(self.law, self.design, n, self.mu)._replace(
             audits=audits, delta=self.delta, seed=seed, stream=stream

@@ -34,8 +34,7 @@ from experiments.benchmark.contract import (
 Array = NDArray[np.float64]
 Generator = np.random.Generator
 
-# The sizes n at scale full, the default size first. They count runs per world, runs, coins of one run, and
-# directions of one run.
+# At scale full, the default size first: runs per world, runs, coins of one run, and directions of one run.
 _SIZES = {
     ONE_CANARY: (1000, 50, 250, 5000),
     SEVERAL: (200, 50, 1000),
@@ -44,8 +43,8 @@ _SIZES = {
 }
 _NO_LEAK_SIGMA = 1e6  # almost an infinite noise multiplier
 _OPEN_DELTA = 0.01  # the probability that a canary's bit is revealed
-# 3 sqrt(n) of n coins are revealed at once. Chance would guess half of them right, so revealing them adds
-# 1.5 sqrt(n) right guesses: three standard deviations, sqrt(n) / 2 each, of the number of lucky guesses.
+# 3 sqrt(n) of n coins are revealed at once. This adds 1.5 sqrt(n) right guesses, three standard deviations of
+# the number of lucky guesses.
 _OPENED_ROOTS = 3
 _OPEN_SCORE = 10.0  # the score of a revealed canary, far from the noise
 _WEAK_MU = 0.5  # for half of the runs of the mixture
@@ -221,7 +220,6 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     of_directions = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield of_directions(f"directions: Gaussian {mu:g}", _COSINES, mu)
-    # Other trade-off curves, or canaries that are not independent.
     for name in ("equal", "failing", "laplace", "bound"):
         yield of_directions(f"directions: {name} 2", laws.DIRECTIONS[name], 2.0)
 

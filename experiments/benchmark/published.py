@@ -72,15 +72,14 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     It keeps that code's error in a variance (Errata L1; see `fourth_order_limit`).
     """
-    # A part of the runs chooses a threshold with a large bound on epsilon (`approximate_dp`). In the rest, a
-    # score above it is a guess that the canary is in. The wrong guesses of each run are counted.
+    # A part of the runs chooses a threshold with a large bound (`approximate_dp`). In the rest, a score above
+    # it is a guess that the canary is in.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
     canaries = rest.canaries_in  # K: with coins, each canary can be in
 
     risk = (1 - confidence) / 2  # for each of the two error rates
-    # The limits bound the probability that a canary is out (or in) and guessed wrong. It is out (or in) with
-    # probability 1/2, so the error rate is twice as large.
+    # The limits bound the probability that a canary is out (or in) and guessed wrong, half of the error rate.
     false_alarms = 2 * fourth_order_limit(rest.alarms, canaries, risk)
     misses = 2 * fourth_order_limit(rest.misses, canaries, risk)
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
@@ -115,9 +114,8 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # Wilson's upper limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with
-    # cut = z^2 / n for the normal quantile z, and variance(x) = h_2 x + constant - (1 - h_0) x^2. This is
-    # a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
+    # Wilson's upper limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with cut = z^2 /
+    # n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
     cut = special.ndtri(1 - level) ** 2 / n
     # The public code has mu_3^2 instead of mu_2^2 (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)

@@ -44,9 +44,8 @@ MODELS = {
     "convnet": {"steps": 10},
     "resnet18": {"steps": 8, "batch_size": 8},
 }
-# The largest distance between an engine's first step and ours, without noise and at learning rate 1. Both are
-# means of clipped gradients with norms of at most 1. Engines sum the float32 values of ResNet18's layers in
-# different orders.
+# The largest distance between an engine's first step and ours, without noise and at learning rate 1. Engines
+# sum the float32 values of ResNet18's layers in different orders.
 TOLERANCES = {"fcnn": 1e-5, "convnet": 1e-5, "resnet18": 1e-3}
 
 
@@ -136,8 +135,7 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     model = build.trainee(setting.model, dataset).model
     places = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
     created = model.module.init(jax.random.key(0), dataset.features[0])
-    # PyTorch's order of Flax's axes, by the number of axes. Flax's kernels are (in, out) in dense layers and
-    # (height, width, in, out) in convolutions.
+    # PyTorch's order of Flax's axes, by the number of axes: (in, out) or (height, width, in, out).
     axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
     order = []
     for path in flatten_dict(created["params"]):  # in the order of calls, like PyTorch's parameters
@@ -241,8 +239,8 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
         def take_step(carry: Any, indices: Any) -> Any:
             theta, noise_state = carry
-            # `separate` does not change values. Without it JAX cannot take per-example gradients of
-            # convolutions if models on several devices share their features.
+            # Without `separate`, JAX cannot take per-example gradients of convolutions if models on several
+            # devices share their features.
             batch = separate(theta, (features[indices], labels[indices]))
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - problem.learning_rate * update, noise_state), None
@@ -256,7 +254,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     models *= len(devices)
     data = placement.everywhere((problem.dataset.features, problem.dataset.labels))
     batches = placement.everywhere(problem.batches)
-    # Each model has its own theta and key. New parameters reuse the memory of the old ones.
+    # Each model has its own theta and key. New parameters reuse the old ones' memory.
     train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
     thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
     calls = itertools.count()

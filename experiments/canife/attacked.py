@@ -160,8 +160,7 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
-    # A round draws its cohort from the training clients, a mock round from the population, both without
-    # replacement. A design draws minibatches from the pool.
+    # A round draws its cohort from the training clients, a mock round from the population.
     limits = {
         "cohort": min(population, train_clients),
         "population": train_clients,

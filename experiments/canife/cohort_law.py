@@ -78,7 +78,6 @@ def simulate_scores(
     scores = sigma * rng.standard_normal(rounds)
     for start in range(0, rounds, _BLOCK):
         part = scores[start : start + _BLOCK]
-        # Memory and time of this method do not depend on the number of possible cohorts.
         joins = rng.multivariate_hypergeometric(once, cohort, len(part), method="count")
         part += joins @ dots
     return scores
@@ -106,8 +105,7 @@ def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]
     if cohort == clients:  # only the noise is random
         return ScoreLaw(points, stats.norm.logpdf(points, mean, sigma))
 
-    # The tilted laws' means are spread evenly over the grid. The noise moves the mean by sigma^2 per unit of
-    # tilt, so tilts up to `most` cover the whole grid.
+    # The noise moves the mean by sigma^2 per unit of tilt, so tilts up to `most` cover the whole grid.
     most = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
 
@@ -144,8 +142,8 @@ def score_densities(
       replaces: Whether the canary replaces a client (Errata C1). Otherwise it is added to the cohort, like
         the accountant's neighbors.
     """
-    # The canary moves the score's mean by `shift`. The density with the canary at x is that of the other
-    # clients' score at x - canary, so the grids must include it.
+    # The canary moves the score's mean by `shift`. Its density at x is that of the other clients at x - canary,
+    # which the grids must include.
     shift = canary - replaces * dots.mean()
     beyond = replaces * abs(canary)
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
@@ -154,8 +152,7 @@ def score_densities(
     if replaces:
         others = score_law(dots, cohort - 1, sigma, reach)
 
-    # A cubic spline of the log density interpolates, with an error of the spacing's fourth power. Outside of
-    # the grid the density is 0.
+    # A cubic spline interpolates the log density. Outside of the grid the density is 0.
     spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
     interpolated = spline(law.points - canary)
     log_density_in = np.nan_to_num(interpolated, nan=-np.inf, neginf=-np.inf)
@@ -189,14 +186,13 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     the integral of the integrand's absolute value, since rounding dominates below it.
     """
     dots, cohort, tilt, log_odds, joins = tilted
-    # The time step determines the period of the computed density. At the last time, the noise's factor
-    # exp(-(sigma t)^2 / 2) is below exp(-_CUT).
+    # The time step determines the period. At the last time exp(-(sigma t)^2 / 2) is below exp(-_CUT).
     variance = np.sum(joins * (1 - joins) * dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     count = int(np.ceil(np.sqrt(2 * _CUT) / sigma / step)) + 1
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
-    # M(s + i t) / M(s): the clients' part, times that of the noise. For noise, M(z) = exp((sigma z)^2 / 2).
+    # M(s + i t) / M(s): the clients' part, times the noise's M(z) = exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
     ratio = _compute_ratios(tilted, times) * damping
     ratio *= np.exp(1j * times * sigma**2 * tilt)
@@ -208,8 +204,8 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     least = _VALLEY * step / np.pi * total
     log_integral = np.log(np.maximum(integral, least))
 
-    # log M(s), with M(s) the mean of e^(s times the sum) over all equally likely cohorts. It does not include
-    # the probability that `cohort` independent clients join, which `_compute_ratios` includes.
+    # log M(s), the mean of e^(s times the sum) over all equally likely cohorts, without the probability that
+    # `cohort` clients join, which `_compute_ratios` includes.
     log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
     others = len(dots) - cohort
     log_cohorts = -special.betaln(cohort + 1, others + 1) - np.log(len(dots) + 1)

@@ -129,20 +129,17 @@ def designer(
         _, (samples, losses) = jax.lax.scan(descend, start, keys)
 
         def choose(index: Any) -> Tree:
-            """Returns the sample before the step with this index."""
             return jax.tree.map(lambda leaf: leaf[index], samples)
 
         return Designed(choose(-1), choose(jnp.argmin(losses)), losses)
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
-        # An additional step gives the penalty of the sample after all steps. What that step changes is
-        # discarded.
+        # An additional step gives the penalty of the sample after all steps. Its change is discarded.
         keys = jax.random.split(key, steps + 1)
         result: Designed = take_steps(theta, sample, updates, keys)
         message = "the canary's design diverged: lower `design_rate`"
         require(jnp.isfinite(result.losses).all(), message)
         return result
 
-    # The gradient of a settled sample does not depend on the key.
     gradient = partial(jax.grad(loss), key=jax.random.key(0))
     return Designer(run, jax.jit(gradient), jax.jit(penalty))

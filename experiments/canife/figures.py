@@ -39,8 +39,7 @@ _OVER_ROUNDS = {
     ],
     "health and accuracy": ["health", "attack", "test"],
 }
-# The title of each quantity's panel, and the quantity of its dashed lines. Only sweeps over rounds have noise
-# and therefore epsilon.
+# The title of each quantity's panel, and the quantity of its dashed lines, only for sweeps with noise.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
     "attack": ("attack accuracy", ""),
@@ -60,7 +59,6 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
-        # A cell measures all measured rounds of its setting, or only the last.
         numbers = setting.measured()[-cell.runs :]
         rounds = measured.read(evidence.held, setting, numbers)
         if len(rounds) == cell.runs:

@@ -219,8 +219,8 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     # The density times L^k is proportional to that of N(k, sigma^2), for k from 0 to the order.
     low = -_REACH * sigma
     high = order + _REACH * sigma
-    # The density varies on the scale of sigma, and L on the scale of sigma^2. The step is a fraction of both,
-    # but at least sigma / 200 to save memory.
+    # The density varies on the scale of sigma, and L on that of sigma^2. The step is at least sigma / 200 to
+    # save memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     num_steps = int(np.ceil((high - low) / step))
     points = np.linspace(low, high, num_steps + 1)

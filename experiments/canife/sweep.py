@@ -108,11 +108,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Figures 5a, 5b, 8a and 8c at a scale, by name."""
     size = SIZES[scale]
     setting = size.setting
-    # With the penalties of Figure 8a a design can end at a gradient of norm 0. So the canary is the best
-    # sample of the design instead of the last. Designs vary with the seed: some keep their first sample.
+    # In Figure 8a a design can end at a gradient of norm 0, so the canary is its best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Only Figure 8c has noise: it shows the training's epsilon over rounds. By default the minibatch of a
-    # design has the size of the cohort. Here it is fixed, so the curves differ only in the cohort.
+    # By default the minibatch of a design has the size of the cohort. Here it is fixed, so the curves differ
+    # only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,

@@ -63,7 +63,7 @@ def measure_missing(
     population = populations.make_population(setting, split)
     designer = _make_designer(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
-    # The number of trained rounds and the state after them; without a checkpoint, 0 and the first state.
+    # Without a checkpoint these are 0 and the first state.
     trained, state = checkpoints.resume(_STATES, population.start)
     if trained >= missing[0]:  # the checkpoint is after the first missing round
         trained = 0
@@ -114,8 +114,8 @@ def _measure(
     message = f"the canary's gradient has norm {length:g}: design it with another `seed`"
     require(0 < length < np.inf, message)
 
-    # Dot products are with the canary's direction, over C. For a clipped canary, its own is 1. As published,
-    # its client sends the gradient without a learning rate (Errata C2).
+    # Dot products are over C. A clipped canary's own is 1. As published, its client sends the gradient without a
+    # learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
     own = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
@@ -208,8 +208,7 @@ def _design_canary(
     if setting.keep_best:
         last = result.best
 
-    # A key that differs from all keys of the design draws a text's characters. `fold_in` takes a number, here
-    # the checksum of a word.
+    # A key that differs from all keys of the design. `fold_in` takes a number.
     settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     settled = []
     penalties = []

@@ -29,7 +29,6 @@ def audit_cell(audited: Audited) -> Cell:
         return concluded >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains the missing runs and writes the conclusion from all runs."""
         from audit.training import driver  # loads SciPy
 
         validate(setting, runs)
@@ -65,8 +64,8 @@ def setting_cell(
         store = held.open(cell_identity)
         if store is None:
             return False
-        # Features that are computed on this machine differ in their last bits between machines. Their
-        # checksum is None, and any stored checksum passes.
+        # Features computed on this machine have the checksum None, since their last bits differ between
+        # machines. Any stored checksum passes.
         checksum = data.checksum(setting.model)
         is_on_same_data = checksum in (None, store.config().get("data_sha256"))
         return is_on_same_data and is_complete(store)

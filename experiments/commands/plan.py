@@ -59,7 +59,7 @@ def main() -> None:
     It also prints the number of runs that prove the share --tightness of the true epsilon. With --bug it only
     prints the number of runs that refute a false claim.
     """
-    # The forecast is for GC-R. Its canaries are gradients along random coordinates.
+    # GC-R's canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
     truth = _checked_truth(setting)
     if FLAGS.bug is not None:
@@ -73,7 +73,6 @@ def main() -> None:
 
     probe = forecast.probe(setting, dataset, FLAGS.runs)
 
-    # The bounds, from simulated audits of a Gaussian mechanism with the true epsilon.
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     law = laws.GAUSSIAN
     audits = _AUDITS
@@ -112,7 +111,7 @@ def _print_bugs(setting: Setting) -> None:
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # this sampler knows its batches
-    # Fresh directions need several canaries per run. The default setting has only one.
+    # Fresh directions need several canaries per run.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
     for ratio in cli.numbers("bug"):
@@ -121,7 +120,7 @@ def _print_bugs(setting: Setting) -> None:
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
-    # The numbers of runs after which 50% and 90% of the audits refuted the claim.
+    # After which 50% and 90% of the audits refuted the claim.
     columns = (
         Column(None, lambda row: f"{row.noise:g}", "noise / stated", width=14, left=True),
         Column(None, lambda row: row.median, "half of audits", "{:,}".format, 15, none=_MANY),

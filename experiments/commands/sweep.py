@@ -54,7 +54,6 @@ def main() -> None:
     require(cells, f"{title} needs no training: run ./run.sh figures --name={','.join(names)}")
     missing = work.find_missing(cells, place)
 
-    # The output ends with the command that draws the figures.
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
     closing = f"{command} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:

@@ -195,7 +195,6 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     edge = 1.05 * min(1.6 * upper, largest)
 
     def draw_rows(axis: Axes) -> None:
-        """Draws all values, and the upper bound."""
         names = []
         for place, row in enumerate(rows):
             color, label = _find_look(row)

@@ -233,7 +233,6 @@ def draw_proven(
         rows += make_proven_rows(point, evidence)
 
     def draw_panel(axis: Axes, of_panel: Records) -> None:
-        """Draws the limits and the lines of a panel."""
         last = of_panel[-1]  # GC-R's, which may have a prediction
         if last["predicted"] is not None:
             label = "predicted if gradients do not interfere"

@@ -92,7 +92,7 @@ def _draw_panel(axis: Axes, rows: Records) -> None:
         low, high = take(of_strategy, "interval_low"), take(of_strategy, "interval_high")
         axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
         axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
-    # The marks have the colors of the strategies, so the legend shows them in grey.
+    # Colors are those of the strategies, so the legend shows the marks in grey.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
     axis.plot([], [], "o", color=FADED, label="proven by fresh directions")

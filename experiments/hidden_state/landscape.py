@@ -237,7 +237,7 @@ def best_constant(process: Process, delta: float) -> Array:
         """Returns the negative epsilon of a constant threshold, by default on a coarse grid."""
         return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
-    # No threshold above `top` leaks more. The grid goes a quarter further, since `top` can be the best.
+    # No threshold above `top` leaks more. The grid goes further, since `top` can be the best.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([lose(threshold) for threshold in grid]))
@@ -273,8 +273,7 @@ def optimal(process: Process, delta: float) -> Array:
     return _follow_crossings(stepper, epsilon)[1]
 
 
-# (process, delta) -> the thresholds (T - 1,) of steps 2 to T, in units of C. `half` is the paper's adversary,
-# which is not the best (Errata H13).
+# (process, delta) -> the thresholds (T - 1,), in units of C. The paper's `half` is not the best (Errata H13).
 ADVERSARIES: dict[str, Callable[[Process, float], Array]] = {
     "half": lambda process, delta: constant(process, HALF),
     "best_constant": best_constant,

@@ -159,7 +159,6 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     columns = list(map(str, sizes))
 
     def draw_rates(axis: Axes, values: Any) -> None:
-        """Draws the rates of all landscapes."""
         draw_heat_map(axis, np.reshape(values, (len(rows), -1)), rows, columns, most=1.0)
         axis.set_xlabel("batch size B")
 

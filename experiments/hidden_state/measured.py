@@ -34,7 +34,6 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains the runs in chunks that share a compiled program, and stores their norms."""
         from audit.training import build, game
 
         played = build.build(setting, dataset)
@@ -82,7 +81,6 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
         """Returns the norms (steps,) of the canary's gradient in one run."""
 
         def draw_key(name: str) -> Array:
-            """Returns the run's random key for a purpose."""
             return jax.random.fold_in(game.root(played.seed, name), run)
 
         theta_0 = played.init(draw_key("theta"))
@@ -109,7 +107,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 EXPANSION = "expansion"
-# The number of measured runs, and the most measured steps of a run. The library decides by a model's size.
+# The number of measured runs, and the most measured steps of a run.
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
@@ -129,7 +127,6 @@ def expansion_cell(setting: Setting) -> Cell:
         return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Measures the steps and stores the result."""
         from audit.conclusions import measuring
 
         measuring.measure_zoo(store, setting, dataset, runs)

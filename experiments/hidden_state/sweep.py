@@ -184,7 +184,7 @@ class Figure(NamedTuple):
 
 
 # The paper's adversaries insert a gradient: L that of an example with a wrong label, CotS a random direction,
-# scored by its cosine, GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
+# GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())

@@ -41,8 +41,8 @@ _X_AXES = {  # by panel: the field of an audit, and the axis' label
     "over K": ("canaries", "canaries K"),
     "over d": ("dimension", "dimension d"),
 }
-# The lines by field: label, color, and matplotlib's format of marker and line. The order of a method of
-# `lifted`, 1, 2 or 4, is the highest moment of a run's detected canaries that Wilson's intervals use.
+# By field: label, color, and matplotlib's format of marker and line. The order, 1, 2 or 4, is the highest
+# moment of a run's detected canaries that Wilson's intervals use.
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
     "wilson_2": ("order 2", VERMILION, "s-"),
@@ -291,7 +291,6 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the bounds of Figure 5's attacks, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
-    # All audits of the figure share the model, the noise and the number of runs.
     first = sweep.audits()[0]
     composition = Composition(*first.setting.composition)
     upper = at_most(participant_upper_bound(composition, evidence.levels.delta), 2)
@@ -310,7 +309,6 @@ def draw_epsilons(title: str, records: Records) -> Figure:
     """
 
     def draw_panel(axis: Axes, panel: str, of_panel: Records) -> None:
-        """Draws the methods and the limits of a panel."""
         single = select(of_panel, panel="over n", canaries=1)
         several = [record for record in of_panel if record not in single]
         plot_lines(axis, several, _METHODS)
@@ -366,7 +364,7 @@ def draw_bounds(title: str, records: Records) -> Figure:
     for attack in dict.fromkeys(map(itemgetter("attack"), records)):
         of_attack = select(records, attack=attack)
         most = of_attack[-1]["canaries"]
-        # Labels of all numbers of runs would overlap, so every second has a tick.
+        # Labels of all numbers of runs would overlap.
         for panel, name, gap in (("over n", f"runs, K = {most}", 2), ("over K", "canaries K", 1)):
             shown = select(of_attack, panel=panel)
             ticks = list(map(itemgetter("x"), shown))[::gap]
@@ -447,7 +445,7 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
 
 _make_table = partial(own_table, section="heading")
 _show_bound = partial(at_least, decimals=2)
-# By sweep: the functions that read its records, draw them, and make their table. Table 1 has no figure.
+# By sweep: read records, draw them, and make their table. Table 1 has no figure.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),

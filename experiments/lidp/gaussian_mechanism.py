@@ -95,7 +95,7 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     other runs with K - 1 canaries, so the two worlds are neighbours.
     """
     rng = np.random.default_rng(seed)
-    # Each run with inserted canaries draws a K x K matrix. Blocks of runs limit the memory.
+    # Blocks of runs limit the memory of their K x K matrices.
     block = max(_MAX_BLOCK_ENTRIES // setting.canaries**2, 1)
     inserted = []
     for start in range(0, setting.runs, block):

@@ -192,7 +192,6 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
     cells = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
-        """Adds an audit to a panel."""
         audit = MechanismAudit(runs, canaries, dimension, epsilon, size.seeds, *Level())
         cells.append(_make_mechanism_cell(panel, audit))
 
@@ -214,7 +213,6 @@ def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Audits the mechanism, on all cores if it takes long, and stores the answer."""
         from experiments.lidp import gaussian_mechanism  # loads SciPy
 
         processes = cores() if seconds > _WORTH_PROCESSES else 1

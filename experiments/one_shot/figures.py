@@ -91,7 +91,6 @@ sigma,dimension,mean,deviation
 4.22,10000000,1.00,0.07"""
 TABLE_1 = pd.read_csv(io.StringIO(_PRINTED_TABLE_1), index_col=["sigma", "dimension"])
 
-# The paper's rows of Tables 2 and 5, by the data.
 _PRINTED = {
     "StackOverflow": """\
 the paper, StackOverflow:
@@ -399,7 +398,7 @@ def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     in_sample = take(runs, f"{observed}_in_sample")
     look: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
     axis.plot(in_sample, color=VERMILION, label="in-sample lower value", **look)
-    # Numbers of canaries hardly differ, so the floor of the first run is shown for all.
+    # Numbers of canaries hardly differ, so all runs show the first run's floor.
     floor = runs[0][f"{observed}_floor"].quantile_95
     axis.axhline(floor, color=FADED, ls=":", label="95% quantile of estimates without leakage")
     accounted = take(runs, "accounted")
@@ -510,12 +509,11 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         ]
     records = []
     for run in runs:
-        # A star marks an estimate above the accounted epsilon by more than its error.
         star = "*" if run["all"] - run["all_error"] > run["accounted"] else ""
         shown = star + _estimate(run["all"], run["all_error"])
         final = _estimate(run["final"], run["final_error"])
         records.append({**run, "all_shown": shown, "final_shown": final})
-    # Numbers of canaries hardly differ between runs, so those of the first run are shown for all.
+    # Numbers of canaries hardly differ, so all runs show those of the first.
     observed_cosines, unobserved, _ = first["all_cosines"]
     canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
@@ -584,7 +582,6 @@ def _pair(value: float, other: float, decimals: int = 2) -> str:
     return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
-# The functions that draw a sweep's records and make its table.
 _TABLE = (draw_histograms, partial(make_runs_table, shows_accuracy=True))
 _FIGURE = (draw_repetitions, partial(make_runs_table, shows_accuracy=False))
 _DRAWINGS: dict[str, tuple[Any, Any]] = {

@@ -64,7 +64,7 @@ class TrainingPlan(NamedTuple):
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
-        # Six decimals keep this number short, since the store finds a run by the numbers of its setting.
+        # Six decimals: the number is a part of the setting's name in the store.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
@@ -209,7 +209,6 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
     known = PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", (), plan=simulations)
     all_sweeps = [known]
-    # Tables 2 and 5 have training runs with canaries that take part once, and runs without canaries.
     for number, plan in ((2, text), (5, images)):
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))

@@ -29,7 +29,7 @@ from experiments.sweeps.sweep import Axis
 
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-# On the horizontal axis, neighbouring points have the distance 1.
+# Neighbouring points have the distance 1.
 _MARK_DISTANCE = 0.18  # between two marks of a point
 _GROUP_GAP = 0.5  # between points of different x
 _MAX_ACROSS = 8  # points next to each other; with more, panels are stacked
@@ -85,7 +85,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     heading = _make_heading(title, points, size[0] * across)
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(heading, panels, size, across, label, sharey=True)
-    # The shared vertical axis has some room below 0 and above the highest mark, and a height above 0.
+    # The shared vertical axis has some room below 0 and above the highest mark.
     highest = 0.1
     for point in drawn:
         highest = max(highest, _find_highest(point, delta))
@@ -184,14 +184,12 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
-        """Draws the curves over error rates."""
         rates = np.linspace(0, 1, 401)
         audit_panels.draw_trade_off(axis, point.conclusions[0], rates, point.predicted_mu())
         axis.set(xlim=(0, 1), ylim=(0, 1))
         axis.set_title(axis.get_title(), pad=16)
 
     def draw_deviates(axis: Axes, point: Point) -> None:
-        """Draws the curves over normal deviates."""
         audit_panels.draw_on_deviates(axis, point.conclusions[0], point.predicted_mu())
         axis.set_title("on normal deviates", pad=16)
 
@@ -218,10 +216,8 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
     def draw(axis: Axes) -> None:
-        """Draws all profiles, and the usual delta."""
 
         def plot(mu: float, label: str, **look: Any) -> None:
-            """Plots the profile of a Gaussian curve."""
             deltas = conversions.delta_from_mu(mu, epsilons)
             axis.semilogy(epsilons, deltas, label=label, **look)
 

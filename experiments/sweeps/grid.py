@@ -105,14 +105,13 @@ def draw_grid(results: Records, down: str, across: str) -> Figure:
     `results` are the records of a grid's audits. `down` and `across` are the flags of rows and columns;
     `across` changes fastest.
     """
-    # A row for each value of `down` and a column for each value of `across`, in order of first occurrence.
+    # In order of first occurrence.
     frame = pd.DataFrame(results).pivot_table("epsilon", down, across, sort=False)
     rows = list(map(show_value, frame.index))
     columns = list(map(show_value, frame.columns))
     proven = frame.to_numpy()
 
     def draw(axis: Axes) -> None:
-        """Draws the heat map, with a color scale above 0."""
         most = max(proven.max(), 1e-3)
         draw_heat_map(axis, proven, rows, columns, most, partial(at_least, decimals=2))
         axis.set_xlabel(across)

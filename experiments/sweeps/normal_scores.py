@@ -48,8 +48,7 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     pooled_deviation = np.sqrt(squares / freedom)
     statistic = (scores_in.mean() - scores_out.mean()) / pooled_deviation / scale
     error = (1 - confidence) / 2  # at each end
-    # The probability of a value up to the statistic decreases in the noncentrality. So the high level gives
-    # the low end.
+    # The probability decreases in the noncentrality, so the high level gives the low end.
     low = _find_noncentrality(statistic, freedom, 1 - error)
     high = _find_noncentrality(statistic, freedom, error)
     return Interval(np.maximum(low * scale, 0.0), np.maximum(high * scale, 0.0))
@@ -85,7 +84,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     variance = 0.0
     for sums in all_sums:
         # Each row of `total - sums` leaves out one run. The jackknife variance is R - 1 times the variance of
-        # these distances. The variances of independent sets add up.
+        # these distances, and variances of sets add up.
         distances = _compute_distance(total - sums)
         variance += (len(sums) - 1) * float(np.var(distances))
     quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
@@ -123,8 +122,7 @@ def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
     def compute_excess(noncentrality: float) -> float:
         """Returns P(t <= statistic) minus the level, for a noncentral t; decreases in the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        # SciPy returns NaN far in a tail. There the probability is 1 if the statistic is above the
-        # noncentrality, and 0 if it is below.
+        # SciPy returns NaN far in a tail, where the probability is 1 or 0.
         if np.isnan(probability):
             probability = float(noncentrality < statistic)
         return float(probability - level)

@@ -21,8 +21,7 @@ class Axis(NamedTuple):
 
 
 # A paper's claim about a series, in short, and its section. A "tight" lower bound matches the accountant's
-# upper bound. Keys are (the sweep's name, the series, x), and x is None for every x. The papers do not print
-# the epsilons of their figures.
+# upper bound. Keys are (the sweep's name, the series, x), and x is None for every x.
 PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 

@@ -115,8 +115,8 @@ def _draw_owners(
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         shares = generator.dirichlet(np.full(clients, alpha))
-        # We cut the shuffled rows into a piece per client: a row's client is the number of cuts at or before
-        # its place. Without the last cut, the last client gets all remaining rows.
+        # A shuffled row's client is the number of cuts at or before its place. The last client gets all
+        # remaining rows.
         cuts = np.floor(np.cumsum(shares) * len(rows) + 0.5)  # rounded to whole rows
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

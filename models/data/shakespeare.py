@@ -135,7 +135,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     for line in filter(str.strip, lines):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
-        # A line that is indented no further than names ends a speech even without a name, as a heading does.
+        # A line that is not indented further than names ends a speech even without a name, as a heading does.
         ends_speech = name is not None or indent <= deepest_name
         if ends_speech and speech:
             yield speaker, "\n".join(speech)
