@@ -142,8 +142,8 @@ def score_densities(
       replaces: Whether the canary replaces a client (Errata C1). Otherwise it is added to the cohort, like
         the accountant's neighbors.
     """
-    # The canary moves the score's mean by `shift`. Its density at x is that of the other clients at x - canary,
-    # which the grids must include.
+    # The canary moves the score's mean by `shift`. Its density at x is that of the other clients at
+    # x - canary, which the grids must include.
     shift = canary - replaces * dots.mean()
     beyond = replaces * abs(canary)
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)

@@ -114,8 +114,8 @@ def _measure(
     message = f"the canary's gradient has norm {length:g}: design it with another `seed`"
     require(0 < length < np.inf, message)
 
-    # Dot products are over C. A clipped canary's own is 1. As published, its client sends the gradient without a
-    # learning rate (Errata C2).
+    # Dot products are over C. A clipped canary's own is 1. As published, its client sends the gradient without
+    # a learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
     own = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
