@@ -19,10 +19,10 @@ class Scale(NamedTuple):
     """The size of the benchmark.
 
     Attributes:
-      audits: The number of audits per cell, for an estimator with cost 1.
+      audits: Per cell, for an estimator with cost 1.
       sizes: The sizes of the audits; empty for the mechanism's sizes.
       claim_audits: The number of audits of a claim, at each number of runs.
-      max_runs: The maximum number of training runs per audit of a claim.
+      max_runs: The most training runs per audit of a claim.
     """
 
     audits: int

@@ -35,7 +35,6 @@ class Estimator(NamedTuple):
     """An estimator of epsilon, called as in its documentation.
 
     Attributes:
-      name: The unique name.
       kind: OURS, PEER or PAPER.
       design: One of DESIGNS.
       assumption: Its assumptions, in the words of its documentation.
@@ -99,12 +98,10 @@ class BenchmarkedMechanism(NamedTuple):
 
     Attributes:
       design: One of DESIGNS.
-      name: The unique name.
-      law: The law that draws an audit's evidence. Its truth is the smallest epsilon such that the mechanism
-        is (epsilon, delta)-DP for adding or removing one canary.
+      law: The law of an audit's evidence. Its truth is the smallest epsilon such that the mechanism is
+        (epsilon, delta)-DP for adding or removing one canary.
       mu: The law's parameter.
       sizes: The sizes n of the audits at scale full; see `shape`.
-      delta: The delta of the audits.
     """
 
     design: str

@@ -1,9 +1,8 @@
 """Measures how many training runs an estimator needs to refute a false privacy claim.
 
-The mechanism is Gaussian with 0.9 times the claimed noise, so the claimed mu is 0.9 times the real mu. An
-estimator refutes the claim if its epsilon exceeds the claimed epsilon, or if its test rejects the claimed
-curve. We also count the audits that refute a true claim with the same number of runs: an estimator that
-refutes every claim does not detect bugs.
+The mechanism is Gaussian with 0.9 times the claimed noise. An estimator refutes the claim if its epsilon
+exceeds the claimed epsilon, or if its test rejects the claimed curve. We also count the audits that refute a
+true claim with the same number of runs: an estimator that refutes every claim does not detect bugs.
 """
 
 import math
@@ -46,9 +45,8 @@ class ClaimCell(NamedTuple):
     """An estimator's audits of a mechanism with a false claim.
 
     Attributes:
-      max_runs: The maximum number of training runs, for designs with several runs.
+      max_runs: For designs with several runs.
       audits: The number of audits at each number of runs.
-      seed: The seed of the scores.
     """
 
     estimator: str

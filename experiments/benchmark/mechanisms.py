@@ -153,11 +153,8 @@ def _make_law(
 ) -> Law:
     """Returns the law of independent canaries with scores from a family of distributions.
 
-    Args:
-      draw: `_draw_worlds` for one canary per run, or `_draw_coins` for several.
-      family: The scores' distributions with and without the canary, by a parameter.
-      breaks: The estimators' assumptions that the law violates.
-      **changes: Keyword arguments of `draw`.
+    `draw` is `_draw_worlds` for one canary per run, or `_draw_coins` for several, with `changes` as keywords.
+    `breaks` are the estimators' assumptions that the law violates.
     """
     truth = partial(laws.score_truth, family)
     draw_scores = partial(draw, family.sample, **changes)

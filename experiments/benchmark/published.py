@@ -90,9 +90,8 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     """Returns an upper confidence limit of the share of counted canaries, as in LiDP's public code.
 
     The share is mu_1, where mu_l is the probability that l random canaries of a run are all counted
-    (`lifted.moments`). Runs are independent, but the canaries of a run are not. The variance of the estimate
-    of mu_1 depends on mu_2, and that of mu_2 on mu_3 and mu_4. The code computes limits from mu_4 down to
-    mu_1, and uses each limit as the value of its moment.
+    (`lifted.moments`). The variance of the estimate of mu_1 depends on mu_2, and that of mu_2 on mu_3 and
+    mu_4. The code computes limits from mu_4 down to mu_1, and uses each limit as the value of its moment.
 
     The variance of mu_2 in the code has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1). If
     the quadratic equation for the limit of mu_2 does not have a root, the limit is 1.
@@ -140,12 +139,7 @@ def one_run(
 ) -> float:
     """Returns the largest lower bound on epsilon from a single run over shares of coins to guess.
 
-    Args:
-      bound: (coins, guesses, right guesses, delta, error) -> epsilon.
-      shares: The shares.
-      coins: The run's coins and scores.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound for each share.
+    `bound` is (coins, guesses, right guesses, delta, error) -> epsilon.
     """
     number = coins.scores.size
     epsilons = []

@@ -86,10 +86,9 @@ class Training(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An engine.
+    """An engine, with the name of its package on PyPI.
 
     Attributes:
-      package: The name of its package on PyPI.
       make: (problem, the number of models that each device trains at once) -> the training.
       tried: The numbers of models at once to try.
       one_thread: Whether it uses one core. A CPU then runs a process for each core.
@@ -322,13 +321,10 @@ def _train_in_torch(
     parameters: Iterable[Any],
     take_step: Callable[..., None],
 ) -> Training:
-    """Returns a training in PyTorch.
+    """Returns a training of `models` models at once in PyTorch.
 
-    Args:
-      problem: The problem.
-      models: The number of models at once.
-      parameters: The first model's parameters, which a step changes in place.
-      take_step: (features, labels), a mini-batch of tensors; takes a step of all models.
+    `take_step` takes a mini-batch of features and labels, and changes `parameters`, the first model's, in
+    place.
     """
     import torch
 

@@ -121,10 +121,7 @@ class Attacked(FederatedTraining):
 
 
 def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
-    """Returns the setting with the model's defaults for the fields that are not `given` by name.
-
-    Raises InputError if a value is out of range.
-    """
+    """Returns the setting with the model's defaults for fields that are not `given`; checks all values."""
     defaults = MODEL_DEFAULTS.get(values["model"], {})
     own = {name: value for name, value in defaults.items() if name not in given}
     setting = Attacked(**{**values, **own})
@@ -136,8 +133,7 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
 def require_computable(setting: Attacked) -> None:
     """Raises InputError if there is so little noise that a round's exact epsilon may exceed 512.
 
-    The law's grid ends there (`densities.epsilon_at`). No added canary leaks more than a perfect one, whose
-    curve is Gaussian with mu = 1 / sigma.
+    The law's grid ends there. No added canary leaks more than a perfect one, with mu = 1 / sigma.
     """
     from audit.laws import conversions  # loads SciPy
 
@@ -152,8 +148,8 @@ def require_computable(setting: Attacked) -> None:
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Replaces a pool of 0 by all mock clients (at most 512), and a population of 0 by all training clients
-    (at most 2,048).
+    """Replaces a pool of 0 by at most 512 mock clients, and a population of 0 by at most 2,048 training
+    clients.
 
     Raises InputError if a field exceeds the number of clients.
     """

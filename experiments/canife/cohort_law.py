@@ -1,18 +1,15 @@
 r"""The law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
-`simulate_scores` draws from the law. The other functions compute it exactly.
-
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
 the clipping norm: a mixture of Gaussians over all cohorts. With the moment generating function M, the density
 at x is the inverse transform along the line through any real tilt s,
 
     p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt.
 
-The tilted law has the density e^{s x} p(x), normalized. Near its mean the integral has no cancellation, so
-each x uses the nearest of several tilts, and tails have a small relative error. The trapezoidal rule
-converges faster than any power there. The grid's error is the distance of the density's mass from 1. Between
-distant modes a density can be below rounding, less than 1e-15 of its surroundings. It is raised to 1e-15
-there, which can only make an epsilon smaller.
+Near the mean of the tilted law, e^{s x} p(x) normalized, the integral has no cancellation. So each x uses the
+nearest of several tilts, and tails have a small relative error. The trapezoidal rule converges faster than
+any power. The grid's error is the distance of the density's mass from 1. Between distant modes a density can
+be below rounding. It is raised to 1e-15 of its surroundings, which can only make an epsilon smaller.
 """
 
 from typing import NamedTuple
@@ -50,7 +47,7 @@ class _Tilted(NamedTuple):
       dots: The clients' dot products (M,).
       cohort: The size of the cohort, less than M.
       log_odds: The shared part of the log odds of joining; client i adds s a_i.
-      joins: (M,) the probabilities of joining; their sum is the size of the cohort.
+      joins: (M,) the probabilities of joining; they sum to `cohort`.
     """
 
     dots: Array
@@ -69,10 +66,8 @@ def simulate_scores(
 ) -> Array:
     """Draws scores (rounds,) without the canary.
 
-    Args:
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement.
-      sigma: The noise multiplier.
+    `dots` (M,) are the clients' dot products with the direction, over the clipping norm. A round has `cohort`
+    clients, drawn without replacement. `sigma` is the noise multiplier.
     """
     once = np.ones(len(dots), np.int64)  # a cohort has each client at most once
     scores = sigma * rng.standard_normal(rounds)
@@ -86,11 +81,8 @@ def simulate_scores(
 def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
     """Returns the density of a round's score without the canary, on an evenly spaced grid.
 
-    Args:
-      dots, cohort: See `simulate_scores`.
-      sigma: The noise multiplier, above 0.
-      reach: How far the grid extends below and above 9 standard deviations around the mean: (at most 0, at
-        least 0).
+    `sigma` is above 0. `reach` (at most 0, at least 0) extends the grid beyond 9 standard deviations around
+    the mean. See `simulate_scores` for other arguments.
     """
     clients = len(dots)
     # The variance of a sum that is drawn without replacement.
@@ -136,11 +128,9 @@ def score_densities(
     """Returns the score's densities with and without the canary.
 
     Args:
-      dots, cohort: See `simulate_scores`. A replaced client needs a cohort of at least 2.
-      sigma: The noise multiplier, above 0.
+      dots, cohort, sigma: See `score_law`. A replaced client needs a cohort of at least 2.
       canary: The canary's dot product with the direction, over the clipping norm; at least 0.
-      replaces: Whether the canary replaces a client (Errata C1). Otherwise it is added to the cohort, like
-        the accountant's neighbors.
+      replaces: Whether the canary replaces a client (Errata C1) or is added, like the accountant's neighbors.
     """
     # The canary moves the score's mean by `shift`. Its density at x is that of the other clients at
     # x - canary, which the grids must include.
@@ -217,9 +207,8 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
 def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:
     """Returns M(s + i t) / M(s) at times t (T,) for a cohort's sum, without noise.
 
-    The product of 1 - r + r z exp(i t a) over independent clients with joining probability r is a polynomial
-    in z. The result is its coefficient of z^cohort, which selects cohorts of the right size. At t = 0 it is
-    the probability that `cohort` clients join; M(s) does not include this factor.
+    It includes the probability that `cohort` independent clients join: it is the coefficient of z^cohort in
+    the product of 1 - r + r z exp(i t a) over clients with joining probability r.
     """
     coefficients = np.zeros((tilted.cohort + 1, len(times)), np.complex128)  # by the power of z
     coefficients[0] = 1

@@ -33,12 +33,9 @@ Penalty = Callable[[Array, Array], Array]
 
 
 class Designed(NamedTuple):
-    """The result of a design.
+    """The result of a design: the last sample, as in the paper, and that with the smallest penalty.
 
-    Attributes:
-      last: The sample after the last step, as in the paper.
-      best: The sample with the smallest penalty on its minibatch.
-      losses: (steps + 1,) the penalty of each sample on its minibatch.
+    Penalties are on each step's minibatch; `losses` (steps + 1,) has all.
     """
 
     last: Tree
@@ -92,13 +89,9 @@ def _norm(gradient: Array) -> Array:
 def designer(
     loss: SampleLoss, penalty: Penalty, optimizer: optax.GradientTransformation, minibatch: int
 ) -> Designer:
-    """Returns functions that design a sample by gradient descent on a penalty.
+    """Returns functions that design a sample by gradient descent on a penalty of its gradient.
 
-    Args:
-      loss: The model's loss of a sample.
-      penalty: The objective.
-      optimizer: The optimizer of the sample.
-      minibatch: The number of updates per step, drawn without replacement.
+    `loss` is the model's loss of a sample. A step draws a minibatch of updates without replacement.
     """
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:

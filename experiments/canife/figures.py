@@ -73,11 +73,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws a training run under measurement, without infinite values.
-
-    Four panels show epsilon of the training run, epsilon of each round, the canaries' health with both
-    accuracies, and the last round's scores.
-    """
+    """Draws a training run under measurement, without infinite values, in four panels."""
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))

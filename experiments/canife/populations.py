@@ -43,10 +43,7 @@ class Split(NamedTuple):
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
-    """Returns a setting's clients, with up to `setting.examples` examples (0: all), and its test set.
-
-    Raises InputError if the data cannot be loaded or do not fit the setting.
-    """
+    """Returns a setting's clients, with up to `setting.examples` examples (0: all), and its test set."""
     deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
     train, mock, test = deal(setting, data)
     if setting.examples:
@@ -79,8 +76,8 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Splits the roles of Shakespeare's plays into mock clients, a tenth chosen by the seed, and
-    `setting.clients` others (0: all).
+    """Returns a tenth of Shakespeare's roles, chosen by the seed, as mock clients, and `setting.clients`
+    others (0: all).
 
     The mock clients' examples are also the test set. Raises InputError if `clients` exceeds the number of
     other roles.

@@ -4,9 +4,8 @@ The estimates are not confidence bounds: the threshold is chosen on the same sco
 give at most log((1 - delta) n - 1) for any leak (Errata C6, C7). An epsilon is converted to a noise
 multiplier by the published inversion of Renyi DP, or exactly by the Gaussian curve (Errata C5).
 
-Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature. dp-accounting skips
-orders below about 1.7 here, and therefore the smallest epsilon (Errata C11). It converts the divergences to
-epsilon.
+Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature, because
+dp-accounting skips orders below about 1.7 here (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
 Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4
@@ -39,12 +38,10 @@ _NUM_SIMULATIONS = 150  # of a perfect canary's estimate
 
 
 class RoundEstimate(NamedTuple):
-    """A round's estimate of epsilon. It is not a confidence bound.
+    """A round's estimate of epsilon (infinite if a threshold separates the worlds). It is not a bound.
 
-    Attributes:
-      epsilon: The estimate; infinite if a threshold separates the worlds.
-      lower, upper: The formula at the upper and lower ends of both error rates' Clopper-Pearson intervals,
-        without a correction for the choice of the threshold.
+    `lower` and `upper` are the formula at the ends of both error rates' Clopper-Pearson intervals, without a
+    correction for the choice of the threshold.
     """
 
     epsilon: float
@@ -201,8 +198,7 @@ def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int)
     """Simulates the published estimate for a perfect canary 150 times (Errata C9).
 
     Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak at this noise.
-    Each estimate has n `scores`, half in each world (an odd n is rounded down), and delta = 1/n. It is
-    infinite if the scores of the two worlds do not overlap.
+    Each estimate has n `scores`, half in each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     epsilons = []

@@ -31,8 +31,8 @@ class Sample(NamedTuple):
     """A canary's sample as continuous numbers for a design.
 
     Attributes:
-      content: An image's normalized pixels (height, width, ...), or the log weights (T, alphabet) of a text's
-        T characters.
+      content: An image's normalized pixels (height, width, ...), or log weights (T, alphabet) of T
+        characters.
       label: The label's log weights (classes,); empty for a text.
     """
 
@@ -43,10 +43,8 @@ class Sample(NamedTuple):
 class ImageSamples(NamedTuple):
     """Samples of normalized pixels, (pixel - mean) / deviation with pixels on [0, 1].
 
-    Attributes:
-      soft_label: Whether the design also changes the label, as a mixture of classes.
-      shape: The shape of an image.
-      mean, deviation: Of pixels, for each channel or for all.
+    `soft_label` designs also the label, as a mixture of classes. Mean and deviation are for each channel or
+    for all.
     """
 
     model: Model
@@ -97,16 +95,11 @@ class ImageSamples(NamedTuple):
 
 
 class TextSamples(NamedTuple):
-    """Samples of continuous texts.
+    """Samples of continuous texts: each character is a mixture over the alphabet from Gumbel-softmax.
 
-    Each character is a mixture over the alphabet from Gumbel-softmax. The model reads the mixture of the
-    characters' embeddings (Guo et al., 2021).
-
-    Attributes:
-      model: The model. Its module begins with a single nn.Embed.
-      length: The number of characters.
-      alphabet: The characters. Their tokens are 1, 2, ... in this order.
-      vocabulary: The number of the model's tokens.
+    The model reads the mixture of the characters' embeddings (Guo et al., 2021), so its module begins with a
+    single nn.Embed. The tokens of the alphabet are 1, 2, ...; `vocabulary` is the number of the model's
+    tokens.
     """
 
     model: Model

@@ -32,10 +32,9 @@ class FigureSize(NamedTuple):
     Attributes:
       setting: The base setting, without noise.
       noise_multiplier: In Figure 8c.
-      pools: The sizes of the pool of mock clients. Figure 5a skips the first; Figure 8a uses every other
-        size.
-      design_steps: The numbers of steps per design in Figure 5b.
-      cohorts: The numbers of clients per round in Figure 8c.
+      pools: Of mock clients. Figure 5a skips the first; Figure 8a uses every other size.
+      design_steps: In Figure 5b.
+      cohorts: In Figure 8c.
       seeds: The number of seeds; Figure 8a has two more.
     """
 
@@ -94,10 +93,8 @@ SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 class AblationSweep(Sweep):
     """A sweep of training runs under attack that differ in one or two fields and in their seeds.
 
-    Attributes:
-      curve: The field with a curve for each value.
-      x: The field on the x axis. If x is `round`, the figure shows all measured rounds; otherwise the last of
-        each training run.
+    The field `curve` has a curve for each value, and `x` is on the x axis. If `x` is `round`, the figure
+    shows all measured rounds; otherwise the last of each training run.
     """
 
     curve: str

@@ -114,8 +114,8 @@ def _measure(
     message = f"the canary's gradient has norm {length:g}: design it with another `seed`"
     require(0 < length < np.inf, message)
 
-    # Dot products are over C. A clipped canary's own is 1. As published, its client sends the gradient without
-    # a learning rate (Errata C2).
+    # Over C. A clipped canary's own dot product is 1. As published, its client sends the gradient without a
+    # learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
     own = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
@@ -144,11 +144,8 @@ def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[s
     """Returns the scores of a round's mock rounds, their lower bound and their exact epsilons, as in
     `Measured`.
 
-    Args:
-      setting: The setting.
-      known: (M,) the clients' dot products with the canary's direction, over C.
-      own: The dot product of the canary's own update.
-      number: The round, which decides the random draws.
+    `known` (M,) and `own` are the dot products of the clients and of the canary's update with its direction,
+    over C. The round's number decides the random draws.
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")

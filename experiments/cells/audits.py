@@ -53,9 +53,9 @@ def setting_cell(
       name: The displayed name.
       setting: The setting.
       runs: The number of runs.
-      is_complete: (store) -> whether the store has all results of the cell.
+      is_complete: (store) -> whether the store has all results.
       do: (store, the model's data, progress); computes the missing results.
-      experiment: The experiment's name, a part of the cell's identity.
+      experiment: A part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 

@@ -38,10 +38,8 @@ class DataSets:
     def __init__(self, data_files: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
         """Stores paths, to load the data later.
 
-        Args:
-          data_files: The user's file or folder that replaces a published data set, by the data set's name; or
-            None.
-          tfds_dir: A folder with data sets that TensorFlow Datasets has prepared.
+        `data_files` are the user's files or folders that replace published data sets, by the data set's name.
+        `tfds_dir` is a folder with data sets that TensorFlow Datasets has prepared.
         """
         self._files = data_files
         self._tfds_dir = tfds_dir

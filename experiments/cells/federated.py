@@ -114,17 +114,11 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> list[Scores]:
-    """Trains missing runs, and returns the scores of each setting.
+    """Trains missing runs in the stores under `out`, and returns the scores of each setting.
 
     Settings differ only in `observe`, so one training run gives the scores of all settings. Runs that are
     missing from the first store fill all stores. Runs that are then still missing from other stores follow.
-
-    Args:
-      settings: The settings.
-      runs: The number of runs for each store.
-      out: The root of all stores.
-      federation: The clients and the test set.
-      progress: Called with the number of runs that were trained since the last call.
+    `progress` is called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games

@@ -109,11 +109,8 @@ class TrainedMethod(NamedTuple):
     """A method that trains the mechanism.
 
     Attributes:
-      name: The method's name in tables.
-      runs: The number of training runs.
       shown: The names of the shown bounds, in order; () for a single run of many canaries.
       sees: The models that the method sees: FINAL or ALL.
-      setting: The training setting.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The sweep of correlated noise: what the last model leaks at equal accounted epsilon, over k.
 
-DP-SGD and three matrix mechanisms train with the noise for which all models leak ACCOUNTED_EPSILON. Canaries
-along coordinates measure the leak of the last model, and fresh directions prove a lower bound.
+In DP-SGD and three matrix mechanisms all models leak ACCOUNTED_EPSILON. Canaries along coordinates measure
+the leak of the last model, and fresh directions prove a lower bound.
 """
 
 import itertools
@@ -36,12 +36,8 @@ NOISE_MULTIPLIERS = {
 
 
 class _Audit(NamedTuple):
-    """The audits of a model by one adversary.
-
-    Attributes:
-      label: what the adversary inserts.
-      canaries: the number of canaries in each run, or AUTO.
-      ks: the periodicities.
+    """The audits of a model by one adversary, at the periodicities `ks`; `label` names the inserted
+    gradients.
     """
 
     model: str

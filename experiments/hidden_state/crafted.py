@@ -56,11 +56,7 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
     The shift and the noise of a step reach the last iterate multiplied by the slopes of all later steps.
-
-    Args:
-      shifts: (T,) s_t, the shift that the canary adds at each step.
-      slopes: (T,) c'_t, the factor of the parameter at each step.
-      noise: (T,) n_t, the standard deviation of each step's noise, in the units of the shifts.
+    `shifts` s_t, `slopes` c'_t and `noise` n_t are (T,).
     """
     remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) shares in the last iterate
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
@@ -69,11 +65,8 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Returns a schedule's mu for a constant direction and for the convex landscape, and the bound on mu.
 
-    Args:
-      k: The periodicity, in steps.
-      insert: The step of each period that inserts: FIRST or LAST.
-      lipschitz: The Lipschitz constant of every step.
-      delta: The delta of the bound's epsilon.
+    The periodicity is `k`. Steps have the Lipschitz constant `lipschitz` and insert at the FIRST or the LAST
+    of each period.
     """
     steps = np.arange(INSERTIONS * k)
     shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
@@ -117,17 +110,10 @@ def compute_latch_rate(
 ) -> float:
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
-    It does if theta exceeded c after any step. Until then, each step sets theta to noise with deviation
-    sigma. The target's batch comes once in an epoch and adds a height h. The probability after E epochs of b
-    batches is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logs and expm1 keep small results
-    accurate.
-
-    Args:
-      sigma: The standard deviation of a step's noise in units of C.
-      batches: b, per epoch.
-      epochs: E.
-      threshold: c, in units of C.
-      height: h, HEIGHT_IN with the target and HEIGHT_OUT without it.
+    It does if theta exceeded c after any step. Until then, each step sets theta to noise with deviation sigma
+    (in units of C). The target's batch comes once in an epoch and adds a height h, HEIGHT_IN with the target
+    and HEIGHT_OUT without it. The probability after E epochs of b batches is 1 - (Phi((c - h) / sigma) Phi(c
+    / sigma)^(b - 1))^E. Logs and expm1 keep small results accurate.
     """
     log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
     log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)

@@ -8,13 +8,13 @@ units of C:
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
 The law is computed by quadrature. The spacing of points is an eighth of sigma / B, which resolves the
-Gaussian of a step to machine precision. It is at most sigma / 32, which resolves the point where the
-likelihood ratio crosses e^epsilon. A step splits the density at h_t, with weights that integrate a smooth
-function cut at h_t to third order. Then it shifts both parts and convolves them with the Gaussian. All terms
-of the convolution are non-negative and reach out 14 deviations, so densities keep their *relative* accuracy
-far into their tails. An FFT would leave an absolute error of 1e-17 there, and e^epsilon would amplify it. The
-mass that leaves the grid is below 1e-20. The `error` of a pair is the deviation of its total mass from 1.
-Halving the spacing changes epsilon by less than 0.1% (tested in every cell of the heat map).
+Gaussian of a step to machine precision, and at most sigma / 32, which resolves the point where the likelihood
+ratio crosses e^epsilon. A step splits the density at h_t, with weights of third order for a smooth function
+cut at h_t. Then it shifts both parts and convolves them with the Gaussian. All terms of the convolution are
+non-negative and reach out 14 deviations, so densities keep their *relative* accuracy far into their tails. An
+FFT would leave an absolute error of 1e-17 there, and e^epsilon would amplify it. The mass that leaves the
+grid is below 1e-20. The `error` of a pair is the deviation of its total mass from 1. Halving the spacing
+changes epsilon by less than 0.1% (tested).
 
 The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the integral of (q_T - e^epsilon
 p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
@@ -25,9 +25,8 @@ p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e
     ratio. So the best final test is a threshold, and V_T and every earlier V_t increase. For any later
     increasing maps, the value of mass increases with x. So the best first step moves up if g_1 > 0 and down
     if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map is increasing.
-    This decides g_2, and the same argument applies to the second step, and so on. delta_T(epsilon) is a
-    maximum of functions that decrease in epsilon, so it decreases, and its root at delta is the adversary's
-    epsilon.
+    This decides g_2, and so on. delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it
+    decreases, and its root at delta is the adversary's epsilon.
 
     Checked only for other maps. Random and gradient-searched landscapes s in [-1, 1], free at every point and
     step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
@@ -168,14 +167,9 @@ def laws(
 ) -> Iterator[DensityPair]:
     """Yields the exact laws of the iterates theta_1, ..., theta_T in both worlds.
 
-    Args:
-      process: The process, with T steps.
-      thresholds: (T - 1,) of steps 2 to T, in units of C. With an infinite threshold all models move the same
-        way (Example 1).
-      per_deviation: The number of grid points in each standard deviation of a step's noise.
-
-    Raises:
-      InputError: The process is too long for the grid.
+    `thresholds` (T - 1,) are those of steps 2 to T, in units of C. With an infinite threshold all models move
+    the same way (Example 1). Raises InputError if the process is too long for the grid, with `per_deviation`
+    points in each standard deviation of a step's noise.
     """
     stepper = Stepper(process, per_deviation)
     pair = stepper.start()
@@ -305,15 +299,10 @@ _SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # for Algorithm 6 (Errata 
 
 
 class Study(NamedTuple):
-    """A study of one crafted landscape.
+    """A study of one crafted landscape: AUDIT for exact laws of all adversaries and a simulated audit, SEARCH
+    for Algorithm 6.
 
-    Attributes:
-      kind: AUDIT for exact laws of all adversaries and a simulated audit, SEARCH for the paper's Algorithm 6.
-      process: The landscape.
-      delta: The delta of every epsilon.
-      runs: The number of simulated runs. Half of them insert the canary.
-      seed: The seed of the noise.
-      confidence: The confidence of the estimates from the runs' scores.
+    Half of the simulated `runs` insert the canary. The confidence is that of the estimates from their scores.
     """
 
     kind: str
@@ -369,14 +358,9 @@ def audit(study: Study) -> dict[str, Any]:
 def search(study: Study) -> dict[str, Any]:
     """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
-    The thresholds are symmetric about 1/2. The largest is 15% above the theta_1 at which the likelihood ratio
-    is e^epsilon, for the accountant's epsilon. No higher threshold leaks more.
-
-    Returns:
-      upper: The accountant's epsilon.
-      thresholds: The thresholds in units of C.
-      epsilon: The exact epsilon at step T for each threshold.
-      claimed: The in-sample estimate for each threshold.
+    The thresholds (in units of C) are symmetric about 1/2. The largest is 15% above the theta_1 at which the
+    likelihood ratio is e^epsilon, for the accountant's epsilon `upper`. No higher threshold leaks more.
+    `epsilon` is exact at step T, and `claimed` the in-sample estimate.
     """
     process = study.process
     upper = upper_bound(process, study.delta)
@@ -429,7 +413,7 @@ def simulate(
       presence: (R,) 1 for runs with the canary, 0 for runs without it.
       noise_multiplier: sigma, the standard deviation of the first step's noise.
       batch_size: B, which divides the noise of every later step.
-      thresholds: (T - 1,) the thresholds of steps 2 to T.
+      thresholds: (T - 1,) of steps 2 to T.
     """
 
     def draw_noise(step: jax.Array, run: jax.Array) -> jax.Array:

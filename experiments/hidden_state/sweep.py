@@ -46,8 +46,8 @@ class Size(NamedTuple):
     Attributes:
       runs: Runs with one canary each.
       seeds: The number of seeds of each place.
-      insertions: The number of insertions of the canary in a run.
-      canaries: The number of canaries in each of `coordinate_runs`.
+      insertions: Per run.
+      canaries: In each of `coordinate_runs`.
       coordinate_runs: Runs with canaries along coordinates; `runs` if empty.
       fresh_runs: Runs with fresh directions, up to the model's limit.
     """
@@ -159,11 +159,7 @@ class Series(NamedTuple):
 class Lines(NamedTuple):
     """Series in a panel of a figure, which audit the same training at several places.
 
-    Attributes:
-      at: The values on the horizontal axis.
-      field: The field of the setting that has these values.
-      panel: The panel's name; the model's label by default.
-      fields: Other fields of the setting.
+    `at` are the values of `field` on the horizontal axis. `panel` is the model's label by default.
     """
 
     model: str

@@ -84,14 +84,9 @@ mean: harmonic mean over entries with positive bounds on both sides"""
 def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Record:
     """Returns an entry of Table 1: the bounds with one canary and with several, and the ratios of runs.
 
-    Args:
-      by_canaries: Scores by the number of canaries: 1, bounded by order 1, and at least 4, bounded by orders
-        2 and 4. Both have the same number of runs.
-      levels: Delta and confidence of the bounds.
-
-    Returns:
-      The largest mean epsilons over numbers of runs, `epsilon_1`, `epsilon_2` and `epsilon_4` by order, and
-      `gain_2` and `gain_4` from `compute_gain`.
+    `by_canaries` has the scores of equally many runs by the number of canaries: 1, bounded by order 1, and at
+    least 4, bounded by orders 2 and 4. `epsilon_1`, `epsilon_2` and `epsilon_4` are the largest mean epsilons
+    over numbers of runs, and `gain_2` and `gain_4` are from `compute_gain`.
     """
     runs = choose_numbers_of_runs(len(by_canaries[1].scores))
     single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
@@ -107,12 +102,9 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
     """Returns an attack's lower bounds on epsilon, for the two panels of Figure 5.
 
-    "over K" has bounds from all runs. "over n" has bounds from parts of the runs: with a single canary, and
-    with the K above 1 nearest to the root of the number of all runs, as in Figure 3.
-
-    Args:
-      by_canaries: Scores by the number of canaries in each run, of the same number of runs.
-      levels: Delta and confidence of the bounds.
+    `by_canaries` has the scores of equally many runs by the number of canaries. "over K" has bounds from all
+    runs. "over n" has bounds from parts of the runs: with a single canary, and with the K above 1 nearest to
+    the root of the number of all runs, as in Figure 3.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
 
@@ -173,13 +165,8 @@ def compute_gain(
 ) -> float | None:
     """Returns the ratio of runs that one canary and several canaries need for the largest epsilon of both.
 
-    Args:
-      runs: The numbers of runs of both curves.
-      single: Epsilon with a single canary, at each number of runs.
-      several: Epsilon with several canaries, at each number of runs.
-
-    Returns:
-      The ratio, above 1 if several canaries need fewer runs; None if a curve is 0 everywhere.
+    `single` and `several` are epsilons at each number of `runs`. The ratio is above 1 if several canaries
+    need fewer runs, and None if a curve is 0 everywhere.
     """
     level = min(max(single), max(several))
     if level <= 0:

@@ -32,14 +32,7 @@ _QUANTILE = 0.1  # the share of scores outside each end of the window of thresho
 
 
 class GaussianMechanism(NamedTuple):
-    """Runs of the Gaussian mechanism.
-
-    Attributes:
-      runs: n, the number of runs in each world.
-      canaries: K, the number of canaries in each run.
-      dimension: d, at least 2 and at least K.
-      sigma: The standard deviation of the noise.
-    """
+    """n runs in each world of the Gaussian mechanism, with K canaries each in dimension d >= max(2, K)."""
 
     runs: int
     canaries: int

@@ -5,12 +5,11 @@ They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Se
     smoke    seconds: a few runs of a few steps, as a test
     laptop   mechanism: the paper's seeds, and its sizes that take seconds, up to 4,096 runs of 64 canaries.
              Models: only the linear model. Canaries join a step with probability 1/60 in 600 steps, as in ten
-             epochs of a tenth of the data. Genuine examples differ at each step, as in one epoch of all data
+             epochs of a tenth of the data
     paper    mechanism: Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9.
              Models: all of the paper's table, 30 or 100 epochs, 1,000 runs for each cell, 1 to 512 canaries
 
-Runs of trained models toss a coin for each canary (Errata L9). Canaries join steps by Poisson sampling and
-are added to the mini-batch, so the worlds match the accountant's.
+Models deviate from the paper by Errata L7 and L9.
 """
 
 import dataclasses
@@ -60,20 +59,20 @@ class Training(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """The audits at a scale.
+    """The audits at a scale; n is the number of runs in each world and K the number of canaries of a run.
 
     Attributes:
-      lifted_runs: The numbers of runs n in each world with sqrt(n) canaries, in the panel over n.
-      single_runs: The numbers of runs n in each world with a single canary, in the panel over n.
-      over_canaries: The numbers of canaries K in the panel over K.
-      dimensions: The dimensions d in the panel over d.
-      mechanism_runs: The number of runs n in each world, in the panels over K and over d.
+      lifted_runs: n with sqrt(n) canaries, in the panel over n.
+      single_runs: n with a single canary, in the panel over n.
+      over_canaries: K in the panel over K.
+      dimensions: d in the panel over d.
+      mechanism_runs: n in the panels over K and over d.
       seeds: The number of seeds of each audit of the Gaussian mechanism.
       trainings: The models and their training. Table 1 has all, Figure 5 only the first.
       epsilons: The epsilons of Table 1.
       runs: The number of runs of each audit of a model.
-      canaries: The number of canaries in each run of Table 1, next to audits with a single canary.
-      series: The numbers of canaries in each run of Figure 5.
+      canaries: K of Table 1, next to audits with a single canary.
+      series: K of Figure 5.
       epsilon: The epsilon of Figure 5.
     """
 

@@ -189,9 +189,8 @@ def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Re
     """Returns the results of a setting's first run for "all" iterates or the "final" model.
 
     They are the paper's estimate (`name`), its standard error (`_error`) and noise floor (`_floor`), the
-    paper's lower value with the best of all thresholds, not a bound (`_in_sample`), and the `_cosines`. The
-    null of the final model is the law of uniform directions. That of all iterates is a normal law fitted to
-    the canaries that are not inserted.
+    paper's lower value, not a bound (`_in_sample`), and the `_cosines`. The null of the final model is the
+    law of uniform directions, that of all iterates a normal law fitted to the canaries that are not inserted.
     """
     values = scores.scores[0]  # (canaries,)
     presence = scores.presence[0]
@@ -212,8 +211,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
     """Yields the quantiles of estimates over experiments, for each stored panel of Figure 4.
 
     A record has the observer in `observe` ("all" iterates or the "final" model), the `analytical` epsilon of
-    a canary that takes part once, and the QUANTILES of estimates with all canaries in `one run` and with
-    canaries split over `several runs`.
+    a canary that takes part once, and QUANTILES of estimates from `one run` and from `several runs`.
     """
     for noise in plan.training.noises:
         for observed in ("all", "final"):

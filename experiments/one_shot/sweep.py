@@ -29,10 +29,10 @@ class TrainingPlan(NamedTuple):
     Attributes:
       label: The name of the clients' data in tables.
       counterpart: The name of the paper's data that they replace.
-      setting: The setting of all runs, except noise multiplier and repetitions.
+      setting: Of all runs, except noise multiplier and repetitions.
       repetitions: The numbers of rounds that a canary takes part in.
       dimension: The number of trainable parameters.
-      seconds: The seconds of a training run on two cores.
+      seconds: Per training run on two cores.
     """
 
     label: str
@@ -184,7 +184,7 @@ class Simulations(NamedTuple):
     Attributes:
       sigmas: The standard deviations of the noise, for sensitivity 1.
       dimensions: The dimensions d, each with sqrt(d) canaries.
-      simulations: The number of simulations for each sigma and dimension.
+      simulations: For each sigma and dimension.
       floors: The numbers of canaries of the noise floors.
     """
 

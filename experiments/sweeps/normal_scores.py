@@ -20,19 +20,11 @@ Array = NDArray[np.float64]
 def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Interval:
     """Returns the interval for mu, the distance of both worlds' mean scores in standard deviations.
 
-    It is exact if scores are normal with the same standard deviation in both worlds. Then the pooled t
+    It is exact if scores (n_in,) and (n_out,) are normal with the same standard deviation. Then the pooled t
     statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
     the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the observed
     statistic is not in a tail of probability (1 - confidence) / 2. Ends below 0 are set to 0. It is [0, inf)
-    if each world has a single score, or only equal scores.
-
-    Args:
-      scores_in: (n_in,) scores of runs with the canary.
-      scores_out: (n_out,) scores of runs without it.
-      confidence: The confidence of the interval.
-
-    Raises:
-      InputError: A score that is not finite.
+    if each world has a single score, or only equal scores. Raises InputError for a score that is not finite.
     """
     are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
     require(
@@ -63,14 +55,9 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     of freedom, for R runs. The standard error is the jackknife's, which leaves out whole runs, so the
     canaries of a run may be dependent.
 
-    Runs that insert some canaries and not others are a single set. Otherwise there are two sets: runs that
-    insert all canaries, and runs that insert none. The jackknife leaves out runs of each set, and R is the
-    size of the smaller set. The interval is [0, inf) if a set has fewer than two runs, or if the distance is
-    undefined.
-
-    Args:
-      design: The scores and the inserted canaries; one or two sets of runs.
-      confidence: The confidence of the interval.
+    Runs that insert some canaries and not others are a single set. Otherwise runs that insert all canaries
+    and runs that insert none are two sets, and R is the size of the smaller. The interval is [0, inf) if a
+    set has fewer than two runs, or if the distance is undefined.
     """
     sets_of_runs = design.by_run()
     # Centering keeps digits in sums of squares and does not change distances.

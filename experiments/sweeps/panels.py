@@ -83,11 +83,9 @@ def plot_lines(
 ) -> None:
     """Plots fields of records over `x`, with their standard errors (`_error`) if known.
 
-    Args:
-      axis: The axis to draw on.
-      records: The records, or an array for each field. Fields that no record has are left out.
-      looks: The label, the color, and matplotlib's format of marker and line, by field.
-      **options: Arguments of `Axes.set`.
+    `records` are records, or an array for each field. `looks` has the label, the color, and matplotlib's
+    format of marker and line, by field; fields that no record has are left out. `options` are arguments of
+    `Axes.set`.
     """
     frame = pd.DataFrame(records).dropna(axis="columns", how="all")
     for name, (label, color, line) in looks.items():
@@ -136,15 +134,10 @@ def draw_heat_map(
     most: float,
     show: Callable[[float], str] = "{:.2f}".format,
 ) -> None:
-    """Draws a heat map with a number in each cell.
+    """Draws a heat map of values (rows, columns), at least 0, with a number in each cell; NaN is shown as
+    "-".
 
-    Args:
-      axis: The axis to draw on.
-      values: (rows, columns) at least 0; NaN is shown as "-".
-      row_labels: From the top.
-      column_labels: From the left.
-      most: The value of the brightest color. The darkest color is 0.
-      show: Formats a cell's value.
+    `most` is the value of the brightest color; the darkest is 0. `show` formats a cell's value.
     """
     axis.imshow(
         values,
