@@ -111,10 +111,9 @@ def _load_features(sources: Sources) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images and deals the training images to `setting.clients` clients, or each to its own client for
-    0.
+    """Loads images, and deals the training images to `setting.clients` clients (0: one client per image).
 
-    The test images are the others. The smaller `setting.alpha`, the fewer clients get most of a class.
+    The smaller `setting.alpha`, the fewer clients get most of a class.
     """
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)

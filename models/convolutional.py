@@ -26,9 +26,8 @@ EMNIST_CLASSES = 62
 class ConvNet(nn.Module):
     """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., 10).
 
-    Attributes:
-      pool: the pooling after each convolution, which halves the image.
-      activate: the activation after each pooling, and after each dense layer except the last.
+    `pool` halves the image after each convolution. `activate` follows each pooling, and each dense layer
+    except the last.
     """
 
     pool: Callable[[Array], Array] = max_pool
@@ -109,9 +108,8 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """A residual network: images (32, 32, 3) of uint8 -> logits (10,).
 
-    Attributes:
-      widths: the number of channels of each stage. A stage has two blocks; from the second stage on, its
-        first block halves the image.
+    `widths` are the channels of each stage of two blocks. From the second stage on, its first block halves
+    the image.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)

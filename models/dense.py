@@ -81,7 +81,7 @@ class TwoLayer(nn.Module):
     """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1. Only the
-    w_j are trained, h n parameters. Features longer than 1 are shortened to length 1.
+    h n weights w_j are trained. Features longer than 1 are shortened to length 1.
     """
 
     @nn.compact
@@ -129,7 +129,7 @@ def logistic(n_features: int) -> Model:
 def least_squares(n_features: int) -> Model:
     """Makes a linear regression without an intercept, of n_features parameters.
 
-    With weights w, the loss of features x and target y is (w'x - y)^2 / 2. Its second derivative in w'x is 1.
+    With weights w, the loss of features x and target y is (w'x - y)^2 / 2, with second derivative 1 in w'x.
     With weight decay it is a ridge regression.
     """
     return _make(nn.Dense(1, use_bias=False), n_features, _half_square)

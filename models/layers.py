@@ -52,17 +52,13 @@ class Convolution(nn.Module):
         return jnp.concatenate(rows, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient of a loss at the images x, from its gradient at kernel.T @ unfold(x).
+        """Returns the gradient of a loss at images (..., C, H, W), from its gradient (..., O, L) at kernel.T
+        @ unfold(x).
 
         A matrix product sums over the output's channels and the window's rows, and gives a part of the
         gradient for each of the w columns. The parts are then shifted and added. The gradients at all patches
-        would take w (H - w + 1) / H times the memory.
-
-        Args:
-          kernel: (K, O), the kernel as a matrix. K counts the window's rows, its columns and the channels,
-            the last of them fastest.
-          gradient: (..., O, L), the gradient of the loss at the product.
-          x: (..., C, H, W), the images.
+        would take w (H - w + 1) / H times the memory. The K rows of the kernel (K, O) are the window's rows,
+        its columns and the channels, the last of them fastest.
         """
         window = self.window  # w
         leading_axes = x.shape[:-3]

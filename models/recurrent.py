@@ -54,7 +54,7 @@ class LanguageModel(nn.Module):
     """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
 
     Attributes:
-      vocabulary: the number of tokens; they are numbered from 0.
+      vocabulary: the number of tokens.
       embedding: the width of a token's embedding.
       units: the width of an LSTM.
       layers: the number of LSTMs.

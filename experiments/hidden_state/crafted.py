@@ -11,11 +11,11 @@ iterate is Gaussian in both worlds. With the slopes c'_t of `HiddenStateBound.at
 c_t only if a smaller slope removes more noise than signal, such as before a last step that inserts.
 
 The latch stores the largest sum of a shuffled training run in its last iterate. The gradients of all other
-examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced. The sum of
-the target's batch is then 2 C or 1 C above the sums of other batches. Let theta be in units of C, without the
-push of the other examples: theta is this height plus noise. It starts at 0, and the other examples cancel it
-at each step, unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it
-back. So the last iterate exceeds c if any sum did. This is the max test of an adversary who sees all models.
+examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced, so the sum
+of its batch is 2 C or 1 C above the others. Let theta be in units of C, without the push of the other
+examples: theta is this height plus noise. It starts at 0, and the other examples cancel it at each step,
+unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it back. So the
+last iterate exceeds c if any sum did: the max test of an adversary who sees all models.
 
 Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes,
 shared by the B examples of a batch and at most eta C for each. It is periodic in theta, with the distance B C

@@ -179,8 +179,8 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """Draws empirical trade-off curves with their bands, and up to three Gaussian curves.
 
     The Gaussian curves have the lower bound on mu, the predicted mu and the upper bound on mu, if known. Each
-    point has a row for its first seed: error rates on the left, and on the right normal deviates, on which
-    Gaussian curves are lines (hidden-state paper, Figure 6a).
+    point has a row for its first seed, with error rates and with normal deviates, on which Gaussian curves
+    are lines (hidden-state paper, Figure 6a).
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:

@@ -11,16 +11,11 @@ from models.data.sources import Arrays, Form, Recipe, check_examples, load_array
 
 
 def read_clients(form: Form, file: str | None, number: int) -> Federation:
-    """Reads clients, and test examples if there are any, from a user's file.
+    """Reads clients, and test examples if there are any, from a user's .npz file.
 
-    Args:
-      form: the form of the examples.
-      file: the path of an .npz file with arrays `features` (N, ...), `labels` (N, ...) and `counts` (M,), the
-        number of consecutive examples of each client. `test_features` and `test_labels` are optional.
-      number: the maximum number of clients, the first of the file; 0 for all.
-
-    Raises:
-      InputError: no file is given, or it is not in that form.
+    Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
+    examples of each client; `test_features` and `test_labels` are optional. Reads at most the first `number`
+    clients (0: all). Raises InputError if no file is given, or it is not in that form.
     """
     hint = "name an .npz file of features, labels and counts with `data_file`"
     recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
@@ -83,16 +78,8 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     a client gets no example, the whole deal is drawn again.
 
     The mean number of examples of a client is N / M. With K classes of equal size, its standard deviation is
-    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), if few deals are drawn again.
-
-    Args:
-      dataset: a data set of N examples, with whole numbers as labels.
-      clients: M, at most N.
-      alpha: the Dirichlet distribution's parameter, above 0.
-      seed: the seed of a NumPy generator.
-
-    Raises:
-      InputError: `clients` is out of range, or 100 deals leave a client without examples.
+    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), if few deals are drawn again. Raises InputError if
+    `clients` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
     allowed = f"between 1 and {size:,}, the number of examples"

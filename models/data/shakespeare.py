@@ -39,12 +39,7 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
 
     A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
     sequences (`cut_into_sequences`). A user's file is the complete works as text, in the layout of the
-    default package.
-
-    Args:
-      sources: the user's sources; TFDS has these plays without their speakers.
-      least_characters: the minimum number of characters of a role's text, by default two sequences; shorter
-        roles are left out.
+    default package. Texts with fewer than `least_characters` are left out, by default two sequences.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N, 80) int32.

