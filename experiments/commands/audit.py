@@ -56,10 +56,7 @@ grid_flags.define_vary()
 
 
 def main() -> None:
-    """Audits the setting of the flags, or with --vary a grid of settings.
-
-    Trains the missing models and prints the conclusion from all models.
-    """
+    """Audits the setting of the flags, or with --vary a grid of settings."""
     if FLAGS.vary:
         grid_flags.run(FLAGS.runs)
         return

@@ -5,8 +5,8 @@
     ./run.sh plan --model=convnet --k=5 --runs=5000      the duration of another audit
     ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if noise is too small
 
-Bounds come from simulated audits with Gaussian scores. The duration comes from a probe that trains a chunk of
-the audit's models for about two seconds after compilation. Results are not stored.
+Bounds come from simulated audits with Gaussian scores. The duration comes from a probe that trains for about
+two seconds after compilation. Results are not stored.
 """
 
 from absl import flags
@@ -106,8 +106,7 @@ def main() -> None:
 def _print_bugs(setting: Setting) -> None:
     """Prints the number of training runs that refute the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated, without
-    training.
+    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated.
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # this sampler knows its batches

@@ -4,7 +4,7 @@
     ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 5 minutes on two cores
     ./run.sh sweep --name=all --scale=paper --ray_address=auto   on a Ray cluster
 
-Figures share cells, and each cell is trained only once.
+Figures share cells, and each is trained only once.
 """
 
 import itertools
