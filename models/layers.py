@@ -57,8 +57,8 @@ class Convolution(nn.Module):
 
         A matrix product sums over the output's channels and the window's rows, and gives a part of the
         gradient for each of the w columns. The parts are then shifted and added. The gradients at all patches
-        would take w (H - w + 1) / H times the memory. The K rows of the kernel (K, O) are the window's rows,
-        its columns and the channels, the last of them fastest.
+        would take w (H - w + 1) / H times the memory. The K rows of the kernel (K, O) count the window's
+        rows, its columns and the channels, the last of them fastest.
         """
         window = self.window  # w
         leading_axes = x.shape[:-3]

@@ -1,9 +1,8 @@
 """The features of CIFAR-10's images by a pretrained MobileNetV2 (Sandler et al., 2018) up to its last layer.
 
-DP-SGD trains only the last layer (hidden-state paper, Remark 2 and Figure 13). The layers below are a
-constant function of an image, so we compute their outputs once and store them as data. The weights are
-torchvision's for ImageNet, from a Python package. Batch norm uses its stored statistics and is folded into
-the convolutions.
+DP-SGD trains only the last layer (hidden-state paper, Remark 2 and Figure 13). The outputs of the layers
+below are stored as data. The weights are torchvision's for ImageNet, from a Python package. Batch norm uses
+its stored statistics and is folded into the convolutions.
 """
 
 import hashlib
@@ -51,17 +50,13 @@ Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 
 
 def make_parameters(arrays: Arrays) -> list[Parameters]:
-    """Returns the kernel and the bias of each layer, with batch norm folded in.
+    """Returns the kernel (height, width, in, out), without axes of length 1, and the bias (out,) of each
+    layer.
 
-    The norm multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5. The
-    kernel becomes kernel * scale, and the bias shift - mean * scale.
-
-    Args:
-      arrays: torchvision's tensors, in the order of its file: for each layer the kernel (out, in, height,
-        width), and the norm's weight, shift, mean and variance. The classifier's are last.
-
-    Returns:
-      For each layer, the kernel (height, width, in, out) without axes of length 1, and the bias (out,).
+    `arrays` has torchvision's tensors in the order of its file: for each layer the kernel (out, in, height,
+    width), and the norm's weight, shift, mean and variance. The classifier's are last. The norm is folded in:
+    it multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5, and the
+    bias is shift - mean * scale.
     """
     tensors = [tensor.astype(float) for tensor in arrays.values()]
     parameters = []

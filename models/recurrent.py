@@ -19,8 +19,8 @@ class LSTM(nn.Module):
     """A layer of LSTM cells, from a zero state: inputs (T, d) -> outputs (T, units).
 
     It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. We multiply the inputs of all positions by
-    their kernel at once, so a step only multiplies by the recurrent kernel.
+    which starts at 1 for the forget gate and at 0 for the others. The inputs of all positions are multiplied
+    by their kernel at once.
     """
 
     units: int
@@ -53,12 +53,8 @@ class LSTM(nn.Module):
 class LanguageModel(nn.Module):
     """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
 
-    Attributes:
-      vocabulary: the number of tokens.
-      embedding: the width of a token's embedding.
-      units: the width of an LSTM.
-      layers: the number of LSTMs.
-      projection: the width of a dense layer between the last LSTM and the logits, or None.
+    It has an embedding, `layers` LSTMs of width `units`, and a dense layer of width `projection` before the
+    logits, or None.
     """
 
     vocabulary: int

@@ -24,9 +24,9 @@ class Measured(NamedTuple):
       clients: The number of training clients.
       accuracy: The frozen model's accuracy on the test set.
       health: The share of the first sample's penalty that the design removed, over the whole pool.
-      norm: The norm of the canary's gradient before clipping.
+      norm: That of the canary's gradient before clipping.
       own: The dot product of the canary's update with its direction, over the clipping norm C.
-      known: (M,) the clients' dot products with that direction, over C.
+      known: (M,) those of the clients.
       scores_in, scores_out: The scores of the published estimate, over C.
       exact, exact_then: The score's exact epsilon, at the training run's delta and at the paper's 1/n for n
         scores.

@@ -49,13 +49,8 @@ def setting_cell(
 ) -> Cell:
     """Returns a cell that runs an experiment with a setting in a separate store.
 
-    Args:
-      name: The displayed name.
-      setting: The setting.
-      runs: The number of runs.
-      is_complete: (store) -> whether the store has all results.
-      do: (store, the model's data, progress); computes the missing results.
-      experiment: A part of the cell's identity.
+    `is_complete` returns whether a store has all results, and `do` (store, the model's data, progress)
+    computes the missing ones. `experiment` is a part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 

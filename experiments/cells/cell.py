@@ -106,7 +106,6 @@ class Cell(NamedTuple):
       name: The displayed name.
       identity: A text that identifies the work, except for the number of runs. Of several cells with the same
         identity only the one with the most runs is done.
-      runs: The number of runs.
       seconds: The estimated time on two cores.
       is_done: (holdings, data sets) -> whether the store is complete. It does not start JAX, and loads only
         the user's data files.

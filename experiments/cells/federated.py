@@ -116,9 +116,9 @@ def train(
 ) -> list[Scores]:
     """Trains missing runs in the stores under `out`, and returns the scores of each setting.
 
-    Settings differ only in `observe`, so one training run gives the scores of all settings. Runs that are
-    missing from the first store fill all stores. Runs that are then still missing from other stores follow.
-    `progress` is called with the number of newly trained runs.
+    Settings differ only in `observe`, so one training run gives the scores of all. Runs that are missing from
+    the first store fill all stores. Then follow those that are missing from other stores. `progress` is
+    called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games

@@ -67,11 +67,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
     Delta, confidence, the data and the engine come from flags, which are checked before data are loaded.
-
-    Args:
-      setting: The setting.
-      runs: The number of models to train; None for the adversary's default.
-      until: The condition for stopping early; None to train all models.
+    `runs` is None for the adversary's default, and `until` the condition for stopping early, if any.
     """
     cli.require_levels()
     engines = grid_flags.engine()
@@ -130,7 +126,7 @@ def _show_each_run(finished: "Finished") -> str:
     """Returns a table with a row for each run, after an empty line; "" for most adversaries.
 
     Only runs of the one-shot adversary have enough canaries. With too few, a line with the reason replaces
-    the table. If all canaries are inserted, there is only one run, which the table of bounds shows.
+    the table.
     """
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table

@@ -38,10 +38,8 @@ MIN_DELTA = 1e-100
 
 
 def main() -> None:
-    """Draws and prints the leak of training on three crafted loss landscapes.
-
-    They are the hidden-state paper's, a convex one, and the latch, whose last model reveals the earlier ones.
-    The leak of the paper's landscape is computed exactly, and audits of it are simulated.
+    """Draws and prints the leak of training on three crafted loss landscapes: the paper's, a convex one, and
+    the latch.
     """
     sigmas = cli.numbers("sigmas")
     batch_sizes = list(map(int, cli.numbers("batch_sizes", whole=True)))

@@ -54,10 +54,8 @@ cli.define_sources()
 
 
 def main() -> None:
-    """Prints the training time and the bounds to expect of an audit.
-
-    It also prints the number of runs that prove the share --tightness of the true epsilon. With --bug it only
-    prints the number of runs that refute a false claim.
+    """Prints the training time and the bounds to expect of an audit, or with --bug the runs that refute a
+    false claim.
     """
     # GC-R's canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")

@@ -54,8 +54,8 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
     model first.
 
     A record has the `method`, the models that it `sees`, its `runs`, the `seconds` of training (None if all
-    runs were stored), the name of the `value`, its `epsilon`, and in `assumes` a bound's assumption, REJECTED
-    if its scores reject this, or ESTIMATE. Each method's name is printed on stderr when it starts.
+    runs were stored), the name of the `value`, its `epsilon`, and in `assumes` a bound's assumption,
+    REJECTED, or ESTIMATE. Each method's name is printed on stderr when it starts.
     """
     # First, since CANIFE may reject the setting.
     canife_training.prepare(make_attacked(compared), place.out, place.data)

@@ -1,8 +1,7 @@
 """Two figures beyond the paper: bounds on the leakage of the last model, and bounds over training runs.
 
-The bracket shows upper bounds on the leakage of the last model, and the lower bounds of audits. An upper
-bound is proven, or it uses measured constants. If steps have kinks, it is an estimate. Each place has one
-seed.
+The bracket shows upper bounds on the leakage of the last model (proven, or with measured constants; estimates
+if steps have kinks), and the lower bounds of audits. Each place has one seed.
 
 The other figure compares fresh directions with GC-R on the paper's models, over the number of training runs.
 """

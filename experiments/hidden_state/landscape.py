@@ -191,9 +191,9 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
     """Returns quadrature weights (n,) for the integral of a function above the threshold.
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
-    negligible at the grid's ends. In the threshold's cell between two points the function is interpolated
-    linearly. Above the cell, Gregory's rule is a sum with the weights 5/12, 13/12, 1, 1, ... For a threshold
-    off the grid or in its last cells, weights are 1 above it and 0 below.
+    negligible at the grid's ends. In the threshold's cell the function is interpolated linearly. Above the
+    cell, Gregory's rule has the weights 5/12, 13/12, 1, 1, ... For a threshold off the grid or in its last
+    cells, weights are 1 above it and 0 below.
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:
@@ -246,9 +246,9 @@ def best_constant(process: Process, delta: float) -> Array:
 def optimal(process: Process, delta: float) -> Array:
     """Returns the adversary (T - 1,) with a threshold for each step that leaks the most at delta.
 
-    A step's threshold is the theta at which the likelihood ratio, with the canary over without it, crosses
-    e^epsilon. So an epsilon decides the thresholds, and these leak an epsilon. At the optimum both are equal,
-    which is a root. The module's docstring has the proof.
+    A step's threshold is the theta at which the likelihood ratio crosses e^epsilon. So an epsilon decides the
+    thresholds, and these leak an epsilon. At the optimum both are equal. The module's docstring has the
+    proof.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
@@ -339,10 +339,8 @@ def keep(out: Path, study: Study) -> None:
 def audit(study: Study) -> dict[str, Any]:
     """Solves a landscape for each adversary, and audits simulated runs.
 
-    Returns:
-      upper: The accountant's epsilon.
-      exact: The epsilons of each adversary (`solve`), by its name.
-      in_sample: (T,) the paper's estimate of epsilon from the simulated runs, not a bound.
+    Returns the accountant's epsilon, the exact epsilons of each adversary (`solve`), and the paper's
+    in-sample estimate (T,) of epsilon, which is not a bound.
     """
     process = study.process
     exact = {}
@@ -408,12 +406,9 @@ def simulate(
 ) -> jax.Array:
     """Returns theta_1, ..., theta_T of simulated runs of a crafted landscape, (T, R), in units of C.
 
-    Args:
-      key: The random key; theta_(t + 1) of a run has the noise of the key fold_in(fold_in(key, run), t).
-      presence: (R,) 1 for runs with the canary, 0 for runs without it.
-      noise_multiplier: sigma, the standard deviation of the first step's noise.
-      batch_size: B, which divides the noise of every later step.
-      thresholds: (T - 1,) of steps 2 to T.
+    `presence` (R,) is 1 for runs with the canary. The first step has noise of deviation sigma, later ones
+    sigma / B. `thresholds` (T - 1,) are those of steps 2 to T. theta_(t + 1) of a run has the noise of the
+    key fold_in(fold_in(key, run), t).
     """
 
     def draw_noise(step: jax.Array, run: jax.Array) -> jax.Array:

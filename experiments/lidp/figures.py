@@ -85,8 +85,8 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
     """Returns an entry of Table 1: the bounds with one canary and with several, and the ratios of runs.
 
     `by_canaries` has the scores of equally many runs by the number of canaries: 1, bounded by order 1, and at
-    least 4, bounded by orders 2 and 4. `epsilon_1`, `epsilon_2` and `epsilon_4` are the largest mean epsilons
-    over numbers of runs, and `gain_2` and `gain_4` are from `compute_gain`.
+    least 4, bounded by orders 2 and 4. An epsilon is the largest mean over numbers of runs, and a gain is
+    from `compute_gain`.
     """
     runs = choose_numbers_of_runs(len(by_canaries[1].scores))
     single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)

@@ -1,12 +1,11 @@
 """The LiDP paper's Gaussian mechanism (Section 4, Appendix E), simulated exactly at any dimension.
 
 The mechanism releases the sum of its canaries, uniform on the unit sphere of R^d, plus sigma * N(0, I_d). A
-score is the inner product of a canary with the release. Drawing the scores of n runs of K canaries costs O(n
-K^2) for any d.
+score is the inner product of a canary with the release. n runs of K canaries cost O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4, the highest moment of a run's detections that
-they use. Separate runs choose their thresholds, in a window of scores that limits epsilon (Errata L2).
-Epsilon uses only the first direction of the inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4, the highest moment of a run's detections.
+Separate runs choose their thresholds, in a window of scores that limits epsilon (Errata L2). Epsilon uses
+only the first direction of the inequality (Errata L3), and may be below 0.
 """
 
 from functools import partial
@@ -52,8 +51,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
     is done.
 
     Returns:
-      epsilons: A lower bound on epsilon for each seed, by method: `lifted`, and wilson_1, wilson_2 and
-        wilson_4.
+      epsilons: A lower bound on epsilon for each seed, by method.
       second, fourth: The means over seeds of `moment_gaps` at order 2's threshold, if defined.
     """
     tuning = simulate(_make_mechanism(audit), TUNING_SEED)
@@ -84,8 +82,8 @@ def _audit_seed(
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns the scores (n, K) of inserted canaries in n runs, and the scores (n, K) of fresh canaries in n
-    other runs with K - 1 canaries, so the two worlds are neighbours.
+    Returns the scores (n, K) of inserted canaries, and those of fresh canaries in n other runs that insert K
+    - 1 others, so the two worlds are neighbours.
     """
     rng = np.random.default_rng(seed)
     # Blocks of runs limit the memory of their K x K matrices.

@@ -125,8 +125,7 @@ def simulate(plan: Simulations) -> list[Record]:
 
     A simulation draws sqrt(d) canaries (unit vectors), releases their sum plus noise, and computes each
     canary's cosine with the release. The canaries of the i-th simulation depend only on the dimension and i.
-    A record has the `exact` epsilon, and each method's mean estimate with its standard deviation
-    (`_deviation`).
+    A record has the `exact` epsilon, and each method's mean estimate and standard deviation (`_deviation`).
     """
     records = []
     for dimension in plan.dimensions:
@@ -378,8 +377,8 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     """Draws fitted estimates as bars with standard errors, the paper's lower values and the noise floor.
 
-    The runs differ in their numbers of repetitions, the labels of the bars. For "all" iterates also draws the
-    accounted epsilons, if finite.
+    A bar's label is the number of repetitions. For "all" iterates also draws the accounted epsilons, if
+    finite.
     """
     places = list(range(len(runs)))
     axis.bar(

@@ -26,13 +26,9 @@ from experiments.sweeps.sweep import Sweep
 class TrainingPlan(NamedTuple):
     """Audited clients and their model, and their training.
 
-    Attributes:
-      label: The name of the clients' data in tables.
-      counterpart: The name of the paper's data that they replace.
-      setting: Of all runs, except noise multiplier and repetitions.
-      repetitions: The numbers of rounds that a canary takes part in.
-      dimension: The number of trainable parameters.
-      seconds: Per training run on two cores.
+    `counterpart` is the paper's data that the clients with the name `label` replace. The setting is that of
+    all runs, except noise multiplier and `repetitions`, the rounds that a canary takes part in. `dimension`
+    is the number of trainable parameters, and `seconds` the time of a training run on two cores.
     """
 
     label: str
@@ -56,10 +52,9 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        Run 0 of a setting with a single canary does not insert it, since only odd runs do. The server divides
-        a round's sum of updates by the mean number of participants, cohort + canaries / (2 rounds). A single
-        canary makes this smaller, so the learning rate is reduced in proportion: clients and noise move the
-        model as far as with canaries.
+        Run 0 of a setting with a single canary does not insert it. The server divides a round's sum of
+        updates by the mean number of participants, cohort + canaries / (2 rounds). A single canary makes this
+        smaller, so the learning rate is reduced in proportion.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds

@@ -22,9 +22,9 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
 
     It is exact if scores (n_in,) and (n_out,) are normal with the same standard deviation. Then the pooled t
     statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
-    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the observed
-    statistic is not in a tail of probability (1 - confidence) / 2. Ends below 0 are set to 0. It is [0, inf)
-    if each world has a single score, or only equal scores. Raises InputError for a score that is not finite.
+    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the statistic is not
+    in a tail of probability (1 - confidence) / 2. Its ends are at least 0. It is [0, inf) if each world has a
+    single score, or only equal scores. Raises InputError for a score that is not finite.
     """
     are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
     require(
@@ -52,12 +52,12 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     The interval is for the distance of both worlds' mean scores in pooled standard deviations, which is mu
     for normal scores with the same standard deviation. It is valid for many runs, and for scores of any
     shape: the distance, plus or minus its standard error times a quantile of Student's t with R - 1 degrees
-    of freedom, for R runs. The standard error is the jackknife's, which leaves out whole runs, so the
-    canaries of a run may be dependent.
+    of freedom, for R runs. The standard error is the jackknife's over whole runs, so the canaries of a run
+    may be dependent.
 
-    Runs that insert some canaries and not others are a single set. Otherwise runs that insert all canaries
-    and runs that insert none are two sets, and R is the size of the smaller. The interval is [0, inf) if a
-    set has fewer than two runs, or if the distance is undefined.
+    Runs that insert some canaries and not others are a single set. Otherwise runs with all canaries and runs
+    without are two sets, and R is the size of the smaller. The interval is [0, inf) if a set has fewer than
+    two runs, or if the distance is undefined.
     """
     sets_of_runs = design.by_run()
     # Centering keeps digits in sums of squares and does not change distances.

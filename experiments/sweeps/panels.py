@@ -29,14 +29,9 @@ def draw_panels(
 ) -> Figure:
     """Draws a figure with panels, row by row, with a title above and a common legend below.
 
-    Args:
-      title: The figure's title.
-      panels: Functions that draw a panel on an axis, by the panel's title.
-      size: A panel's width and height, in inches.
-      across: The most panels in a row.
-      ylabel: The label of the vertical axis of each row.
-      legend_columns: The number of columns of the legend.
-      **options: Other arguments of `Figure.subplots`.
+    `panels` has the function that draws each panel on an axis, by the panel's title. At most `across` of
+    them, of `size` inches, are in a row with the label `ylabel`. `options` are arguments of
+    `Figure.subplots`.
     """
     columns = min(len(panels), across)
     rows = -(-len(panels) // columns)  # rounded up
@@ -83,8 +78,8 @@ def plot_lines(
 ) -> None:
     """Plots fields of records over `x`, with their standard errors (`_error`) if known.
 
-    `records` are records, or an array for each field. `looks` has the label, the color, and matplotlib's
-    format of marker and line, by field; fields that no record has are left out. `options` are arguments of
+    `records` may also have an array for each field. `looks` has the label, the color, and matplotlib's format
+    of marker and line, by field; fields that no record has are left out. `options` are arguments of
     `Axes.set`.
     """
     frame = pd.DataFrame(records).dropna(axis="columns", how="all")

@@ -36,7 +36,7 @@ class Drawn(NamedTuple):
     """The figure and table of a sweep.
 
     Attributes:
-      figure: The figure, if the sweep has one and enough cells are stored.
+      figure: None if the sweep does not have one or too few cells are stored.
       missing: The number of cells that are not stored.
       rows: The sweep's rows of the common table (`points.make_rows`), if any.
       table: The sweep's custom table, if any.

@@ -73,9 +73,8 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     """Deals a classification data set to clients at random, with unequal shares of each class.
 
     For each class, the shares of the M clients are drawn from a symmetric Dirichlet(alpha) distribution
-    (Yurochkin et al., 2019), and the class's shuffled examples are divided accordingly. As alpha grows, all
-    clients get about the same number of examples of each class. As it falls, a class goes to few clients. If
-    a client gets no example, the whole deal is drawn again.
+    (Yurochkin et al., 2019), and the class's shuffled examples are divided accordingly. As alpha grows,
+    shares become equal. If a client gets no example, the whole deal is drawn again.
 
     The mean number of examples of a client is N / M. With K classes of equal size, its standard deviation is
     about (N / M) sqrt((M - 1) / (K (1 + M alpha))), if few deals are drawn again. Raises InputError if

@@ -30,9 +30,9 @@ FASHION_MNIST_STD = 0.35302424
 def load_images(recipe: Recipe, sources: Sources) -> tuple[Dataset, Test]:
     """Loads CIFAR-10 (Krizhevsky, 2009) or Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017).
 
-    The images are in the order of the published files, which TFDS shuffles. A user's file is an .npz file
-    with the arrays train_images, train_labels, test_images and test_labels. Raises InputError if the user's
-    file cannot be used, or no source gives the data.
+    Images are in the order of the published files. A user's file is an .npz file with the arrays
+    train_images, train_labels, test_images and test_labels. Raises InputError if it cannot be used, or no
+    source gives the data.
 
     Returns:
       The training set, and the images and labels of the test set. Images are (N, height, width) uint8 of a

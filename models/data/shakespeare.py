@@ -35,17 +35,13 @@ LICENCE = (
 
 
 def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
-    """Loads roles of Shakespeare's plays as clients, with the next character as each character's label.
+    """Loads roles of Shakespeare's plays as clients: features (N, 80) uint8 and the next characters (N, 80)
+    int32.
 
     A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
     sequences (`cut_into_sequences`). A user's file is the complete works as text, in the layout of the
-    default package. Texts with fewer than `least_characters` are left out, by default two sequences.
-
-    Returns:
-      Clients with features (N, 80) uint8 and labels (N, 80) int32.
-
-    Raises:
-      InputError: the user's file cannot be used, no source gives the text, or all roles are left out.
+    default package. Texts with fewer than `least_characters` are left out, by default two sequences. Raises
+    InputError if the user's file cannot be used, no source gives the text, or all roles are left out.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
     # All roles' texts are end to end, sorted by the role's name.
@@ -113,10 +109,10 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
 def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     """Yields (speaker, speech) for each speech in a play's lines, without stage directions.
 
-    A speech begins with its speaker's name and continues while lines are indented further than names. Names
-    are indented by one or two spaces; in a single play they are in capitals and not indented. Stage
-    directions are lines that are indented further than verse or begin with Enter or Exit, and the part of a
-    line after three spaces or more.
+    A speech begins with its speaker's name, indented by one or two spaces (in a single play in capitals and
+    not indented), and continues while lines are indented further. Stage directions are lines that are
+    indented further than verse or begin with Enter or Exit, and the part of a line after three spaces or
+    more.
     """
 
     def count_names(pattern: re.Pattern[str]) -> int:
