@@ -1,6 +1,6 @@
-"""Convolutional networks for images.
+"""Convolutional networks for images, which are bytes that the networks normalise on the device.
 
-All have LeCun normal kernels, zero biases and softmax cross entropy; they normalise bytes on the device.
+All have LeCun normal kernels, zero biases and softmax cross entropy.
 """
 
 from collections.abc import Callable

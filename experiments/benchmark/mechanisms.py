@@ -1,7 +1,7 @@
 """The benchmark's mechanisms with a known exact epsilon, and the laws that draw their scores.
 
-A run with several canaries releases a vector. A canary's score is its inner product with that vector. All
-scores together then reveal at most mu about a canary, even if they depend on each other.
+A run with several canaries releases a vector, and a score is a canary's inner product with it. All scores
+together then reveal at most mu about a canary, even if they depend on each other.
 """
 
 from collections.abc import Callable, Iterator

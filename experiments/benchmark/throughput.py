@@ -1,7 +1,7 @@
 """Times DP-SGD engines, in rounds that time each engine once.
 
-Each engine runs in its own processes; only these import JAX or PyTorch. Its step must agree with ours. To add
-an engine, write a function that makes its training, and add a row to `ENGINES`.
+Each engine runs in its own processes; only these import JAX or PyTorch. To add one, write a function that
+makes its training, and add a row to `ENGINES`.
 """
 
 import contextlib

@@ -193,7 +193,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each method.
 
     For a perfect canary, every round is charged the median of 150 simulated estimates (Errata C9). The last
-    line also counts the mock rounds as released (Errata C4). See `compose` for the arguments.
+    line also counts the mock rounds as released (Errata C4).
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])

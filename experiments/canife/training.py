@@ -105,8 +105,7 @@ def _measure(
 ) -> Measured:
     """Designs a canary for the frozen model (p,) of a round, and measures the round by mock rounds.
 
-    Mock rounds draw cohorts from `setting.population` training clients, the same for all rounds. The lower
-    bound comes from additional mock rounds.
+    They draw cohorts from `setting.population` training clients, the same for all rounds.
     """
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
@@ -223,7 +222,7 @@ def _design_canary(
 def _choose_first(
     setting: Attacked, population: Population, number: int
 ) -> tuple[Sample, populations.Indices]:
-    """Returns the first sample of a round's design, and the pool of mock clients that the design uses.
+    """Returns the first sample of a round's design, and the design's pool of mock clients.
 
     The sample is random, or the first example of a random client, who then leaves the pool.
     """

@@ -1,7 +1,7 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
 Each task gets one GPU if the cluster has any, or the number of cores of the smallest node. Scores then equal
-those of one node to the bit. If a worker or a node dies, Ray repeats its tasks.
+those of one node to the bit.
 """
 
 import contextlib

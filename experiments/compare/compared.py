@@ -1,6 +1,6 @@
-"""The compared mechanism, the budget of each method, and the methods that train it.
+"""The compared mechanism, the budget of each method, and the methods that train it, as data.
 
-A method is data: its setting of the mechanism. Importing this module does not import JAX.
+Importing this module does not import JAX.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
-"""The values of each method as records, table and figure.
+"""The values of each method as records, table and figure. Bounds are those of the method's command.
 
-Scores are trained or measured once, and stored. Bounds are those of the method's command. CANIFE's values are
-composed without amplification by sampling, since the mini-batches are known.
+CANIFE's values are composed without amplification by sampling, since the mini-batches are known.
 """
 
 import sys

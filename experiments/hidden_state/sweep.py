@@ -1,9 +1,8 @@
 """The hidden-state paper's experiments as data: every figure that trains models, at three scales.
 
 Six figures are not in the paper. `proven` shows lower bounds of fresh directions on the paper's models.
-`bracket_k` and `bracket_steps` show audits of a convex model below its hidden-state bound. `bracket` and
-`bracket_rates` do so for neural networks, with the measured expansion of steps if no bound is proven.
-`matrix` compares DP-SGD with correlated noise.
+`bracket_k` and `bracket_steps` show audits of a convex model below its hidden-state bound, `bracket` and
+`bracket_rates` those of neural networks. `matrix` compares DP-SGD with correlated noise.
 
     smoke    seconds for each figure: a few runs of a few steps, as a test
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,

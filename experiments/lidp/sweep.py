@@ -3,11 +3,9 @@
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
     smoke    seconds: a few runs of a few steps, as a test
-    laptop   mechanism: the paper's seeds, and its sizes that take seconds, up to 4,096 runs of 64 canaries.
-             Models: only the linear model. Canaries join a step with probability 1/60 in 600 steps, as in ten
-             epochs of a tenth of the data
-    paper    mechanism: Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9.
-             Models: all of the paper's table, 30 or 100 epochs, 1,000 runs for each cell, 1 to 512 canaries
+    laptop   the paper's seeds, up to 4,096 runs of 64 canaries; only the linear model, with 600 steps
+    paper    Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9; all of the paper's models, 30 or
+             100 epochs, 1,000 runs for each cell, 1 to 512 canaries
 
 Models deviate from the paper by Errata L7 and L9.
 """

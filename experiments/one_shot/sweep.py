@@ -1,14 +1,11 @@
 """The one-shot paper's federated experiments as data, at three scales.
 
     smoke    seconds: a few rounds, as a test
-    laptop   Fashion-MNIST split among 1,000 clients, who take part once each, instead of EMNIST's writers;
-             Shakespeare's roles instead of Stack Overflow's users
-    paper    the paper's data: EMNIST's writers and Stack Overflow's users, from the files of --emnist and
-             --stackoverflow, with adaptive clipping
+    laptop   Fashion-MNIST instead of EMNIST, Shakespeare instead of Stack Overflow
+    paper    the paper's data, from the files of --emnist and --stackoverflow, with adaptive clipping
 
 Noise multipliers give the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5; at scale
-paper they are the paper's. A coin decides whether a canary is inserted. One training run gives the cosines of
-all iterates and of the final model. Table 1 is a simulation without training.
+paper they are the paper's. One training run gives the cosines of all iterates and of the final model.
 """
 
 import dataclasses

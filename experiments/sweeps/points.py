@@ -1,6 +1,6 @@
 """The points of a figure: the audits of all seeds at one place, their conclusions, and a prediction.
 
-The table of points compares bounds with a paper's claims, as text (80 columns wide) and CSV.
+The table of points compares bounds with a paper's claims.
 """
 
 import itertools
@@ -133,8 +133,7 @@ class Point(NamedTuple):
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Draws the conclusions from the stored scores of cells, once for all figures.
 
-    Cells without stored scores are left out. Scores that cannot be read or do not allow a conclusion are
-    reported on stderr and left out.
+    Scores that cannot be read or do not allow a conclusion are reported on stderr and left out.
     """
     conclusions: Audits = {}
     # Cells of several figures may share an audit.

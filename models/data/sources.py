@@ -67,7 +67,6 @@ class Recipe(NamedTuple):
       name: the data set's name in TFDS; also the stem of the cache file.
       checksum: that of the canonical arrays (see `checksum_of`), or None.
       make_canonical: raw arrays -> canonical arrays; raises InputError if they do not fit.
-      read_file: the reader of a user's file.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
       hint: the advice if no source gives the arrays.
     """
