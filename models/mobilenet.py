@@ -201,9 +201,8 @@ class _Unpickler(pickle.Unpickler):
 def _read_wheel(folder: Path) -> Arrays:
     """Reads the weights in the package, a file in torch's format before version 1.6.
 
-    The file has five pickles: a magic number, the protocol's number, facts about the writing machine, the
-    tensors by name, and the keys of the tensors' storages. Then comes each storage, a whole tensor in C
-    order.
+    The file has five pickles (a magic number, the protocol's number, facts about the writing machine, the
+    tensors by name, the keys of their storages), and then each storage, a whole tensor in C order.
     """
     with open(folder / _WEIGHTS_FILE, "rb") as file:
         *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]

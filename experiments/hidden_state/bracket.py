@@ -116,7 +116,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     """Returns a row for each place, a panel and an x. Unknown values are left out.
 
     A place has up to two audits: fresh directions and a coordinate. `word` names the assumption of the upper
-    bound, and `expansion` is the mean Lipschitz constant of steps. The other fields are epsilons.
+    bound, and `expansion` is the mean Lipschitz constant of steps. Other fields are epsilons.
     """
     by_training = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows: dict[tuple[str, float], Record] = {}

@@ -239,10 +239,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _compute_quantiles(
     scores: Scores, runs: int, dimension: int, known_null: Gaussian | None, delta: float
 ) -> Array:
-    """Returns the quantiles of the fitted estimate over experiments with `runs` consecutive runs each.
-
-    An unknown null is fitted to the canaries that are not inserted.
-    """
+    """Returns the quantiles of the fitted estimate over experiments with `runs` consecutive runs each."""
     epsilons = []
     for first in range(0, len(scores.scores), runs):
         values = scores.scores[first : first + runs]

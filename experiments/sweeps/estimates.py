@@ -68,8 +68,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     """Draws the epsilons of the points of all panels.
 
     A point shows the mean of each method's epsilons with the range over the seeds, the upper bound, and the
-    prediction, if any. Points of the same x are next to each other, one for each series. `x` is None for a
-    figure without a horizontal axis.
+    prediction, if any. Points of the same x are next to each other, one for each series. `x` may be None.
     """
     drawn = list(filter(attrgetter("conclusions"), points))
     by_panel: dict[str, list[Point]] = {}
