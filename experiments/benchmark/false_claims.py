@@ -57,8 +57,8 @@ class ClaimCell(NamedTuple):
     def measure(self) -> Record:
         """Finds the smallest number of runs such that half of the audits refute the claim.
 
-        The record has the cell's fields; `runs`, or None if `max_runs` are too few; the `max_runs` that were
-        tried; and `false_refutations`, the number of audits with `runs` runs that refute a true claim.
+        The record has the cell's fields; `runs`, or None if `max_runs` are too few; and `false_refutations`,
+        the number of audits with `runs` runs that refute a true claim.
         """
         estimator = ESTIMATORS[self.estimator]
         min_runs = 1

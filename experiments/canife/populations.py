@@ -58,10 +58,10 @@ def _limit_examples(clients: Clients, most: int) -> Clients:
 
 
 def _deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Splits training images over training clients, and test images over mock clients.
+    """Splits training images over training clients, and test images over mock clients, with the same mean
+    number.
 
-    Clients get one image each, or shares of each class from a symmetric Dirichlet(alpha) distribution. Mock
-    clients have the same number of images on average.
+    Clients get one image each, or shares of each class from a symmetric Dirichlet(alpha) distribution.
     """
     train, test = data.clients(setting)
     assert test is not None  # all data sets of images have a test set

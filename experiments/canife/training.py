@@ -1,7 +1,7 @@
 """Trains a model and measures it at regular rounds.
 
-Each measurement designs a canary for the frozen model, simulates mock rounds, and compares the estimates from
-their scores with exact values. A killed training run continues with bit-for-bit the same results.
+Each measurement designs a canary for the frozen model, simulates mock rounds, and compares their estimates
+with exact values. A killed training run continues with bit-for-bit the same results.
 """
 
 import zlib

@@ -115,7 +115,7 @@ def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
     require(sigmas and batch_sizes, message)
     cli.require_levels()
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
-    # 2 runs in each world: some estimates choose a threshold on one run and test it on the other.
+    # 2 runs in each world, since some estimates choose a threshold on one and test it on the other.
     require_runs(FLAGS.runs, least=4)
     if FLAGS.momentum is not None:
         fits = 0 <= FLAGS.momentum < 1

@@ -32,7 +32,7 @@ FIELDS = (
     "canaries",
 )
 FLAGS = flags.FLAGS
-# Without the time left, which the bar cannot predict: starting processes takes most of it.
+# Without the time left: starting processes takes most of it.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 _MANY = "over 1,000"  # shown if the search did not find a number of runs
 _CANARIES = 64  # per run, for --bug with at most one canary in --canaries
@@ -129,14 +129,13 @@ def _print_bugs(setting: Setting) -> None:
 def _checked_truth(setting: Setting) -> float:
     """Returns --epsilon or the accountant's epsilon; raises InputError for flags out of range."""
     cli.require_levels()
-    # 2 runs in each world: the bounds choose a threshold on one run and test it on the other.
+    # 2 runs in each world, since bounds choose a threshold on one and test it on the other.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     message = f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     require(0 < FLAGS.tightness < 1, message)
     truth = FLAGS.epsilon
     if truth is None:
         truth = make_claim(setting).epsilon(FLAGS.delta)
-    # Above 0: the forecast includes the runs that prove a share of it.
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
     return float(truth)
 

@@ -108,10 +108,10 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     """Returns CANIFE's two records: epsilon by its published estimates, and by its canaries' exact laws.
 
-    Missing rounds are measured first, and each represents the rounds up to the next. As in the paper's code,
-    a published estimate becomes the noise multiplier of a Gaussian release with the same leakage, and Renyi
-    DP composes these at sampling rate 1. An exact epsilon becomes the mu of a Gaussian curve with this
-    epsilon, and the squares of mu add up.
+    Each measured round represents the rounds up to the next. As in the paper's code, a published estimate
+    becomes the noise multiplier of a Gaussian release with the same leakage, and Renyi DP composes these at
+    sampling rate 1. An exact epsilon becomes the mu of a Gaussian curve with this epsilon, and the squares of
+    mu add up.
     """
     begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -158,7 +158,6 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("assumes", "assumes", left=True),
         Column("upper_bound", lambda row: upper),
     ]
-    # Formatted like a row, with a blank for runs and seconds.
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     confidence = show_level(compared.confidence)
     noise_multiplier = compared.noise_multiplier

@@ -47,7 +47,7 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
         across = len(set(map(attrgetter("batch_size"), processes)))
         yield name, draw_panels("", panels, (2.1, 1.4), across, label, sharex=True, sharey="row")
     yield "figure_3b", _draw_heat_maps(audits)
-    # Figure 6b has a single sigma: 4 for the usual noise multipliers 1, 2, ..., 8.
+    # Figure 6b has a single sigma: 4 by default.
     sigma = sigmas[max(len(sigmas) // 2 - 1, 0)]
     panels = {}
     for process in processes:
@@ -125,7 +125,7 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
         "constant": constant,
     }
     _draw_epsilons(axis, study, answer["upper"], epsilons)
-    # Panels of a row share their axis, so only extend it.
+    # Panels of a row share their axis.
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(answer["in_sample"])))
     axis.set_xlabel("step t")
 

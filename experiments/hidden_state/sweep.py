@@ -6,8 +6,7 @@ Six figures are not in the paper. `proven` shows lower bounds of fresh direction
 
     smoke    seconds for each figure: a few runs of a few steps, as a test
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
-             with 256 canaries in each run of crafted gradients. The ResNet has only 4 insertions, small
-             mini-batches, and a noise multiplier that keeps the paper's upper bound
+             with 256 canaries in each run of crafted gradients, and only 4 insertions for the ResNet
     paper    5,000 runs for each cell of the paper's figures; the six others as at laptop
 
 The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). T

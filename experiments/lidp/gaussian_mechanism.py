@@ -177,7 +177,7 @@ def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) 
     diagonal = np.arange(canaries)  # row i has d - i degrees of freedom
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
-    # (n, K): each run's release within the span, the sum of its canaries plus noise.
+    # (n, K): each run's release within the span.
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
     # (n, K, K) times (n, K, 1): the inner product of each canary with its run's release.
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]

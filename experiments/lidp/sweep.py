@@ -166,7 +166,6 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
-    # Figure 5 shows only the first training at one epsilon, over the number of canaries.
     in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
     table = _make_audits(in_table, size.runs)
     figure = _make_audits(in_figure, size.runs)
@@ -205,7 +204,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with each seed, for a panel of a figure."""
-    # Measured: choosing thresholds takes as long as one seed on one core, and two cores share the seeds.
+    # Measured: choosing thresholds takes as long as one seed.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 

@@ -152,7 +152,7 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
         mean, low, high = point.spread(name)
         errors = None
         if several_seeds:
-            # Rounding of the mean could make an error negative, which matplotlib rejects.
+            # Rounding could make an error negative, which matplotlib rejects.
             errors = np.maximum([[mean - low], [high - mean]], 0)
         axis.errorbar(
             [at + offset],

@@ -1,8 +1,8 @@
 """Two-sided intervals for mu, if scores are normal with the same standard deviation in both worlds.
 
-This is true for crafted gradients in an over-parameterized model. Then mu is the distance between the means
-of both worlds in standard deviations. After 20 runs its noncentral t interval is as narrow as an interval by
-counting errors (`estimate`) after thousands. For scores of another shape, the interval is not a bound.
+This is true for crafted gradients in an over-parameterized model. Then mu is the distance between both means
+in standard deviations. After 20 runs its noncentral t interval is as narrow as an interval by counting errors
+after thousands. For scores of another shape, the interval is not a bound.
 """
 
 import numpy as np

@@ -35,7 +35,7 @@ def draw_panels(
     """
     columns = min(len(panels), across)
     rows = -(-len(panels) // columns)  # rounded up
-    # In inches. Titles need a width of 5.8. Title and legend need a height of 1.3.
+    # In inches: titles need a width of 5.8, title and legend a height of 1.3.
     figsize = (max(size[0] * columns, 5.8), size[1] * rows + 1.3)
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=figsize)

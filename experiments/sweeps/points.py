@@ -197,7 +197,6 @@ def make_rows(
             row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
         for name, method in estimate.METHODS.items():
             shown = point.find_method(name)
-            # A counterpart with another assumption has a separate column.
             if shown is not None and shown.assumes != method.assumes:
                 name = shown.name
             row.setdefault(name, point.spread(name)[0])
