@@ -1,4 +1,4 @@
-"""Convolutional networks for images, which are bytes that the networks normalise on the device.
+"""Convolutional networks for images. They normalise bytes on the device.
 
 All have LeCun normal kernels, zero biases and softmax cross entropy.
 """
@@ -47,9 +47,7 @@ class ConvNet(nn.Module):
 
 
 def convnet() -> Model:
-    """Makes the LeNet-style network for CIFAR-10, of 62,006 parameters (hidden-state paper, Table 2; Errata
-    H9).
-    """
+    """Makes the network for CIFAR-10, of 62,006 parameters (hidden-state paper, Table 2; Errata H9)."""
     image = jnp.zeros((32, 32, 3), jnp.uint8)
     return flat_model(ConvNet(), image, cross_entropy)
 

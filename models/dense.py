@@ -34,7 +34,7 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (2,) of features (n,)."""
-        # Flax numbers the layers in the order of these two lines, and draws their initial weights by number.
+        # The order matters: Flax numbers the layers by it, and draws initial weights by number.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))
@@ -104,10 +104,9 @@ def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
 
 
 def wide_fcnn(n_features: int = 8) -> Model:
-    """Makes a wider network than `fcnn` for California Housing, with the logistic loss: 2,689 parameters for
-    8 features.
+    """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
-    It has hidden layers of 64 and 32 units with ReLU, and a single logit.
+    It has hidden layers of 64 and 32 units with ReLU, and a single logit: 2,689 parameters for 8 features.
     """
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
@@ -136,15 +135,14 @@ def least_squares(n_features: int) -> Model:
 
 
 def head(n_features: int) -> Model:
-    """Makes the dense last layer of a pretrained network, to train only on the network's features: 10
-    (n_features + 1) parameters.
-    """
+    """Makes the dense last layer of a pretrained network, of 10 (n_features + 1) parameters."""
     return _make(nn.Dense(10), n_features, cross_entropy)
 
 
 class SoftmaxHead(nn.Module):
-    """The last layer of a classifier, without a bias: features (n,), shortened to `SOFTMAX_NORM` -> logits
-    (10,).
+    """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
+
+    Features with a norm above `SOFTMAX_NORM` are shortened to that norm.
     """
 
     @nn.compact
@@ -164,17 +162,14 @@ def softmax_head(n_features: int) -> Model:
 
 
 def _flatten_pixels(x: Array) -> Array:
-    """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged, as
-    already normalised.
-    """
+    """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged."""
     if x.dtype != jnp.uint8:
         return x
     return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
 
 
 class MLP(nn.Module):
-    """A multi-layer perceptron with ReLU and hidden layers of `widths`: an image or features -> logits
-    (classes,).
+    """A perceptron with ReLU and hidden layers of `widths`: an image or features -> logits (classes,).
 
     An image is (28, 28) of uint8 and is normalised here, on the device. Features are floats (n,).
     """
@@ -192,9 +187,7 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes the multi-layer perceptron `MLP` with softmax cross entropy: by default 269,322 parameters on
-    Fashion-MNIST.
-    """
+    """Makes an `MLP` with softmax cross entropy: by default 269,322 parameters on Fashion-MNIST."""
     example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
     # Adversaries that craft examples use `_flatten_pixels` to find the floats at the first layer.
     return flat_model(MLP(widths, classes), example, cross_entropy, _flatten_pixels)

@@ -32,9 +32,9 @@ class Convolution(nn.Module):
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
 
     def unfold(self, x: Array) -> Array:
-        """Lists the patches of images: (..., C, H, W) -> (..., K, L), as im2col does.
+        """Lists the patches of images, as im2col does: (..., C, H, W) -> (..., K, L).
 
-        Each of the L output pixels has a patch: the K = w w C values of w x w pixels that it depends on.
+        Each of the L output pixels depends on a patch of K = w w C values.
         """
         leading_axes = x.shape[:-3]
         input_height = x.shape[-2]
@@ -52,13 +52,12 @@ class Convolution(nn.Module):
         return jnp.concatenate(rows, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient of a loss at images (..., C, H, W), from its gradient (..., O, L) at kernel.T
-        @ unfold(x).
+        """Returns the gradient of a loss at images (..., C, H, W), from that at kernel.T @ unfold(x).
 
         A matrix product sums over the output's channels and the window's rows, and gives a part of the
         gradient for each of the w columns. The parts are then shifted and added. The gradients at all patches
-        would take w (H - w + 1) / H times the memory. The K rows of the kernel (K, O) count the window's
-        rows, its columns and the channels, the last of them fastest.
+        would take w (H - w + 1) / H times the memory. `gradient` is (..., O, L). The K rows of the kernel (K,
+        O) count the window's rows, its columns and the channels, the last of them fastest.
         """
         window = self.window  # w
         leading_axes = x.shape[:-3]

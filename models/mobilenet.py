@@ -50,8 +50,7 @@ Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 
 
 def make_parameters(arrays: Arrays) -> list[Parameters]:
-    """Returns the kernel (height, width, in, out), without axes of length 1, and the bias (out,) of each
-    layer.
+    """Returns each layer's kernel (height, width, in, out), without axes of length 1, and bias (out,).
 
     `arrays` has torchvision's tensors in the order of its file: for each layer the kernel (out, in, height,
     width), and the norm's weight, shift, mean and variance. The classifier's are last. The norm is folded in:
@@ -122,11 +121,10 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
 
 
 def load_features(sources: Sources) -> Dataset:
-    """Returns MobileNetV2's outputs for CIFAR-10's training images as a data set: features (N, 1280) float32,
-    labels (N,).
+    """Returns MobileNetV2's outputs for CIFAR-10's training images as a data set.
 
-    Features are not standardised. The checksum includes labels, images, weights and size. Raises InputError
-    if the weights or the images cannot be loaded.
+    Features (N, 1280) float32 are not standardised. The checksum includes labels, images, weights and size.
+    Raises InputError if the weights or the images cannot be loaded.
     """
     weights = load_arrays(WEIGHTS, Sources())
     images = load_examples(CIFAR10, sources)

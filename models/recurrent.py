@@ -75,8 +75,7 @@ class LanguageModel(nn.Module):
 
 
 def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
-    """Returns the next-token loss (logits (T, V), labels (T,)) -> mean cross entropy over labels that are not
-    `padding`.
+    """Returns (logits (T, V), labels (T,)) -> mean cross entropy over labels that are not `padding`.
 
     The mean gives all sequences the same weight. A sequence of only padding has loss 0.
     """

@@ -107,8 +107,7 @@ def list_cells(
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
     """Returns a cell for each estimator that measures how many runs refute a false claim.
 
-    Slow estimators have fewer audits, but at least 10 if the scale allows, to show whether half of them
-    refute.
+    Slow estimators have fewer audits, but at least 10 if the scale allows.
     """
     cells = []
     for name in estimators:

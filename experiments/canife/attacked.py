@@ -148,8 +148,7 @@ def require_computable(setting: Attacked) -> None:
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Replaces a pool of 0 by at most 512 mock clients, and a population of 0 by at most 2,048 training
-    clients.
+    """Replaces a pool of 0 by at most 512 mock clients, a population of 0 by at most 2,048 training clients.
 
     Raises InputError if a field exceeds the number of clients.
     """

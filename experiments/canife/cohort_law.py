@@ -132,7 +132,7 @@ def score_densities(
       canary: The canary's dot product with the direction, over the clipping norm; at least 0.
       replaces: Whether the canary replaces a client (Errata C1) or is added, like the accountant's neighbors.
     """
-    # The canary moves the score's mean by `shift`. Its density at x is that of the other clients at
+    # The canary moves the score's mean by `shift`. With it, the density at x is that of the other clients at
     # x - canary, which the grids must include.
     shift = canary - replaces * dots.mean()
     beyond = replaces * abs(canary)

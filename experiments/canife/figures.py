@@ -96,8 +96,7 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
-    """Draws the points of a sweep's curves (`curves.average_over_seeds`) over x, with standard deviations as
-    bars.
+    """Draws a sweep's curves (`curves.average_over_seeds`) over x, with standard deviations as bars.
 
     If x is the round, three more panels show the model's accuracy, and epsilon of a round and of the training
     run.

@@ -24,9 +24,9 @@ class Measured(NamedTuple):
       clients: The number of training clients.
       accuracy: The frozen model's accuracy on the test set.
       health: The share of the first sample's penalty that the design removed, over the whole pool.
-      norm: That of the canary's gradient before clipping.
+      norm: The norm of the canary's gradient before clipping.
       own: The dot product of the canary's update with its direction, over the clipping norm C.
-      known: (M,) those of the clients.
+      known: (M,) the clients' dot products with this direction, over C.
       scores_in, scores_out: The scores of the published estimate, over C.
       exact, exact_then: The score's exact epsilon, at the training run's delta and at the paper's 1/n for n
         scores.
@@ -64,9 +64,7 @@ def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Meas
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
-    """Returns the stored rounds among the given numbers; reports and skips files that are damaged or of other
-    settings.
-    """
+    """Returns the stored rounds among the given numbers; reports and skips damaged and foreign files."""
     measured = []
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), "measured again")

@@ -58,10 +58,10 @@ def _limit_examples(clients: Clients, most: int) -> Clients:
 
 
 def _deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Splits training images over training clients, and test images over mock clients, with the same mean
-    number.
+    """Splits training images over training clients, and test images over mock clients.
 
-    Clients get one image each, or shares of each class from a symmetric Dirichlet(alpha) distribution.
+    Clients get one image each, or shares of each class from a symmetric Dirichlet(alpha) distribution. Mock
+    clients have the same number of images on average.
     """
     train, test = data.clients(setting)
     assert test is not None  # all data sets of images have a test set
@@ -76,11 +76,10 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Returns a tenth of Shakespeare's roles, chosen by the seed, as mock clients, and `setting.clients`
-    others (0: all).
+    """Returns a tenth of Shakespeare's roles as mock clients, and `setting.clients` others (0: all).
 
-    The mock clients' examples are also the test set. Raises InputError if `clients` exceeds the number of
-    other roles.
+    The seed chooses the mock clients. Their examples are also the test set. Raises InputError if `clients`
+    exceeds the number of other roles.
     """
     # 0 loads all roles, so mock clients do not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
@@ -179,9 +178,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
-    """Draws indices (size,) of clients without replacement, by the setting's seed and the purpose; their
-    order is not random.
-    """
+    """Draws indices (size,) of clients without replacement, by seed and purpose, in no random order."""
     rng = make_generator(setting, purpose)
     return rng.choice(clients, size, replace=False, shuffle=False)
 

@@ -139,8 +139,9 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 
 
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that the public code charges for an epsilon: at least 0.15; the true noise
-    if infinite.
+    """Returns the noise multiplier that the public code charges for an epsilon (raised to at least 0.15).
+
+    If epsilon is infinite, this is the true noise.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -167,9 +168,7 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
 
 
 def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
-    """Returns how many of `total` rounds each measured round represents: those until the next, as in the
-    paper.
-    """
+    """Returns how many of `total` rounds each measured round represents, as in the paper."""
     return np.diff([*measured, total + 1])
 
 

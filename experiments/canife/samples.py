@@ -43,8 +43,8 @@ class Sample(NamedTuple):
 class ImageSamples(NamedTuple):
     """Samples of normalized pixels, (pixel - mean) / deviation with pixels on [0, 1].
 
-    `soft_label` designs also the label, as a mixture of classes. Mean and deviation are for each channel or
-    for all.
+    With `soft_label` the design also changes the label, a mixture of classes. Mean and deviation are for each
+    channel or for all.
     """
 
     model: Model
@@ -153,9 +153,7 @@ class TextSamples(NamedTuple):
             return self.model.module.apply({"params": params}, tokens)
 
     def settle(self, sample: Sample, key: Array) -> Sample:
-        """Draws the text's characters: log weight 0 for the drawn one and -inf for all others, so later draws
-        do not change it.
-        """
+        """Draws the text's characters: log weight 0 for the drawn one and -inf for all others."""
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)

@@ -140,8 +140,7 @@ def _measure(
 
 
 def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[str, Any]:
-    """Returns the scores of a round's mock rounds, their lower bound and their exact epsilons, as in
-    `Measured`.
+    """Returns the scores of a round's mock rounds, their lower bound and exact epsilons, as in `Measured`.
 
     `known` (M,) and `own` are the dot products of the clients and of the canary's update with its direction,
     over C. The round's number decides the random draws.

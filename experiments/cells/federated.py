@@ -24,9 +24,7 @@ _ACCURACIES = "accuracies"
 
 
 class FederatedScores(NamedTuple):
-    """The stored cosines of the first runs of a federated audit, and the known accuracies of their final
-    models.
-    """
+    """The stored cosines of a federated audit's first runs, and known accuracies of their final models."""
 
     scores: Scores
     accuracies: list[float]

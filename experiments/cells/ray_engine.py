@@ -100,7 +100,7 @@ class Cluster:
                 self._devices, "the Ray cluster has neither GPUs nor cores: start nodes with some"
             )
             self._needs = {"num_cpus": self._devices}
-        # A task takes a core or more. Two or more for each worker do not wait for us.
+        # A task takes a core or more, so there are two or more for each worker. They do not wait for us.
         self._limit = 2 * int(total["CPU"])
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:

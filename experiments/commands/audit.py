@@ -101,9 +101,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition for stopping early: "refuted", an epsilon "10", or a multiple of the claimed
-    epsilon "0.9x".
-    """
+    """Returns the condition for stopping early: "refuted", an epsilon, or "0.9x" of the claimed epsilon."""
     if text is None:
         return None
     from audit.training import driver

@@ -38,9 +38,7 @@ MIN_DELTA = 1e-100
 
 
 def main() -> None:
-    """Draws and prints the leak of training on three crafted loss landscapes: the paper's, a convex one, and
-    the latch.
-    """
+    """Draws and prints the leak of training on the paper's landscape, a convex one, and the latch."""
     sigmas = cli.numbers("sigmas")
     batch_sizes = list(map(int, cli.numbers("batch_sizes", whole=True)))
     _require_valid_flags(sigmas, batch_sizes)

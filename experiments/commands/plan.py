@@ -54,9 +54,7 @@ cli.define_sources()
 
 
 def main() -> None:
-    """Prints the training time and the bounds to expect of an audit, or with --bug the runs that refute a
-    false claim.
-    """
+    """Prints the training time and the bounds to expect, or with --bug the runs that refute a false claim."""
     # GC-R's canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
     truth = _checked_truth(setting)
@@ -117,7 +115,7 @@ def _print_bugs(setting: Setting) -> None:
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
-    # After which 50% and 90% of the audits refuted the claim.
+    # The numbers of runs after which 50% and 90% of the audits refuted the claim.
     columns = (
         Column(None, lambda row: f"{row.noise:g}", "noise / stated", width=14, left=True),
         Column(None, lambda row: row.median, "half of audits", "{:,}".format, 15, none=_MANY),

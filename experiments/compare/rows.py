@@ -49,8 +49,7 @@ _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
-    """Trains missing runs, and returns a record for each value of each method, those that see only the final
-    model first.
+    """Trains missing runs, and returns a record for each value of each method, of the final model first.
 
     A record has the `method`, the models that it `sees`, its `runs`, the `seconds` of training (None if all
     runs were stored), the name of the `value`, its `epsilon`, and in `assumes` a bound's assumption,

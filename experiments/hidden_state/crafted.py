@@ -123,8 +123,7 @@ def compute_latch_rate(
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
     """Returns a lower bound on a latch's epsilon, and the epsilon that Poisson accounting claims.
 
-    The bound uses the best threshold among multiples of 0.01 C, up to 2 C plus 8 deviations of the noise. See
-    `compute_latch_rate` for the arguments.
+    The bound uses the best threshold among multiples of 0.01 C, up to 2 C plus 8 deviations of the noise.
     """
     compute_rate = partial(compute_latch_rate, sigma, batches, epochs)
     best = 0.0

@@ -299,8 +299,7 @@ _SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # for Algorithm 6 (Errata 
 
 
 class Study(NamedTuple):
-    """A study of one crafted landscape: AUDIT for exact laws of all adversaries and a simulated audit, SEARCH
-    for Algorithm 6.
+    """A study of one crafted landscape: AUDIT solves all adversaries and simulates, SEARCH is Algorithm 6.
 
     Half of the simulated `runs` insert the canary. The confidence is that of the estimates from their scores.
     """

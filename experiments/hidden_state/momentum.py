@@ -42,9 +42,9 @@ class Landscape(NamedTuple):
 
     Attributes:
       k: the period in steps; its last step inserts.
-      most: the largest, eta L.
-      period: (k,) those of a period.
-      end: those of the last steps; () for two more periods.
+      most: the largest curvature, eta L.
+      period: (k,) the curvatures of a period.
+      end: the curvatures of the last steps; () for two more periods.
     """
 
     k: int

@@ -314,8 +314,8 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 def draw_correlations(title: str, records: Records) -> Figure:
     """Draws Figure 4: gains over canaries K, and the dependence of detections over K and over dimension d.
 
-    The bias is order 1's mean epsilon with K canaries minus that with a single canary (equation 10). A line
-    of slope -1 shows the paper's decay as 1/K and as 1/d (Errata L6).
+    The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). A line of slope -1
+    shows the paper's decay (Errata L6).
     """
     several = [record for record in records if record["second"] is not None]
     singles = select(records, panel="over K", canaries=1)

@@ -189,7 +189,7 @@ def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Re
 
     They are the paper's estimate (`name`), its standard error (`_error`) and noise floor (`_floor`), the
     paper's lower value, not a bound (`_in_sample`), and the `_cosines`. The null of the final model is the
-    law of uniform directions, that of all iterates a normal law fitted to the canaries that are not inserted.
+    law of uniform directions, that of all iterates a normal law fitted to the other canaries.
     """
     values = scores.scores[0]  # (canaries,)
     presence = scores.presence[0]
@@ -319,8 +319,9 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 
 
 def _draw_histogram(axis: Axes, cosines: Any) -> None:
-    """Draws a histogram of the cosines of inserted canaries, and the null: the other canaries or the law of
-    uniform directions.
+    """Draws a histogram of the cosines of inserted canaries, and the null.
+
+    The null is a histogram of the other canaries or, without any, the law of uniform directions.
     """
     root = np.sqrt(cosines.dimension)
     worlds = {"inserted": cosines.observed * root}

@@ -123,9 +123,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
 
 
 def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
-    """Draws the prediction, the upper bound, and every method's mean and range over the seeds (an interval
-    for one seed).
-    """
+    """Draws the prediction, the upper bound, and every method's mean and range (interval for one seed)."""
     several_seeds = len(point.conclusions) > 1
     if not several_seeds:
         low, high = point.interval()

@@ -105,7 +105,7 @@ def draw_grid(results: Records, down: str, across: str) -> Figure:
     `results` are the records of a grid's audits. `down` and `across` are the flags of rows and columns;
     `across` changes fastest.
     """
-    # In order of first occurrence.
+    # Rows and columns are in order of first occurrence.
     frame = pd.DataFrame(results).pivot_table("epsilon", down, across, sort=False)
     rows = list(map(show_value, frame.index))
     columns = list(map(show_value, frame.columns))

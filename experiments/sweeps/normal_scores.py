@@ -80,9 +80,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
 
 def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
-    """Returns (R, 6): count, sum and sum of squares of scores (R, K), of each run's inserted and other
-    canaries.
-    """
+    """Returns (R, 6): counts, sums and sums of squares of scores (R, K) of inserted and other canaries."""
     columns = []
     for is_counted in (presence, ~presence):
         counted = np.where(is_counted, scores, 0.0)

@@ -129,8 +129,7 @@ def draw_heat_map(
     most: float,
     show: Callable[[float], str] = "{:.2f}".format,
 ) -> None:
-    """Draws a heat map of values (rows, columns), at least 0, with a number in each cell; NaN is shown as
-    "-".
+    """Draws a heat map of values (rows, columns), at least 0, with a number in each cell ("-" for NaN).
 
     `most` is the value of the brightest color; the darkest is 0. `show` formats a cell's value.
     """

@@ -116,8 +116,7 @@ class Point(NamedTuple):
         return math.nan if upper_bound is None else upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns the predicted distance of the score's means in standard deviations; None without a
-        prediction.
+        """Returns the predicted distance of the score's means in standard deviations, if any.
 
         The prediction is correct if genuine gradients do not interfere
         (`audit.conclusions.concluded.predicted_mu`).
@@ -206,9 +205,7 @@ def make_rows(
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns the table of rows (at least one) of all sweeps, by figure and panel, with more columns in CSV
-    than in text.
-    """
+    """Returns the table of rows (at least one) of all sweeps, with more columns in CSV than in text."""
     rounded_down = partial(at_least, decimals=1)
     names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
     columns = [

@@ -35,13 +35,13 @@ LICENCE = (
 
 
 def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
-    """Loads roles of Shakespeare's plays as clients: features (N, 80) uint8 and the next characters (N, 80)
-    int32.
+    """Loads roles of Shakespeare's plays as clients, with the next character as each character's label.
 
     A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
     sequences (`cut_into_sequences`). A user's file is the complete works as text, in the layout of the
-    default package. Texts with fewer than `least_characters` are left out, by default two sequences. Raises
-    InputError if the user's file cannot be used, no source gives the text, or all roles are left out.
+    default package. Texts with fewer than `least_characters` are left out, by default two sequences. Features
+    are (N, 80) uint8, labels (N, 80) int32. Raises InputError if the user's file cannot be used, no source
+    gives the text, or all roles are left out.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
     # All roles' texts are end to end, sorted by the role's name.
@@ -54,9 +54,7 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
 
 
 def load_sequences(sources: Sources) -> Dataset:
-    """Loads all sequences of Shakespeare's roles as examples (`load_shakespeare`): features and labels (N,
-    80).
-    """
+    """Loads all sequences of Shakespeare's roles as examples, features and labels (N, 80)."""
     roles = load_shakespeare(sources)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
 

@@ -81,9 +81,7 @@ class Recipe(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form of examples in a file: shapes of features and labels, () for a class, and the number of
-    classes.
-    """
+    """The form of examples in a file; `label_shape` is () for a class."""
 
     name: str
     shape: tuple[int, ...]

@@ -132,7 +132,7 @@ def load_purchase(sources: Sources) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
 
     The user's file is `dataset_purchase` in its published form, a label from 1 to 100 and 600 bits in each
-    line. Raises InputError if there is no such file. Of at most 20,000 rows we take all, in order.
+    line. If it has at most 20,000 rows, we take all, in order. Raises InputError if there is no such file.
 
     Returns:
       Features (20000, 600) float32 of 0 and 1 and labels (20000,) int32 from 0.
