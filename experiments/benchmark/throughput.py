@@ -166,7 +166,7 @@ def measure_rate(training: Training, seconds: float) -> float:
 def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns the training with the fastest number of models at once.
 
-    Only numbers are tried whose per-example gradients fit in memory.
+    It tries numbers with per-example gradients that fit in memory.
     """
     problem = problem._replace(batches=problem.batches[:_CALL_STEPS])
     floats = problem.setting.mechanism.batch_size * problem.theta_0.size

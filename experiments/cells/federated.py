@@ -130,7 +130,7 @@ def train(
         pairs.append((game, open_store(out, setting, federation)))
 
     def watch(pairs: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
-        """Stores the accuracies of a chunk's final models, and their scores for all but the first setting.
+        """Stores the accuracies of a chunk's final models, and their scores for settings after the first.
 
         Accuracies come first: if the process dies, every run with a score has an accuracy.
         """

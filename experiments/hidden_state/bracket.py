@@ -53,7 +53,7 @@ Gauss:    if the curve is Gaussian; audit: two-sided, if scores are normal; coor
 const:    predicted for a constant direction
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
 estimate: steps have kinks, and derivatives do not bound them"""
-# Numbers of training runs at which bounds are shown.
+# Numbers of training runs with shown bounds.
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
 _METHODS = {  # color, and format of marker and line
     EXACT_NULL: (FREE, "-"),
@@ -108,7 +108,7 @@ def draw_bracket(
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
-    """Returns the settings whose steps the sweep measures."""
+    """Returns the settings of the steps that the sweep measures."""
     return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 

@@ -355,8 +355,8 @@ def audit(study: Study) -> dict[str, Any]:
 def search(study: Study) -> dict[str, Any]:
     """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
-    The thresholds (in units of C) are symmetric about 1/2. The largest is 15% above the theta_1 at which the
-    likelihood ratio is e^epsilon, for the accountant's `upper`. `epsilon` is exact at step T, and `claimed`
+    The thresholds (in units of C) are symmetric about 1/2. The largest is 15% above the theta_1 with the
+    likelihood ratio e^epsilon, for the accountant's `upper`. `epsilon` is exact at step T, and `claimed`
     the in-sample estimate.
     """
     process = study.process

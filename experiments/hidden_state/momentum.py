@@ -10,7 +10,7 @@ model is the sum of w_t (s_t b + sigma z_t), with the weights
     w_(t-1) = (1 + beta - a_t) w_t - beta w_(t+1),   w_T = 1, w_(T+1) = 0.
 
 With s_t = sign(w_t) its mu is exactly sum of |w_t| over insertions / (sigma |w|). The curvature repeats with
-period k, apart from the last steps. All curvatures are in [0, most], so the losses are convex, and
+period k, except in the last steps. All curvatures are in [0, most], so the losses are convex, and
 most-smooth in units of 1 / eta. The periods were searched for beta = 0.9 and are optimized for each beta, so
 the leak is a lower bound on that of the worst convex loss. Plain SGD has an upper bound
 (`audit.hidden_state_epsilon`), which momentum exceeds.

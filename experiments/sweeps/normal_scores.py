@@ -107,7 +107,7 @@ def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
     def compute_excess(noncentrality: float) -> float:
         """Returns P(t <= statistic) minus the level, for a noncentral t; decreases in the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        # SciPy returns NaN far in a tail, where the probability is 1 or 0.
+        # SciPy returns NaN far in a tail. There the probability is 1 or 0.
         if np.isnan(probability):
             probability = float(noncentrality < statistic)
         return float(probability - level)
