@@ -88,8 +88,8 @@ def _resize(row: Task, size: str) -> Task:
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     """Returns a function from the shape of an example to the model, made once for each shape.
 
-    It imports the model's module when it is first called. `name` is "module:function" within `models`. The
-    function takes `fixed`, and the number of features `n_features` if an example is a vector.
+    The module of `name`, "module:function" within `models`, is imported at the first call. The function takes
+    `fixed`, and the number of features `n_features` if an example is a vector.
     """
     module_name, _, function_name = name.partition(":")
 
@@ -111,10 +111,9 @@ def _load_features(sources: Sources) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federation:
-    """Loads images and deals the training images to `setting.clients` clients; the others are the test.
+    """Loads images, and deals the training images to `setting.clients` clients (0: one client per image).
 
-    The smaller `setting.alpha`, the fewer clients get most of a class. For 0 clients every example is a
-    client.
+    The smaller `setting.alpha`, the fewer clients get most of a class.
     """
     dataset, test = load_images(recipe, sources)
     clients = one_each(dataset)

@@ -1,6 +1,6 @@
-"""Convolutional networks for images.
+"""Convolutional networks for images. They normalise bytes on the device.
 
-All have LeCun normal kernels, zero biases and softmax cross entropy; they normalise bytes on the device.
+All have LeCun normal kernels, zero biases and softmax cross entropy.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,8 @@ EMNIST_CLASSES = 62
 class ConvNet(nn.Module):
     """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., 10).
 
-    Attributes:
-      pool: the pooling after each convolution, which halves the image.
-      activate: the activation after each pooling, and after each dense layer except the last.
+    `pool` halves the image after each convolution. `activate` follows each pooling, and each dense layer
+    except the last.
     """
 
     pool: Callable[[Array], Array] = max_pool
@@ -48,11 +47,7 @@ class ConvNet(nn.Module):
 
 
 def convnet() -> Model:
-    """Makes the LeNet-style network for CIFAR-10, of 62,006 parameters.
-
-    It has two 5x5 convolutions with max-pooling and three dense layers (hidden-state paper, Table 2; Errata
-    H9).
-    """
+    """Makes the network for CIFAR-10, of 62,006 parameters (hidden-state paper, Table 2; Errata H9)."""
     image = jnp.zeros((32, 32, 3), jnp.uint8)
     return flat_model(ConvNet(), image, cross_entropy)
 
@@ -81,8 +76,8 @@ class EmnistCNN(nn.Module):
 def emnist_cnn() -> Model:
     """Makes the network for EMNIST's characters (Reddi et al., 2020), of 1,206,590 parameters.
 
-    It has 3x3 convolutions to 32 and 64 channels, max-pooling, and dense layers of 128 and 62. We leave out
-    the paper's dropout, since an audited client's update is a function of its data and its initial weights.
+    We leave out the paper's dropout, since an audited client's update is a function of its data and its
+    initial weights.
     """
     image = jnp.zeros((28, 28), jnp.float32)
     return flat_model(EmnistCNN(), image, cross_entropy)
@@ -111,9 +106,8 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """A residual network: images (32, 32, 3) of uint8 -> logits (10,).
 
-    Attributes:
-      widths: the number of channels of each stage. A stage has two blocks; from the second stage on, its
-        first block halves the image.
+    `widths` are the channels of each stage of two blocks. From the second stage on, its first block halves
+    the image.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -133,8 +127,8 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm, within a module's compact method.
 
-    The norm provides the bias. It has at most 32 groups of channels, and normalises all pixels of a group
-    together. Its axes are given, since Flax assumes by default that the first axis is a batch.
+    The norm provides the bias. It has at most 32 groups of channels. Its axes are given, since Flax assumes
+    that the first axis is a batch.
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)

@@ -1,7 +1,4 @@
-"""Dense networks of the hidden-state paper (Table 2, Remark 2 and Figure 13; Errata H9) and the LiDP paper.
-
-In the LiDP paper they are in Section 6 and Appendix F.1.
-"""
+"""Dense networks of the hidden-state paper (Table 2, Remark 2, Figure 13; Errata H9) and the LiDP paper."""
 
 import math
 from collections.abc import Callable
@@ -30,19 +27,14 @@ def _make(module: nn.Module, n_features: int, criterion: Criterion) -> Model:
 
 
 class FCNN(nn.Module):
-    """A dense network with one hidden layer of 6 units: features (n,) -> logits (2,).
-
-    Attributes:
-      activation: the hidden layer's activation.
-    """
+    """A dense network with one hidden layer of 6 units: features (n,) -> logits (2,)."""
 
     activation: Activation = nn.relu
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (2,) of features (n,)."""
-        # The order of these two lines matters: Flax numbers the layers by it, and draws their initial weights
-        # by number. The scores in tests/system/golden belong to this order.
+        # The order matters: Flax numbers the layers by it, and draws initial weights by number.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))
@@ -80,10 +72,7 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) to a norm below `norm`.
-
-    Longer features are shortened to `norm`. Then all are multiplied by 1 - 1e-6, because of rounding.
-    """
+    """Scales features (n,) to a norm of at most `norm`, times 1 - 1e-6 because of rounding."""
     length = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(length, norm))
 
@@ -92,7 +81,7 @@ class TwoLayer(nn.Module):
     """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1. Only the
-    w_j are trained, h n parameters. Features longer than 1 are shortened to length 1.
+    h n weights w_j are trained. Features longer than 1 are shortened to length 1.
     """
 
     @nn.compact
@@ -139,24 +128,21 @@ def logistic(n_features: int) -> Model:
 def least_squares(n_features: int) -> Model:
     """Makes a linear regression without an intercept, of n_features parameters.
 
-    With weights w, the loss of features x and target y is (w'x - y)^2 / 2. Its second derivative in w'x is 1.
+    With weights w, the loss of features x and target y is (w'x - y)^2 / 2, with second derivative 1 in w'x.
     With weight decay it is a ridge regression.
     """
     return _make(nn.Dense(1, use_bias=False), n_features, _half_square)
 
 
 def head(n_features: int) -> Model:
-    """Makes the last layer of a pretrained network, to train only on the network's features.
-
-    It is a dense layer of 10 (n_features + 1) parameters, with softmax cross entropy.
-    """
+    """Makes the dense last layer of a pretrained network, of 10 (n_features + 1) parameters."""
     return _make(nn.Dense(10), n_features, cross_entropy)
 
 
 class SoftmaxHead(nn.Module):
     """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
 
-    Features with a norm above `SOFTMAX_NORM` are rescaled to that norm.
+    Features with a norm above `SOFTMAX_NORM` are shortened to that norm.
     """
 
     @nn.compact
@@ -166,33 +152,26 @@ class SoftmaxHead(nn.Module):
 
 
 def softmax_head(n_features: int) -> Model:
-    """Makes a last layer for a pretrained network's features, without a bias, with softmax cross entropy.
+    """Makes a last layer for a pretrained network's features, without a bias, of 10 n_features parameters.
 
-    Features longer than `SOFTMAX_NORM`, 1 / sqrt(2), are shortened to it. An example's gradient is the outer
-    product of the features and (probabilities - one-hot label). The norm of the latter is at most sqrt(2), so
-    the gradient's norm is at most 1. The layer has 10 n_features parameters.
+    An example's gradient of softmax cross entropy is the outer product of the features and (probabilities -
+    one-hot label). The norm of the latter is at most sqrt(2), and features have at most `SOFTMAX_NORM`, 1 /
+    sqrt(2). So the gradient's norm is at most 1.
     """
     return _make(SoftmaxHead(), n_features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
-    """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged.
-
-    Floats are already normalised, such as canaries that are crafted in floats.
-    """
+    """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged."""
     if x.dtype != jnp.uint8:
         return x
     return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
 
 
 class MLP(nn.Module):
-    """A multi-layer perceptron with ReLU: an image or features -> logits (classes,).
+    """A perceptron with ReLU and hidden layers of `widths`: an image or features -> logits (classes,).
 
     An image is (28, 28) of uint8 and is normalised here, on the device. Features are floats (n,).
-
-    Attributes:
-      widths: the widths of the hidden layers.
-      classes: the number of classes.
     """
 
     widths: tuple[int, ...] = (256, 256)
@@ -208,15 +187,7 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes the multi-layer perceptron `MLP` with softmax cross entropy.
-
-    On Fashion-MNIST it has 269,322 parameters by default.
-
-    Args:
-      n_features: n, the number of features of an example.
-      widths: the widths of the hidden layers.
-      classes: the number of classes.
-    """
+    """Makes an `MLP` with softmax cross entropy: by default 269,322 parameters on Fashion-MNIST."""
     example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
     # Adversaries that craft examples use `_flatten_pixels` to find the floats at the first layer.
     return flat_model(MLP(widths, classes), example, cross_entropy, _flatten_pixels)

@@ -1,7 +1,7 @@
 """Layers of networks for images.
 
-Convolutions and pooling are channels first. Processors that add and multiply whole rows of pixels are then
-fast on narrow images.
+Convolutions and pooling are channels first, which is fast on narrow images: processors add and multiply whole
+rows of pixels.
 """
 
 import flax.linen as nn
@@ -16,10 +16,6 @@ class Convolution(nn.Module):
     It maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1), with the parameters of flax.linen.Conv: a
     kernel (w, w, C, features) and a bias (features,). Clipping layer by layer
     (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
-
-    Attributes:
-      features: the number of output channels.
-      window: w, the side of the window in pixels.
     """
 
     features: int
@@ -36,16 +32,16 @@ class Convolution(nn.Module):
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
 
     def unfold(self, x: Array) -> Array:
-        """Lists the patches of images: (..., C, H, W) -> (..., K, L), as im2col does.
+        """Lists the patches of images, as im2col does: (..., C, H, W) -> (..., K, L).
 
-        Each of the L output pixels has a patch: the K = w w C values of w x w pixels that it depends on.
+        Each of the L output pixels depends on a patch of K = w w C values.
         """
         leading_axes = x.shape[:-3]
         input_height = x.shape[-2]
         _, height, width = self.output_shape(x)
 
-        # We shift the image by 0 to w - 1 columns, cut the results to the output's width and join them:
-        # (..., w C, H * width). The barrier makes XLA store them instead of making them for each row.
+        # We shift the image by 0 to w - 1 columns, cut the results to the output's width and join them: (...,
+        # w C, H * width). The barrier makes XLA store them.
         columns = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(columns, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
@@ -56,17 +52,12 @@ class Convolution(nn.Module):
         return jnp.concatenate(rows, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient of a loss at the images x, from its gradient at kernel.T @ unfold(x).
+        """Returns the gradient of a loss at images (..., C, H, W), from that at kernel.T @ unfold(x).
 
         A matrix product sums over the output's channels and the window's rows, and gives a part of the
         gradient for each of the w columns. The parts are then shifted and added. The gradients at all patches
-        would take w (H - w + 1) / H times the memory of the parts.
-
-        Args:
-          kernel: (K, O), the kernel as a matrix. K counts the window's rows, its columns and the channels,
-            the last of them fastest.
-          gradient: (..., O, L), the gradient of the loss at the product.
-          x: (..., C, H, W), the images.
+        would take w (H - w + 1) / H times the memory. `gradient` is (..., O, L). The K rows of the kernel (K,
+        O) count the window's rows, its columns and the channels, the last of them fastest.
         """
         window = self.window  # w
         leading_axes = x.shape[:-3]
@@ -74,8 +65,8 @@ class Convolution(nn.Module):
         output_width = width - window + 1
 
         # By row i of the window, an output pixel depends on the image's row i rows further down. So for each
-        # i we move a copy of the output's gradient down by i rows, and fill it up with zeros to the image's
-        # H rows. Pixels are flat: a row is `output_width` of them.
+        # i we move the output's gradient down by i rows of `output_width` pixels, and fill it up to the
+        # image's H rows.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
@@ -83,14 +74,14 @@ class Convolution(nn.Module):
         shifted = [padded[..., start : start + height * output_width] for start in starts]
         gradients = jnp.concatenate(shifted, axis=-2)  # (..., w O, H (W - w + 1))
 
-        # The product sums over the window's rows i and the O channels of the output. Repeating the kernel for
-        # each image makes it a batched product without transpositions.
+        # The product sums over the window's rows i and the O channels. Repeating the kernel for each image
+        # makes it a batched product without transpositions.
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         kernels = jnp.concatenate(kernel_rows, axis=-1)  # (w C, w O)
         parts = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape)) @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # We move the part of the window's column j right by j pixels and fill it up to the image's width W.
+        # Move the part of the window's column j right by j pixels and fill it up to the image's width W.
         no_padding = ((0, 0),) * (len(leading_axes) + 2)  # of all axes but the last
         total = jnp.zeros(())
         for j in range(window):
@@ -121,8 +112,7 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    We split and join the channels, since XLA on a CPU stores the result of joining, but would compute a
-    transposition again for each use.
+    We split and join the channels, since XLA on a CPU would compute a transposition again for each use.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)
@@ -133,12 +123,9 @@ def normalised(
     mean: float | tuple[float, ...],
     deviation: float | tuple[float, ...],
 ) -> Array:
-    """Returns standardised pixels: (pixels / 255 - mean) / deviation, as float32.
+    """Returns standardised uint8 pixels (..., C): (pixels / 255 - mean) / deviation, as float32.
 
-    Args:
-      pixels: (..., C) uint8.
-      mean: the mean of the pixels, scaled to [0, 1]: a number for all channels, or one per channel.
-      deviation: their standard deviation, likewise.
+    The mean and the deviation of the pixels on [0, 1] are numbers for all channels, or one per channel.
     """
     scaled = pixels.astype(jnp.float32) / 255
     return (scaled - jnp.array(mean, jnp.float32)) / jnp.array(deviation, jnp.float32)

@@ -1,9 +1,8 @@
 """The features of CIFAR-10's images by a pretrained MobileNetV2 (Sandler et al., 2018) up to its last layer.
 
-DP-SGD trains only the last layer of a pretrained network (hidden-state paper, Remark 2 and Figure 13). The
-layers below are a constant function of an image, so we compute their outputs once and store them as data. The
-weights are torchvision's for ImageNet, from a Python package. Batch norm uses its stored statistics and is
-folded into the convolutions.
+DP-SGD trains only the last layer (hidden-state paper, Remark 2 and Figure 13). The outputs of the layers
+below are stored as data. The weights are torchvision's for ImageNet, from a Python package. Batch norm uses
+its stored statistics and is folded into the convolutions.
 """
 
 import hashlib
@@ -51,17 +50,12 @@ Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 
 
 def make_parameters(arrays: Arrays) -> list[Parameters]:
-    """Returns the input of `apply`: the kernel and the bias of each layer, with batch norm folded in.
+    """Returns each layer's kernel (height, width, in, out), without axes of length 1, and bias (out,).
 
-    The norm multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5. The
-    kernel becomes kernel * scale, and the bias shift - mean * scale.
-
-    Args:
-      arrays: torchvision's tensors, in the order of its file: for each layer the kernel (out, in, height,
-        width), and the norm's weight, shift, mean and variance. The classifier's are last.
-
-    Returns:
-      For each layer, the kernel (height, width, in, out) without axes of length 1, and the bias (out,).
+    `arrays` has torchvision's tensors in the order of its file: for each layer the kernel (out, in, height,
+    width), and the norm's weight, shift, mean and variance. The classifier's are last. The norm is folded in:
+    it multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5, and the
+    bias is shift - mean * scale.
     """
     tensors = [tensor.astype(float) for tensor in arrays.values()]
     parameters = []
@@ -76,8 +70,7 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
 def apply(parameters: list[Parameters], images: Array) -> Array:
     """Computes the features (B, 1280) of normalised images (B, S, S, 3), after global average pooling.
 
-    Each row of _BLOCKS is a series of inverted residual blocks. `parameters` is the result of
-    `make_parameters`.
+    `parameters` is the result of `make_parameters`.
     """
     layers = iter(parameters)
     x = jnp.clip(_convolve(next(layers), images, stride=2), 0, 6)
@@ -128,14 +121,10 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
 
 
 def load_features(sources: Sources) -> Dataset:
-    """Returns MobileNetV2's outputs for CIFAR-10's training images, as features of a data set.
+    """Returns MobileNetV2's outputs for CIFAR-10's training images as a data set.
 
-    Returns:
-      Features (N, 1280) float32, not standardised, and labels (N,), with a checksum over features, labels,
-      images, weights and size.
-
-    Raises:
-      InputError: the weights or the images cannot be loaded.
+    Features (N, 1280) float32 are not standardised. The checksum includes labels, images, weights and size.
+    Raises InputError if the weights or the images cannot be loaded.
     """
     weights = load_arrays(WEIGHTS, Sources())
     images = load_examples(CIFAR10, sources)
@@ -168,8 +157,8 @@ def normalise_images(images: Array, size: int) -> Array:
     """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), the input of networks for ImageNet.
 
     Images are resized bilinearly, with half-pixel centres, to S = `size` pixels per side, with antialiasing
-    if S is below H. Then each channel is standardised by ImageNet's mean and deviation. As in torchvision's
-    resizing of float tensors, values are not rounded to bytes.
+    if S is below H. Then each channel is standardised by ImageNet's mean and deviation. As in torchvision,
+    values are not rounded to bytes.
     """
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)
@@ -210,9 +199,8 @@ class _Unpickler(pickle.Unpickler):
 def _read_wheel(folder: Path) -> Arrays:
     """Reads the weights in the package, a file in torch's format before version 1.6.
 
-    The file has five pickles: a magic number, the protocol's number, facts about the writing machine, the
-    tensors by name, and the keys of the tensors' storages. Then comes each storage. A tensor here is a whole
-    storage, in C order.
+    The file has five pickles (a magic number, the protocol's number, facts about the writing machine, the
+    tensors by name, the keys of their storages), and then each storage, a whole tensor in C order.
     """
     with open(folder / _WEIGHTS_FILE, "rb") as file:
         *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]

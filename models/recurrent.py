@@ -18,12 +18,9 @@ SENTENCE_LENGTH = 20
 class LSTM(nn.Module):
     """A layer of LSTM cells, from a zero state: inputs (T, d) -> outputs (T, units).
 
-    It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias. It
-    starts at 1 for the forget gate and at 0 for the others. We multiply the inputs of all positions by their
-    kernel at once. A step of the recurrence then only multiplies by the recurrent kernel.
-
-    Attributes:
-      units: the number of cells.
+    It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
+    which starts at 1 for the forget gate and at 0 for the others. The inputs of all positions are multiplied
+    by their kernel at once.
     """
 
     units: int
@@ -56,12 +53,8 @@ class LSTM(nn.Module):
 class LanguageModel(nn.Module):
     """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
 
-    Attributes:
-      vocabulary: the number of tokens; they are numbered from 0.
-      embedding: the width of a token's embedding.
-      units: the width of an LSTM.
-      layers: the number of LSTMs.
-      projection: the width of a dense layer between the last LSTM and the logits, or None.
+    It has an embedding, `layers` LSTMs of width `units`, and a dense layer of width `projection` before the
+    logits, or None.
     """
 
     vocabulary: int
@@ -82,16 +75,12 @@ class LanguageModel(nn.Module):
 
 
 def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
-    """Returns the next-token loss: a sequence's mean cross entropy over the labels that are not `padding`.
+    """Returns (logits (T, V), labels (T,)) -> mean cross entropy over labels that are not `padding`.
 
     The mean gives all sequences the same weight. A sequence of only padding has loss 0.
-
-    Returns:
-      criterion(logits (T, V), labels (T,)) -> scalar.
     """
 
     def criterion(logits: Array, labels: Array) -> Array:
-        """Returns the mean cross entropy over the labels that are not padding, or 0 if all are."""
         losses = cross_entropy(logits, labels)
         is_token = labels != padding
         total = jnp.sum(jnp.where(is_token, losses, 0))
@@ -101,20 +90,14 @@ def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
 
 
 def word_lstm() -> Model:
-    """Makes the model of Stack Overflow's next word, of 4,050,748 parameters.
-
-    It has an embedding of 96, an LSTM of 670, and dense layers of 96 and 10,004.
-    """
+    """Makes the model of Stack Overflow's next word, of 4,050,748 parameters."""
     module = LanguageModel(WORDS, embedding=96, units=670, layers=1, projection=96)
     example = jnp.zeros(SENTENCE_LENGTH, jnp.uint16)  # only its shape and type matter
     return flat_model(module, example, next_token_loss(0))
 
 
 def character_lstm() -> Model:
-    """Makes the model of Shakespeare's next character, of 820,522 parameters.
-
-    It has an embedding of 8, two LSTMs of 256 and a dense layer of 90.
-    """
+    """Makes the model of Shakespeare's next character, of 820,522 parameters."""
     module = LanguageModel(shakespeare.VOCABULARY, embedding=8, units=256, layers=2)
     example = jnp.zeros(shakespeare.LENGTH, jnp.uint8)  # only its shape and type matter
     return flat_model(module, example, next_token_loss(shakespeare.PADDING))

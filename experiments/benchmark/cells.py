@@ -19,10 +19,10 @@ class Scale(NamedTuple):
     """The size of the benchmark.
 
     Attributes:
-      audits: The number of audits per cell, for an estimator with cost 1.
+      audits: Per cell, for an estimator with cost 1.
       sizes: The sizes of the audits; empty for the mechanism's sizes.
-      claim_audits: The number of audits that try to refute a claim, at each number of runs.
-      max_runs: The maximum number of training runs per audit of a claim.
+      claim_audits: The number of audits of a claim, at each number of runs.
+      max_runs: The most training runs per audit of a claim.
     """
 
     audits: int
@@ -35,15 +35,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """A cell: an estimator's audits of a mechanism.
-
-    Attributes:
-      estimator: The estimator's name.
-      mechanism: The mechanism's name.
-      n: The size of each audit; see `contract.shape`.
-      audits: The number of audits.
-      seed: The seed of the scores.
-    """
+    """An estimator's audits of a mechanism, each of size n (`contract.shape`)."""
 
     estimator: str
     mechanism: str
@@ -115,8 +107,7 @@ def list_cells(
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
     """Returns a cell for each estimator that measures how many runs refute a false claim.
 
-    Slow estimators have fewer audits, but at least 10 if the scale allows: fewer do not show whether half of
-    the audits refute a claim.
+    Slow estimators have fewer audits, but at least 10 if the scale allows.
     """
     cells = []
     for name in estimators:
@@ -150,7 +141,7 @@ def load_measured(cells: Sequence[Cell], journal: Path) -> dict[Cell, Record]:
 def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Iterator[Cell]:
     """Measures the cells that are not in the journal, and yields each after it is written.
 
-    Cells of the slowest estimators come first, to use all processes until the end.
+    The slowest estimators come first, so all processes work until the end.
     """
     done = load_measured(cells, journal)
     missing = [cell for cell in cells if cell not in done]

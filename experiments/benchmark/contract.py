@@ -35,9 +35,8 @@ class Estimator(NamedTuple):
     """An estimator of epsilon, called as in its documentation.
 
     Attributes:
-      name: The unique name.
       kind: OURS, PEER or PAPER.
-      design: The design of its audits, one of DESIGNS.
+      design: One of DESIGNS.
       assumption: Its assumptions, in the words of its documentation.
       epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. Evidence is `Coins`, or `Fresh` for
         directions. Any exception counts as a refusal.
@@ -46,8 +45,8 @@ class Estimator(NamedTuple):
       claims_level: Whether it claims the confidence level.
       package: The name of its package on PyPI, or empty.
       cost: The divisor of the number of audits; above 1 for slow estimators.
-      examine: (evidence, claimed mu, confidence) -> whether its test refutes the claimed trade-off curve.
-        If None, a claim is refuted by a larger epsilon.
+      examine: (evidence, claimed mu, confidence) -> whether its test refutes the claimed trade-off curve. If
+        None, a claim is refuted by a larger epsilon.
     """
 
     name: str
@@ -98,13 +97,11 @@ class BenchmarkedMechanism(NamedTuple):
     """A mechanism with a known exact epsilon.
 
     Attributes:
-      design: The design of its audits, one of DESIGNS.
-      name: The unique name.
-      law: The law that draws an audit's evidence. Its truth is the smallest epsilon such that the mechanism
-        is (epsilon, delta)-DP for adding or removing one canary.
+      design: One of DESIGNS.
+      law: The law of an audit's evidence. Its truth is the smallest epsilon such that the mechanism is
+        (epsilon, delta)-DP for adding or removing one canary.
       mu: The law's parameter.
       sizes: The sizes n of the audits at scale full; see `shape`.
-      delta: The delta of the audits.
     """
 
     design: str
@@ -117,9 +114,9 @@ class BenchmarkedMechanism(NamedTuple):
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
         """Returns the mechanism with the seed, size and number of its audits.
 
-        All estimators get the same evidence: it depends only on the seed, the mechanism's name and n.
+        Evidence depends only on the seed, the mechanism's name and n, so all estimators get the same.
         """
-        # Unlike Python's hash of a text, a checksum is the same in all processes.
+        # Unlike Python's hash, a checksum is the same in all processes.
         stream = (zlib.crc32(self.name.encode()), n)
         return shape(self.law, self.design, n, self.mu)._replace(
             audits=audits, delta=self.delta, seed=seed, stream=stream
@@ -127,14 +124,10 @@ class BenchmarkedMechanism(NamedTuple):
 
 
 def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
-    """Returns a mechanism with the runs and canaries of a design at size n, for one audit with seed 0.
+    """Returns a mechanism with the runs and canaries of one of DESIGNS at size n, for one audit with seed 0.
 
-    Args:
-      law: The law of the evidence.
-      design: One of DESIGNS.
-      n: The number of runs per world for ONE_CANARY, of runs for SEVERAL, and of canaries for designs with a
-        single run.
-      mu: The law's parameter.
+    n counts runs per world for ONE_CANARY, runs for SEVERAL, and canaries for designs with a single run. `mu`
+    is the law's parameter.
     """
     runs = {ONE_CANARY: 2 * n, SEVERAL: n}.get(design, 1)
     canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(design, n)

@@ -1,9 +1,8 @@
 """Measures how many training runs an estimator needs to refute a false privacy claim.
 
-The mechanism is Gaussian with 0.9 times the claimed noise, so the claimed mu is 0.9 times the real mu. An
-estimator refutes the claim if its epsilon exceeds the claimed epsilon, or if its test rejects the claimed
-curve. The result includes the number of audits that refute a true claim after the same number of runs: an
-estimator that refutes every claim does not detect bugs.
+The mechanism is Gaussian with 0.9 times the claimed noise. An estimator refutes the claim if its epsilon
+exceeds the claimed epsilon, or if its test rejects the claimed curve. We also count the audits that refute a
+true claim with the same number of runs: an estimator that refutes every claim does not detect bugs.
 """
 
 import math
@@ -43,13 +42,11 @@ _LAWS = {
 
 
 class ClaimCell(NamedTuple):
-    """A cell: an estimator's audits of a mechanism with a false claim.
+    """An estimator's audits of a mechanism with a false claim.
 
     Attributes:
-      estimator: The estimator's name.
-      max_runs: The maximum number of training runs, for designs with several runs.
+      max_runs: For designs with several runs.
       audits: The number of audits at each number of runs.
-      seed: The seed of the scores.
     """
 
     estimator: str
@@ -60,8 +57,8 @@ class ClaimCell(NamedTuple):
     def measure(self) -> Record:
         """Finds the smallest number of runs such that half of the audits refute the claim.
 
-        The record has the cell's fields; `runs`, or None if `max_runs` are too few; the `max_runs` that were
-        tried; and `false_refutations`, the number of audits with `runs` runs that refute a true claim.
+        The record has the cell's fields; `runs`, or None if `max_runs` are too few; and `false_refutations`,
+        the number of audits with `runs` runs that refute a true claim.
         """
         estimator = ESTIMATORS[self.estimator]
         min_runs = 1
@@ -91,11 +88,9 @@ class ClaimCell(NamedTuple):
         return enough
 
     def find_refuted_share(self, runs: int, noise: float) -> float:
-        """Returns the share of audits that refute the claim.
+        """Returns the share of audits with `runs` runs that refute the claim.
 
-        Args:
-          runs: The number of runs per audit.
-          noise: The real noise over the claimed noise; 1 if the claim is true.
+        `noise` is the real noise over the claimed noise; 1 if the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
         audit = partial(_examine, estimator) if estimator.examine else estimator.audit

@@ -21,7 +21,7 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
     """Draws each estimator's share of wrong audits and its mean epsilon over the true epsilon.
 
     The first axis has a square-root scale, which spreads small shares. Filled points mark estimators that
-    claim a confidence level. Lines separate designs.
+    claim a confidence level.
     """
     names = [row["estimator"] for row in estimators]
 
@@ -38,7 +38,6 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
         axis.set_yticks(range(len(names)), names, fontsize=8)
 
     def draw_wrong(axis: Axes) -> None:
-        """Draws the shares of wrong audits, and the level."""
         roots = (lambda share: np.sqrt(np.maximum(share, 0)), np.square)
         axis.set_xscale("function", functions=roots)
         draw_dots(axis, "too_much", 1.0)
@@ -49,7 +48,6 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
         axis.set_xlabel("audits above the true epsilon, in the worst cell")
 
     def draw_proven(axis: Axes) -> None:
-        """Draws the mean epsilons."""
         draw_dots(axis, "proven", _MAX_SHARE)
         axis.set_xlabel("mean epsilon over the true epsilon")
 

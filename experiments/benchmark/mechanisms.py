@@ -1,7 +1,7 @@
 """The benchmark's mechanisms with a known exact epsilon, and the laws that draw their scores.
 
-A run with several canaries releases a vector. A canary's score is its inner product with that vector. All
-scores together then reveal at most mu about a canary, even if they depend on each other.
+A run with several canaries releases a vector, and a score is a canary's inner product with it. All scores
+together then reveal at most mu about a canary, even if they depend on each other.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,8 +34,7 @@ from experiments.benchmark.contract import (
 Array = NDArray[np.float64]
 Generator = np.random.Generator
 
-# The sizes n at scale full, the default size first. They count runs per world, runs, coins of one run, and
-# directions of one run.
+# At scale full, the default size first: runs per world, runs, coins of one run, and directions of one run.
 _SIZES = {
     ONE_CANARY: (1000, 50, 250, 5000),
     SEVERAL: (200, 50, 1000),
@@ -44,8 +43,8 @@ _SIZES = {
 }
 _NO_LEAK_SIGMA = 1e6  # almost an infinite noise multiplier
 _OPEN_DELTA = 0.01  # the probability that a canary's bit is revealed
-# 3 sqrt(n) of n coins are revealed at once. Chance would guess half of them right, so revealing them adds
-# 1.5 sqrt(n) right guesses: three standard deviations, sqrt(n) / 2 each, of the number of lucky guesses.
+# 3 sqrt(n) of n coins are revealed at once. This adds 1.5 sqrt(n) right guesses, three standard deviations of
+# the number of lucky guesses.
 _OPENED_ROOTS = 3
 _OPEN_SCORE = 10.0  # the score of a revealed canary, far from the noise
 _WEAK_MU = 0.5  # for half of the runs of the mixture
@@ -97,7 +96,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
 
     A canary is the unit vector (own direction + shared direction) / sqrt(2), with orthogonal directions. Its
-    score is (own part + shared part) / sqrt(2): the parts are the release's coordinates along both.
+    score is the same combination of the release's coordinates.
     """
     presence = _toss(rng, setting)  # (R, K)
     signal = setting.mu * presence
@@ -137,14 +136,14 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
 
 
 def _nothing_leaks(setting: KnownMechanism) -> Truth:
-    """Returns the true epsilon of a (0, delta)-DP mechanism, which is 0."""
+    """Returns the true epsilon of a (0, delta)-DP mechanism, 0."""
     return Truth(0.0)
 
 
 def _failing_truth(setting: KnownMechanism) -> Truth:
     """Returns the true epsilon if half of the runs fail and report this.
 
-    For each epsilon the mechanism's delta is half of the delta of mu-GDP.
+    Its delta at each epsilon is half of that of mu-GDP.
     """
     return Truth(conversions.epsilon_from_mu(setting.mu, 2 * setting.delta))
 
@@ -154,11 +153,8 @@ def _make_law(
 ) -> Law:
     """Returns the law of independent canaries with scores from a family of distributions.
 
-    Args:
-      draw: `_draw_worlds` for one canary per run, or `_draw_coins` for several.
-      family: The scores' distributions with and without the canary, by a parameter.
-      breaks: The estimators' assumptions that the law violates.
-      **changes: Keyword arguments of `draw`, such as `share_in`.
+    `draw` is `_draw_worlds` for one canary per run, or `_draw_coins` for several, with `changes` as keywords.
+    `breaks` are the estimators' assumptions that the law violates.
     """
     truth = partial(laws.score_truth, family)
     draw_scores = partial(draw, family.sample, **changes)
@@ -221,7 +217,6 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     of_directions = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield of_directions(f"directions: Gaussian {mu:g}", _COSINES, mu)
-    # Other trade-off curves, or canaries that are not independent.
     for name in ("equal", "failing", "laplace", "bound"):
         yield of_directions(f"directions: {name} 2", laws.DIRECTIONS[name], 2.0)
 

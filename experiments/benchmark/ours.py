@@ -34,8 +34,8 @@ _GAUSSIAN_COINS = Assumption(
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with one canary each.
 
-    Raises InputError if the method assumes a Gaussian trade-off curve and the scores reject it. An audit's
-    page marks such a bound as refuted; here it counts as a refusal.
+    Raises InputError, which counts as a refusal, if the method assumes a Gaussian trade-off curve and the
+    scores reject it.
     """
     worlds = coins.pooled()
     if method.assumes.gaussian and gaussian_curve.examine(*worlds) < CURVE_LEVEL:
@@ -46,8 +46,8 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    The coins are user data (`given`): slightly unfair coins pass, and the bound includes a confidence
-    interval of their bias. Raises InputError if the coins are very unlikely for fair independent coins.
+    The coins are user data (`given`): the bound includes a confidence interval of their bias. Raises
+    InputError if the coins are very unlikely for fair independent coins.
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)

@@ -25,12 +25,8 @@ _FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
-    Args:
-      method: A method of its `CanaryScoreAuditor`.
-      strategy: The class in its `auditing` that chooses the threshold; empty for methods without a strategy.
-      coins: The scores.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
+    `method` is one of its `CanaryScoreAuditor`, and `strategy` the class that chooses the threshold, or
+    empty.
     """
     from jax_privacy import auditing
 
@@ -71,10 +67,7 @@ def opake(
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by privacyguard-platform's analysis of one run, with guesses for a fifth of the coins.
-
-    The analysis assumes a Gaussian trade-off curve.
-    """
+    """Returns epsilon by privacyguard-platform's analysis of one run, guessing a fifth of the coins."""
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     guesses, right = count_right_guesses(coins, FIXED_SHARE)

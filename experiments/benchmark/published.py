@@ -1,7 +1,7 @@
 """Estimators from papers, as printed or as in their public code.
 
-They keep errors that this project corrects elsewhere. The errata of experiments/lidp and experiments/one_shot
-list these errors.
+They keep errors that this project corrects elsewhere; see the errata of experiments/lidp and
+experiments/one_shot.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,11 +37,8 @@ _SHARES = tuple(np.linspace(0.05, 1.0, 20))  # the shares to choose the best res
 def canife(by_accuracy: bool, coins: Coins, delta: float, confidence: float) -> float:
     """Returns CANIFE's estimate (2023, Algorithm 2), which chooses a threshold on the scores that it counts.
 
-    Args:
-      by_accuracy: Whether to choose the threshold with the best accuracy, as the first version of its code.
-      coins: The scores of all runs, with and without the canary.
-      delta: The delta of epsilon.
-      confidence: Has no effect on the estimate.
+    `by_accuracy` chooses the threshold with the best accuracy, as the first version of its code. `confidence`
+    has no effect.
     """
     return rounds.best_epsilon(*coins.pooled(), delta, confidence, by_accuracy).epsilon
 
@@ -49,10 +46,8 @@ def canife(by_accuracy: bool, coins: Coins, delta: float, confidence: float) -> 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
     """Returns dpsgd-auditbench's lower confidence limit of epsilon, by a bootstrap.
 
-    It fits two Gaussians with a pooled standard deviation to the scores with and without the canary. The
-    limit is the (1 - confidence)-quantile of epsilon over 2,000 bootstrap samples. Epsilon increases with the
-    distance of the means in standard deviations, which is the mu of the trade-off curve, so the quantile of
-    mu is converted to epsilon.
+    It fits two Gaussians with a pooled standard deviation. The limit is the (1 - confidence)-quantile over
+    2,000 bootstrap samples of mu, the distance of the means in standard deviations, converted to epsilon.
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
@@ -75,17 +70,16 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     """Returns LiDP's lower bound on epsilon by fourth-order Wilson intervals, as in its public code.
 
-    Like that code, it has an error in a variance (Errata L1; see `fourth_order_limit`).
+    It keeps that code's error in a variance (Errata L1; see `fourth_order_limit`).
     """
-    # A part of the runs chooses a threshold with a large bound on epsilon (`approximate_dp`). In the rest, a
-    # score above it is a guess that the canary is in. The wrong guesses of each run are counted.
+    # A part of the runs chooses a threshold with a large bound (`approximate_dp`). In the rest, a score above
+    # it is a guess that the canary is in.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
     canaries = rest.canaries_in  # K: with coins, each canary can be in
 
     risk = (1 - confidence) / 2  # for each of the two error rates
-    # The limits bound the probability that a canary is out (or in) and guessed wrong. It is out (or in) with
-    # probability 1/2, so the error rate is twice as large.
+    # The limits bound the probability that a canary is out (or in) and guessed wrong, half of the error rate.
     false_alarms = 2 * fourth_order_limit(rest.alarms, canaries, risk)
     misses = 2 * fourth_order_limit(rest.misses, canaries, risk)
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
@@ -96,9 +90,8 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     """Returns an upper confidence limit of the share of counted canaries, as in LiDP's public code.
 
     The share is mu_1, where mu_l is the probability that l random canaries of a run are all counted
-    (`lifted.moments`). Runs are independent, but the canaries of a run are not. The variance of the estimate
-    of mu_1 depends on mu_2, and that of mu_2 depends on mu_3 and mu_4. The code computes limits from mu_4
-    down to mu_1, and uses each limit as the value of its moment.
+    (`lifted.moments`). The variance of the estimate of mu_1 depends on mu_2, and that of mu_2 on mu_3 and
+    mu_4. The code computes limits from mu_4 down to mu_1, and uses each limit as the value of its moment.
 
     The variance of mu_2 in the code has h(0) (mu_4 - mu_3^2) instead of h(0) (mu_4 - mu_2^2) (Errata L1). If
     the quadratic equation for the limit of mu_2 does not have a root, the limit is 1.
@@ -120,9 +113,8 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # Wilson's upper limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with
-    # cut = z^2 / n for the normal quantile z, and variance(x) = h_2 x + constant - (1 - h_0) x^2. This is
-    # a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
+    # Wilson's upper limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with cut = z^2 /
+    # n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
     cut = special.ndtri(1 - level) ** 2 / n
     # The public code has mu_3^2 instead of mu_2^2 (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
@@ -147,12 +139,7 @@ def one_run(
 ) -> float:
     """Returns the largest lower bound on epsilon from a single run over shares of coins to guess.
 
-    Args:
-      bound: (coins, guesses, right guesses, delta, error) -> epsilon.
-      shares: The shares.
-      coins: The run's coins and scores.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound for each share.
+    `bound` is (coins, guesses, right guesses, delta, error) -> epsilon.
     """
     number = coins.scores.size
     epsilons = []
@@ -184,11 +171,7 @@ def count_right_guesses(coins: Coins, share: float) -> tuple[int, int]:
 def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) -> float:
     """Returns an estimate of One-shot (2024) that fits a Gaussian to the cosines of a single run.
 
-    Args:
-      name: A key of `one_shot.FITTED`, the formula for epsilon.
-      directions: The cosines.
-      delta: The delta of epsilon.
-      confidence: Has no effect on the estimate.
+    `name` is a key of `one_shot.FITTED`, the formula for epsilon. `confidence` has no effect.
     """
     # Without insertion, a cosine in units of 1 / sqrt(d) is about N(0, 1).
     fitted = one_shot.fit(directions.cosines[0], directions.dimension)
@@ -199,13 +182,8 @@ def one_shot_limit(prior: float, directions: Fresh, delta: float, confidence: fl
     """Returns eps_lo of One-shot (2024), the largest epsilon over all thresholds on a cosine.
 
     Epsilon at a threshold uses the exact false-positive rate and a confidence limit of the false-negative
-    rate (`one_shot.in_sample`).
-
-    Args:
-      prior: The prior of the limit's beta distribution: 1/2 for Jeffreys, 1 for Clopper and Pearson.
-      directions: The cosines of a single run with all canaries inserted.
-      delta: The delta of epsilon.
-      confidence: The confidence of the limit.
+    rate (`one_shot.in_sample`). `prior` is the prior of the limit's beta distribution: 1/2 for Jeffreys, 1
+    for Clopper and Pearson. All canaries are inserted.
     """
     cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
     return one_shot.in_sample(cosines, delta, 1 - confidence, prior)

@@ -29,10 +29,7 @@ _NOTES = (
 def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
     """Returns whether more audits are wrong than the level allows, by an exact binomial test.
 
-    Args:
-      wrong: The number of wrong audits.
-      audits: The number of audits.
-      tests: The number of such tests, for a Bonferroni correction to 1% in total.
+    `tests` is the number of such tests, for a Bonferroni correction to 1% in total.
     """
     error = _TEST_LEVEL / tests  # for each end of the interval
     limits = intervals.clopper_pearson(wrong, audits, 1 - 2 * error)
@@ -45,7 +42,7 @@ def is_held_to_level(cell: Record) -> bool:
 
 
 def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ()) -> list[Record]:
-    """Returns a record for each estimator with cells, sorted by design, with the columns of the table.
+    """Returns a record with the table's columns for each estimator, sorted by design.
 
     Args:
       cells: The measured cells of all estimators.
@@ -99,9 +96,7 @@ def _find_largest_share(cells: Sequence[Record]) -> float | None:
 def show_runs(claim: Record, tests: int) -> str:
     """Returns the number of runs that refute a claim, with * if true claims are refuted too often.
 
-    Args:
-      claim: The record of a `ClaimCell`.
-      tests: The number of claims in the table.
+    `claim` is the record of a `ClaimCell`, and `tests` the number of claims in the table.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"

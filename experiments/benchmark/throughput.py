@@ -1,7 +1,7 @@
 """Times DP-SGD engines, in rounds that time each engine once.
 
-Each engine runs in its own processes; only these import JAX or PyTorch. Before timing, its step must agree
-with ours. To add an engine, write a function that makes its training, and add a row to `ENGINES`.
+Each engine runs in its own processes; only these import JAX or PyTorch. To add one, write a function that
+makes its training, and add a row to `ENGINES`.
 """
 
 import contextlib
@@ -44,9 +44,8 @@ MODELS = {
     "convnet": {"steps": 10},
     "resnet18": {"steps": 8, "batch_size": 8},
 }
-# The largest distance between an engine's first step and ours, without noise and at learning rate 1. Both are
-# means of clipped gradients with norms of at most 1. Engines sum the float32 values of ResNet18's layers in
-# different orders.
+# The largest distance between an engine's first step and ours, without noise and at learning rate 1. Engines
+# sum the float32 values of ResNet18's layers in different orders.
 TOLERANCES = {"fcnn": 1e-5, "convnet": 1e-5, "resnet18": 1e-3}
 
 
@@ -54,11 +53,7 @@ class Problem(NamedTuple):
     """A training run of DP-SGD with fixed mini-batches, for all engines.
 
     Attributes:
-      setting: The setting.
-      dataset: The examples.
       batches: (steps, B) the indices of each mini-batch's examples.
-      learning_rate: The learning rate.
-      noise_multiplier: sigma.
       theta_0: (p,) the initial parameters.
       stepped: (p,) the parameters after our first step from theta_0, without noise and at learning rate 1.
       torch_order: (p,) the indices in theta of PyTorch's parameters, in PyTorch's order.
@@ -91,10 +86,9 @@ class Training(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An engine.
+    """An engine, with the name of its package on PyPI.
 
     Attributes:
-      package: The name of its package on PyPI.
       make: (problem, the number of models that each device trains at once) -> the training.
       tried: The numbers of models at once to try.
       one_thread: Whether it uses one core. A CPU then runs a process for each core.
@@ -107,14 +101,9 @@ class Engine(NamedTuple):
 
 
 def make_problem(model: str, sources: Sources) -> Problem:
-    """Returns the problem of training a model with the defaults of `audit`.
+    """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
-    The adversary is GC-R instead of GC-S. Steps cost the same, but GC-S first simulates training runs to
-    choose its coordinate.
-
-    Args:
-      model: A key of `MODELS`.
-      sources: The data sources.
+    The adversary is GC-R instead of GC-S, which costs the same per step and does not first simulate training.
     """
     from audit.settings.make import setting_of
     from models.catalogue import task
@@ -145,8 +134,7 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     model = build.trainee(setting.model, dataset).model
     places = flatten_dict(model.unravel(jnp.arange(theta_0.size, dtype=jnp.float32)))
     created = model.module.init(jax.random.key(0), dataset.features[0])
-    # PyTorch's order of Flax's axes, by the number of axes. Flax's kernels are (in, out) in dense layers and
-    # (height, width, in, out) in convolutions.
+    # PyTorch's order of Flax's axes, by the number of axes: (in, out) or (height, width, in, out).
     axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
     order = []
     for path in flatten_dict(created["params"]):  # in the order of calls, like PyTorch's parameters
@@ -178,7 +166,7 @@ def measure_rate(training: Training, seconds: float) -> float:
 def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns the training with the fastest number of models at once.
 
-    Only numbers are tried whose per-example gradients fit in memory.
+    It tries numbers with per-example gradients that fit in memory.
     """
     problem = problem._replace(batches=problem.batches[:_CALL_STEPS])
     floats = problem.setting.mechanism.batch_size * problem.theta_0.size
@@ -250,8 +238,8 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
         def take_step(carry: Any, indices: Any) -> Any:
             theta, noise_state = carry
-            # `separate` does not change values. Without it JAX cannot take per-example gradients of
-            # convolutions if models on several devices share their features.
+            # Without `separate`, JAX cannot take per-example gradients of convolutions if models on several
+            # devices share their features.
             batch = separate(theta, (features[indices], labels[indices]))
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - problem.learning_rate * update, noise_state), None
@@ -265,7 +253,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     models *= len(devices)
     data = placement.everywhere((problem.dataset.features, problem.dataset.labels))
     batches = placement.everywhere(problem.batches)
-    # Each model has its own theta and key. New parameters reuse the memory of the old ones.
+    # Each model has its own theta and key. New parameters reuse the old ones' memory.
     train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
     thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
     calls = itertools.count()
@@ -333,13 +321,10 @@ def _train_in_torch(
     parameters: Iterable[Any],
     take_step: Callable[..., None],
 ) -> Training:
-    """Returns a training in PyTorch.
+    """Returns a training of `models` models at once in PyTorch.
 
-    Args:
-      problem: The problem.
-      models: The number of models at once.
-      parameters: The first model's parameters, which a step changes in place.
-      take_step: (features, labels), a mini-batch of tensors; takes a step of all models.
+    `take_step` takes a mini-batch of features and labels, and changes `parameters`, the first model's, in
+    place.
     """
     import torch
 
@@ -398,9 +383,9 @@ def make_opacus(problem: Problem, models: int) -> Training:
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
-    """Returns the training of several models at once with torch.func.
+    """Returns the training of several models at once with torch.func, on all cores or the GPU.
 
-    It uses all cores or the GPU. Models share mini-batches and have different noise.
+    Models share mini-batches and have different noise.
     """
     import torch
     from torch.func import functional_call, grad, vmap
@@ -452,19 +437,10 @@ def measure(
     rounds: int,
     sources: Sources,
 ) -> list[Record]:
-    """Times engines on a model, with a progress bar.
+    """Times engines (keys of `ENGINES`) on a model (a key of `MODELS`), with a progress bar.
 
-    Args:
-      model: A key of `MODELS`.
-      engines: Keys of `ENGINES`.
-      rounds: The number of rounds.
-      sources: The data sources.
-
-    Returns:
-      A record for each engine; see `make_table`.
-
-    Raises:
-      InputError: The data cannot be read, an engine fails, or its step differs from ours.
+    Returns a record for each engine; see `make_table`. Raises InputError if the data cannot be read, an
+    engine fails, or its step differs from ours.
     """
     with _start_process() as process:  # JAX ends with the process
         problem = process.submit(make_problem, model, sources).result()

@@ -121,15 +121,7 @@ class Attacked(FederatedTraining):
 
 
 def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
-    """Returns the setting with the model's defaults for fields that the user did not give.
-
-    Args:
-      values: The value of each field of `Attacked`, by name.
-      given: The names of the fields that the user gave.
-
-    Raises:
-      InputError: A value is out of range.
-    """
+    """Returns the setting with the model's defaults for fields that are not `given`; checks all values."""
     defaults = MODEL_DEFAULTS.get(values["model"], {})
     own = {name: value for name, value in defaults.items() if name not in given}
     setting = Attacked(**{**values, **own})
@@ -139,10 +131,9 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
 
 
 def require_computable(setting: Attacked) -> None:
-    """Raises InputError for so little noise that the exact law of a round's score may have no epsilon.
+    """Raises InputError if there is so little noise that a round's exact epsilon may exceed 512.
 
-    The law's grid ends at an epsilon of 512 (`densities.epsilon_at`). No canary that is added leaks more than
-    a perfect one, whose curve is Gaussian with mu = 1 / sigma.
+    The law's grid ends there. No added canary leaks more than a perfect one, with mu = 1 / sigma.
     """
     from audit.laws import conversions  # loads SciPy
 
@@ -157,16 +148,14 @@ def require_computable(setting: Attacked) -> None:
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Replaces a pool and a population of 0 by numbers of clients that fit the data.
+    """Replaces a pool of 0 by at most 512 mock clients, a population of 0 by at most 2,048 training clients.
 
-    The pool becomes all mock clients, up to 512. The population becomes all training clients, up to 2,048.
-    Raises InputError for a field that exceeds the number of clients.
+    Raises InputError if a field exceeds the number of clients.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
-    # A round draws its cohort from the training clients, a mock round from the population, both without
-    # replacement. A design draws minibatches from the pool.
+    # A round draws its cohort from the training clients, a mock round from the population.
     limits = {
         "cohort": min(population, train_clients),
         "population": train_clients,

@@ -1,18 +1,15 @@
 r"""The law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
-`simulate_scores` draws from the law. The other functions compute it exactly.
-
 Client i has the dot product a_i. Without the canary the score is sum_{i in cohort} a_i + sigma Z, in units of
 the clipping norm: a mixture of Gaussians over all cohorts. With the moment generating function M, the density
 at x is the inverse transform along the line through any real tilt s,
 
     p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt.
 
-The tilted law has the density e^{s x} p(x), normalized. Near its mean the integral has no cancellation, so
-each x uses the nearest of several tilts, and tails have a small relative error. The trapezoidal rule
-converges faster than any power there. The distance of a density's mass from 1 is reported as the grid's
-error. Between distant modes a density can be less than 1e-15 of its surroundings, which is below rounding. It
-is raised to 1e-15 there, which can only make an epsilon too small.
+Near the mean of the tilted law, e^{s x} p(x) normalized, the integral has no cancellation. So each x uses the
+nearest of several tilts, and tails have a small relative error. The trapezoidal rule converges faster than
+any power. The grid's error is the distance of the density's mass from 1. Between distant modes a density can
+be below rounding. It is raised to 1e-15 of its surroundings, which can only make an epsilon smaller.
 """
 
 from typing import NamedTuple
@@ -49,9 +46,8 @@ class _Tilted(NamedTuple):
     Attributes:
       dots: The clients' dot products (M,).
       cohort: The size of the cohort, less than M.
-      tilt: The tilt s.
       log_odds: The shared part of the log odds of joining; client i adds s a_i.
-      joins: The clients' probabilities (M,) of joining; their sum is the size of the cohort.
+      joins: (M,) the probabilities of joining; they sum to `cohort`.
     """
 
     dots: Array
@@ -68,20 +64,15 @@ class _Tilted(NamedTuple):
 def simulate_scores(
     rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
 ) -> Array:
-    """Draws scores (rounds,) of rounds without the canary.
+    """Draws scores (rounds,) without the canary.
 
-    Args:
-      rng: The generator of cohorts and noise.
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement.
-      sigma: The noise multiplier.
-      rounds: The number of rounds.
+    `dots` (M,) are the clients' dot products with the direction, over the clipping norm. A round has `cohort`
+    clients, drawn without replacement. `sigma` is the noise multiplier.
     """
     once = np.ones(len(dots), np.int64)  # a cohort has each client at most once
     scores = sigma * rng.standard_normal(rounds)
     for start in range(0, rounds, _BLOCK):
         part = scores[start : start + _BLOCK]
-        # Memory and time of this method do not depend on the number of possible cohorts.
         joins = rng.multivariate_hypergeometric(once, cohort, len(part), method="count")
         part += joins @ dots
     return scores
@@ -90,13 +81,8 @@ def simulate_scores(
 def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
     """Returns the density of a round's score without the canary, on an evenly spaced grid.
 
-    The grid covers 9 standard deviations of the score on either side of its mean, plus `reach`.
-
-    Args:
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement.
-      sigma: The noise multiplier, above 0.
-      reach: (at most 0, at least 0), the extension of the grid down and up.
+    `sigma` is above 0. `reach` (at most 0, at least 0) extends the grid beyond 9 standard deviations around
+    the mean. See `simulate_scores` for other arguments.
     """
     clients = len(dots)
     # The variance of a sum that is drawn without replacement.
@@ -111,8 +97,7 @@ def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]
     if cohort == clients:  # only the noise is random
         return ScoreLaw(points, stats.norm.logpdf(points, mean, sigma))
 
-    # The tilted laws' means are spread evenly over the grid. The noise moves the mean by sigma^2 per unit of
-    # tilt, so tilts up to `most` cover the whole grid.
+    # The noise moves the mean by sigma^2 per unit of tilt, so tilts up to `most` cover the whole grid.
     most = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
 
@@ -143,15 +128,12 @@ def score_densities(
     """Returns the score's densities with and without the canary.
 
     Args:
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement; at least 2 if one is replaced.
-      sigma: The noise multiplier, above 0.
+      dots, cohort, sigma: See `score_law`. A replaced client needs a cohort of at least 2.
       canary: The canary's dot product with the direction, over the clipping norm; at least 0.
-      replaces: Whether the canary replaces a client (Errata C1). Otherwise it is added to the cohort, as in
-        the accountant's definition of neighbors.
+      replaces: Whether the canary replaces a client (Errata C1) or is added, like the accountant's neighbors.
     """
-    # The canary moves the score's mean by `shift`. The density with the canary at x is that of the other
-    # clients' score at x - canary, so the grids must include it.
+    # The canary moves the score's mean by `shift`. With it, the density at x is that of the other clients at
+    # x - canary, which the grids must include.
     shift = canary - replaces * dots.mean()
     beyond = replaces * abs(canary)
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
@@ -160,8 +142,7 @@ def score_densities(
     if replaces:
         others = score_law(dots, cohort - 1, sigma, reach)
 
-    # A cubic spline of the log density interpolates, with an error of the spacing's fourth power. Outside of
-    # the grid the density is 0.
+    # A cubic spline interpolates the log density. Outside of the grid the density is 0.
     spline = scipy.interpolate.CubicSpline(*others, extrapolate=False)
     interpolated = spline(law.points - canary)
     log_density_in = np.nan_to_num(interpolated, nan=-np.inf, neginf=-np.inf)
@@ -191,18 +172,17 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _Tilted:
 def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     r"""Returns the log density of the score at points (n,), by inverting its moment generating function.
 
-    The trapezoidal rule integrates until the integrand is below exp(-_CUT). Rounding dominates below _VALLEY
-    times the integral of the integrand's absolute value, so smaller integrals are raised to this.
+    The trapezoidal rule stops when the integrand is below exp(-_CUT). Integrals are at least _VALLEY times
+    the integral of the integrand's absolute value, since rounding dominates below it.
     """
     dots, cohort, tilt, log_odds, joins = tilted
-    # The time step determines the period of the computed density. At the last time, the noise's factor
-    # exp(-(sigma t)^2 / 2) is below exp(-_CUT).
+    # The time step determines the period. At the last time exp(-(sigma t)^2 / 2) is below exp(-_CUT).
     variance = np.sum(joins * (1 - joins) * dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     count = int(np.ceil(np.sqrt(2 * _CUT) / sigma / step)) + 1
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
-    # M(s + i t) / M(s): the clients' part, times that of the noise. For noise, M(z) = exp((sigma z)^2 / 2).
+    # M(s + i t) / M(s): the clients' part, times the noise's M(z) = exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
     ratio = _compute_ratios(tilted, times) * damping
     ratio *= np.exp(1j * times * sigma**2 * tilt)
@@ -214,8 +194,8 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     least = _VALLEY * step / np.pi * total
     log_integral = np.log(np.maximum(integral, least))
 
-    # log M(s), with M(s) the mean of e^(s times the sum) over all equally likely cohorts. It does not include
-    # the probability that `cohort` independent clients join, which `_compute_ratios` includes.
+    # log M(s), the mean of e^(s times the sum) over all equally likely cohorts, without the probability that
+    # `cohort` clients join, which `_compute_ratios` includes.
     log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
     others = len(dots) - cohort
     log_cohorts = -special.betaln(cohort + 1, others + 1) - np.log(len(dots) + 1)
@@ -227,9 +207,8 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
 def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:
     """Returns M(s + i t) / M(s) at times t (T,) for a cohort's sum, without noise.
 
-    For independent clients it is a product of 1 - r + r z exp(i t a) over clients, with joining probability r
-    and z = 1. The result is the coefficient of z^cohort in this product, which selects cohorts of the right
-    size. At t = 0 it is the probability that `cohort` clients join; M(s) does not include this factor.
+    It includes the probability that `cohort` independent clients join: it is the coefficient of z^cohort in
+    the product of 1 - r + r z exp(i t a) over clients with joining probability r.
     """
     coefficients = np.zeros((tilted.cohort + 1, len(times)), np.complex128)  # by the power of z
     coefficients[0] = 1

@@ -43,10 +43,7 @@ training: epsilon up to there, composed of the published estimates"""
 
 
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
-    """Returns the frame of a training run's measured rounds, in their order.
-
-    A perfect canary's trade-off curve is Gaussian with mu = 1 / sigma.
-    """
+    """Returns the frame of a training run's measured rounds, in their order."""
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
     mu = 1 / sigma if sigma else np.inf
@@ -82,9 +79,9 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> pd.DataFrame:
     """Adds epsilon of the training run up to each measured round, by Renyi DP.
 
-    Each measured epsilon is converted to the noise multiplier of a Gaussian round with the same epsilon. All
-    rounds that it represents are charged this noise, or the true noise if epsilon is infinite. The additional
-    columns are
+    Each measured epsilon becomes the noise multiplier of a Gaussian round with the same epsilon, or the true
+    noise if infinite. All rounds that it represents are charged this noise: those before the measured round
+    if `backward`, as in the public code, or those after it, as in the paper. The additional columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP
@@ -93,11 +90,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         training_law                       from the exact laws, converted by the Gaussian curve
         accountant                         from the true noise multiplier
 
-    Args:
-      setting: The setting.
-      frame: All of its measured rounds, in order.
-      backward: Whether a measured round represents the rounds before it, as in the public code. Otherwise it
-        represents those after it, as in the paper.
+    `frame` has all measured rounds, in order.
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)
@@ -137,16 +130,11 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
 def average_over_seeds(
     sweep: AblationSweep, stored: Sequence[tuple[Attacked, pd.DataFrame]]
 ) -> pd.DataFrame:
-    """Returns the points of a sweep's curves: averages over training runs that differ only in their seeds.
+    """Returns a frame with the points of a sweep's curves, averaged over seeds.
 
-    Args:
-      sweep: The sweep.
-      stored: The settings, each with the frame of its measured rounds.
-
-    Returns:
-      A frame with a row for each point: `curve`, `x`, `round`, `trainings`, and the mean and the standard
-        deviation of each other column over seeds, such as `health` and `health_deviation`. Means of infinite
-        values are infinite. Deviations of infinite values, or of one seed, are NaN.
+    `stored` has the settings and the frames of their measured rounds. The result's columns are `curve`, `x`,
+    `round`, `trainings`, and the mean and standard deviation of every other column, such as `health` and
+    `health_deviation` (NaN for infinite values and for one seed).
     """
     parts = []
     for setting, frame in stored:
@@ -204,13 +192,8 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each method.
 
-    For a perfect canary, the published procedure charges every round the median of 150 simulated estimates
-    (Errata C9). The last line includes the mock rounds as if they were released too (Errata C4).
-
-    Args:
-      setting: The setting.
-      frame: The composed frame of its measured rounds.
-      backward: Whether a measured round represents the rounds before it; see `compose`.
+    For a perfect canary, every round is charged the median of 150 simulated estimates (Errata C9). The last
+    line also counts the mock rounds as released (Errata C4).
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])

@@ -1,14 +1,13 @@
 """Designs a canary sample with a gradient that is orthogonal to clients' updates, for a frozen model.
 
-The design is gradient descent over the sample, with second derivatives of the loss. The penalty depends on
-the sample's gradient g in R^p and a minibatch of n mock updates u_i, clipped to C. It raises |g| to C or to a
-constant k:
+Gradient descent over the sample minimizes a penalty of the sample's gradient g in R^p against a minibatch of
+n mock updates u_i, clipped to C. It raises |g| to C or to a constant k:
 
     as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as the public code (Errata C3)
     as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, the paper's Equation 2
     of_the_mean   max(C - |g|, 0)^2 + <mean_i u_i, g>^2, "loss 1" of its Appendix A
 
-"Loss 2" of that appendix is the printed sum: n g^T S g with the updates' uncentred covariance S.
+"Loss 2" of that appendix is the printed sum.
 
 Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algorithm 1 and Appendix A.
 """
@@ -34,12 +33,9 @@ Penalty = Callable[[Array, Array], Array]
 
 
 class Designed(NamedTuple):
-    """The result of a design.
+    """The result of a design: the last sample, as in the paper, and that with the smallest penalty.
 
-    Attributes:
-      last: The sample after the last step, as in the paper.
-      best: The sample with the smallest penalty on its minibatch.
-      losses: (steps + 1,) the penalty of each sample on its minibatch.
+    Penalties are on each step's minibatch; `losses` (steps + 1,) has all.
     """
 
     last: Tree
@@ -93,13 +89,9 @@ def _norm(gradient: Array) -> Array:
 def designer(
     loss: SampleLoss, penalty: Penalty, optimizer: optax.GradientTransformation, minibatch: int
 ) -> Designer:
-    """Returns functions that design a sample by gradient descent on a penalty.
+    """Returns functions that design a sample by gradient descent on a penalty of its gradient.
 
-    Args:
-      loss: The model's loss of a sample.
-      penalty: The objective.
-      optimizer: The optimizer of the sample.
-      minibatch: The number of updates per step, drawn without replacement.
+    `loss` is the model's loss of a sample. A step draws a minibatch of updates without replacement.
     """
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
@@ -116,10 +108,9 @@ def designer(
         """Takes a step for each key, and returns the samples and penalties before the steps."""
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Takes a step of gradient descent.
+            """Takes a step of gradient descent from `carry`, a sample and the optimizer's state.
 
-            `carry` is a sample and the optimizer's state. Returns the next ones, to continue the scan, and
-            the sample before the step with its penalty on the step's minibatch, to collect them.
+            Returns the next pair, and the sample before the step with its penalty on the step's minibatch.
             """
             sample, state = carry
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
@@ -131,20 +122,17 @@ def designer(
         _, (samples, losses) = jax.lax.scan(descend, start, keys)
 
         def choose(index: Any) -> Tree:
-            """Returns the sample before the step with this index."""
             return jax.tree.map(lambda leaf: leaf[index], samples)
 
         return Designed(choose(-1), choose(jnp.argmin(losses)), losses)
 
     def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
-        # An additional step gives the penalty of the sample after all steps. What that step changes is
-        # discarded.
+        # An additional step gives the penalty of the sample after all steps. Its change is discarded.
         keys = jax.random.split(key, steps + 1)
         result: Designed = take_steps(theta, sample, updates, keys)
         message = "the canary's design diverged: lower `design_rate`"
         require(jnp.isfinite(result.losses).all(), message)
         return result
 
-    # The gradient of a settled sample does not depend on the key.
     gradient = partial(jax.grad(loss), key=jax.random.key(0))
     return Designer(run, jax.jit(gradient), jax.jit(penalty))

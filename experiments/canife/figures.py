@@ -1,7 +1,4 @@
-"""Draws a training run under measurement (Figures 1, 3 and 4 of the paper) and the curves of sweeps.
-
-Curves are those of Figures 5a, 5b, 8a and 8c.
-"""
+"""Draws a training run under measurement (Figures 1, 3 and 4) and sweeps (Figures 5a, 5b, 8a and 8c)."""
 
 import itertools
 from functools import partial
@@ -42,8 +39,7 @@ _OVER_ROUNDS = {
     ],
     "health and accuracy": ["health", "attack", "test"],
 }
-# The title of each quantity's panel, and the quantity of its dashed lines. Only sweeps over rounds have noise
-# and therefore epsilon.
+# The title of each quantity's panel, and the quantity of its dashed lines, only for sweeps with noise.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
     "attack": ("attack accuracy", ""),
@@ -57,18 +53,12 @@ _PANELS = {
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves from stored cells, and makes their table.
 
-    A cell is missing unless all its rounds are stored. Without stored cells, the result does not have a
-    figure.
-
-    Args:
-      sweep: An AblationSweep. Each cell measures rounds of a setting.
-      evidence: The stored results.
+    A cell is missing unless all its rounds are stored. Without stored cells there is no figure.
     """
     assert isinstance(sweep, AblationSweep)  # all sweeps of CANIFE are
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
-        # A cell measures all measured rounds of its setting, or only the last.
         numbers = setting.measured()[-cell.runs :]
         rounds = measured.read(evidence.held, setting, numbers)
         if len(rounds) == cell.runs:
@@ -83,16 +73,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws a training run under measurement, without infinite values.
-
-    Its four panels show epsilon of the training run; epsilon of each round; the canaries' health with the
-    accuracies of the attack and the model; and the last round's scores.
-
-    Args:
-      setting: The setting.
-      last: The last measured round.
-      frame: The composed frame of all measured rounds.
-    """
+    """Draws a training run under measurement, without infinite values, in four panels."""
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
@@ -115,14 +96,10 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
-    """Draws a sweep's curves over x, with standard deviations over training runs as bars.
+    """Draws a sweep's curves (`curves.average_over_seeds`) over x, with standard deviations as bars.
 
-    The panels show the scores' deviation, the attack's accuracy and the canary's health. If x is the round,
-    three more panels show the model's accuracy, and epsilon of a round and of the training run.
-
-    Args:
-      sweep: The sweep.
-      averages: The points of its curves; see `curves.average_over_seeds`.
+    If x is the round, three more panels show the model's accuracy, and epsilon of a round and of the training
+    run.
     """
     labels = averages["curve"].replace(PENALTIES)
     labelled = averages.assign(curve=labels).set_index(["x", "curve"])

@@ -26,11 +26,10 @@ class Measured(NamedTuple):
       health: The share of the first sample's penalty that the design removed, over the whole pool.
       norm: The norm of the canary's gradient before clipping.
       own: The dot product of the canary's update with its direction, over the clipping norm C.
-      known: (M,) the clients' dot products with that direction, over C.
-      scores_in: The scores of the published estimate with the canary, over C.
-      scores_out: The scores of the published estimate without the canary, over C.
-      exact: The exact epsilon of the score at the training run's delta.
-      exact_then: The exact epsilon of the score at the paper's delta 1/n for n scores.
+      known: (M,) the clients' dot products with this direction, over C.
+      scores_in, scores_out: The scores of the published estimate, over C.
+      exact, exact_then: The score's exact epsilon, at the training run's delta and at the paper's 1/n for n
+        scores.
       proven: A lower bound on epsilon from many more mock rounds, without assumptions.
       canary: The canary's normalized pixels, or its text.
       label: The probabilities of its label.
@@ -59,16 +58,13 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
 
 
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns a setting's stored rounds among the given numbers. Does not load data."""
+    """Returns a setting's stored rounds among the given numbers, without loading data."""
     store = held.open(identity(setting))
     return [] if store is None else read_rounds(store, numbers)
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
-    """Returns the stored rounds among the given numbers.
-
-    Damaged files and files of other settings count as missing, and are reported on stderr.
-    """
+    """Returns the stored rounds among the given numbers; reports and skips damaged and foreign files."""
     measured = []
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), "measured again")

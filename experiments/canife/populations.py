@@ -1,7 +1,7 @@
-"""Models and their clients: sampling and training.
+"""Models and their clients: sampling and training by DP-FedAvg.
 
-They train by DP-FedAvg. If each client has one example and sends its gradient, this is DP-SGD: a round is a
-step with the cohort as its mini-batch.
+If each client has one example and sends its gradient, this is DP-SGD: a round is a step with the cohort as
+its mini-batch.
 """
 
 import dataclasses
@@ -35,13 +35,7 @@ UpdatesOf = Callable[[Array, Any, Any], Array]
 
 
 class Split(NamedTuple):
-    """The clients of a training run, the mock clients, and the test set.
-
-    Attributes:
-      train: The training clients.
-      mock: The mock clients, for the design of canaries.
-      test: The features and labels of the test examples.
-    """
+    """The training clients, the mock clients for the design of canaries, and the test features and labels."""
 
     train: Clients
     mock: Clients
@@ -49,11 +43,7 @@ class Split(NamedTuple):
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
-    """Returns a setting's clients and test set. Clients have up to `setting.examples` examples (0: all).
-
-    Raises:
-      InputError: The data cannot be loaded, or do not fit the setting.
-    """
+    """Returns a setting's clients, with up to `setting.examples` examples (0: all), and its test set."""
     deal = _deal_images if setting.model in settings.IMAGE_MODELS else split_roles
     train, mock, test = deal(setting, data)
     if setting.examples:
@@ -86,12 +76,10 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Splits the roles of Shakespeare's plays into mock clients and `setting.clients` others (0: all).
+    """Returns a tenth of Shakespeare's roles as mock clients, and `setting.clients` others (0: all).
 
-    The seed chooses a tenth of the roles as mock clients. Their examples are also the test set.
-
-    Raises:
-      InputError: `clients` exceeds the number of other roles.
+    The seed chooses the mock clients. Their examples are also the test set. Raises InputError if `clients`
+    exceeds the number of other roles.
     """
     # 0 loads all roles, so mock clients do not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
@@ -123,13 +111,11 @@ class Population(NamedTuple):
     """A setting's model and clients.
 
     Attributes:
-      split: The clients, and the test set.
-      samples: The kind of canary.
       rate: The learning rate of the clients' SGD.
       updates: (theta, the clients' arrays, members (n,)) -> the members' clipped updates (n, p).
       start: The state before the first round.
-      train: (state, first, rounds) -> the state after `rounds` rounds that begin with number `first`, without
-        canaries. A round's cohort depends only on the seed and the round's number.
+      train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries. A
+        cohort depends only on the seed and the round's number.
       accuracy: (theta (p,)) -> the model's accuracy on the test set.
     """
 
@@ -192,10 +178,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
-    """Draws indices (size,) of clients below `clients` without replacement; their order is not random.
-
-    The draws depend on the setting's seed and the purpose.
-    """
+    """Draws indices (size,) of clients without replacement, by seed and purpose, in no random order."""
     rng = make_generator(setting, purpose)
     return rng.choice(clients, size, replace=False, shuffle=False)
 

@@ -4,13 +4,12 @@ The estimates are not confidence bounds: the threshold is chosen on the same sco
 give at most log((1 - delta) n - 1) for any leak (Errata C6, C7). An epsilon is converted to a noise
 multiplier by the published inversion of Renyi DP, or exactly by the Gaussian curve (Errata C5).
 
-Source: Maddock, Sablayrolles and Stock, "CANIFE: Crafting canaries for empirical privacy measurement in
-federated learning" (ICLR 2023), Algorithms 1 and 2, and its public code.
+Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature, because
+dp-accounting skips orders below about 1.7 here (Errata C11).
 
-Rounds are composed by Renyi DP of the Poisson-sampled Gaussian mechanism, by quadrature. dp-accounting skips
-orders below about 1.7 here, and therefore the smallest epsilon (Errata C11). Source: Mironov, Talwar and
-Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4 and Equation 1. The
-conversion to epsilon is dp-accounting's, from Balle et al. (2020), Theorem 21.
+Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
+Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4
+and Equation 1. Balle et al. (2020), Theorem 21.
 """
 
 import functools
@@ -39,13 +38,10 @@ _NUM_SIMULATIONS = 150  # of a perfect canary's estimate
 
 
 class RoundEstimate(NamedTuple):
-    """A round's estimate of epsilon. It is not a confidence bound.
+    """A round's estimate of epsilon (infinite if a threshold separates the worlds). It is not a bound.
 
-    Attributes:
-      epsilon: The estimate; infinite if a threshold separates the worlds.
-      lower: The formula at the upper ends of both error rates' Clopper-Pearson intervals, without a
-        correction for the choice of the threshold.
-      upper: The formula at the lower ends.
+    `lower` and `upper` are the formula at the ends of both error rates' Clopper-Pearson intervals, without a
+    correction for the choice of the threshold.
     """
 
     epsilon: float
@@ -76,7 +72,7 @@ def best_epsilon(
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
-      delta: The delta of epsilon, 1 / (n + m) in the paper.
+      delta: 1 / (n + m) in the paper.
       confidence: The confidence of the intervals of both error rates.
       by_accuracy: Whether to choose the threshold with the best accuracy, as the public code until February
         2023 (with OLD_DELTA).
@@ -143,9 +139,9 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 
 
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that the public code charges for an estimated epsilon.
+    """Returns the noise multiplier that the public code charges for an epsilon (raised to at least 0.15).
 
-    Estimates below 0.15 count as 0.15. Infinite estimates are charged the true noise multiplier.
+    If epsilon is infinite, this is the true noise.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -156,9 +152,8 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
     """Returns the Renyi divergence of a round at each of ORDERS; infinite without noise.
 
-    At sampling rate q, noise multiplier sigma and order a, it is
-    log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~ N(0, sigma^2)
-    (Mironov, Talwar and Zhang, 2019, Theorem 4).
+    At sampling rate q and order a it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~
+    N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).
     """
     orders = np.array(ORDERS)
     if noise_multiplier == 0:
@@ -173,12 +168,7 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
 
 
 def forward(measured: Sequence[int], total: int) -> NDArray[np.int64]:
-    """Returns how many rounds each measured round represents: those until the next, as in the paper.
-
-    Args:
-      measured: The increasing numbers of the measured rounds, from 1.
-      total: The number of all rounds.
-    """
+    """Returns how many of `total` rounds each measured round represents, as in the paper."""
     return np.diff([*measured, total + 1])
 
 
@@ -206,16 +196,8 @@ def composed(charges: Sequence[Charge], delta: float) -> float:
 def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int) -> list[float]:
     """Simulates the published estimate for a perfect canary 150 times (Errata C9).
 
-    Its score is N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak that the noise
-    allows.
-
-    Args:
-      rng: The generator of the scores.
-      sigma: The noise multiplier.
-      scores: The number n of scores per estimate, half in each world; an odd n is rounded down.
-
-    Returns:
-      The estimates at delta = 1/n; infinite if the scores of the two worlds do not overlap.
+    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak at this noise.
+    Each estimate has n `scores`, half in each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     epsilons = []
@@ -232,8 +214,8 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     # The density times L^k is proportional to that of N(k, sigma^2), for k from 0 to the order.
     low = -_REACH * sigma
     high = order + _REACH * sigma
-    # The density varies on the scale of sigma, and L on the scale of sigma^2. The step is a fraction of both,
-    # but at least sigma / 200 to save memory.
+    # The density varies on the scale of sigma, and L on that of sigma^2. The step is at least sigma / 200 to
+    # save memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     num_steps = int(np.ceil((high - low) / step))
     points = np.linspace(low, high, num_steps + 1)

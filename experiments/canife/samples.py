@@ -31,8 +31,8 @@ class Sample(NamedTuple):
     """A canary's sample as continuous numbers for a design.
 
     Attributes:
-      content: An image's normalized pixels (height, width, ...), or the log weights (T, alphabet) of a text's
-        T characters.
+      content: An image's normalized pixels (height, width, ...), or log weights (T, alphabet) of T
+        characters.
       label: The label's log weights (classes,); empty for a text.
     """
 
@@ -43,12 +43,8 @@ class Sample(NamedTuple):
 class ImageSamples(NamedTuple):
     """Samples of normalized pixels, (pixel - mean) / deviation with pixels on [0, 1].
 
-    Attributes:
-      model: The model.
-      soft_label: Whether the design also changes the label, as a mixture of classes.
-      shape: The shape of an image.
-      mean: The mean of pixels, for each channel or for all.
-      deviation: The standard deviation of pixels, for each channel or for all.
+    With `soft_label` the design also changes the label, a mixture of classes. Mean and deviation are for each
+    channel or for all.
     """
 
     model: Model
@@ -99,16 +95,11 @@ class ImageSamples(NamedTuple):
 
 
 class TextSamples(NamedTuple):
-    """Samples of continuous texts.
+    """Samples of continuous texts: each character is a mixture over the alphabet from Gumbel-softmax.
 
-    Each character is a mixture over the alphabet from Gumbel-softmax. The model reads the mixture of the
-    characters' embeddings (Guo et al., 2021).
-
-    Attributes:
-      model: The model. Its module begins with a single nn.Embed.
-      length: The number of characters.
-      alphabet: The characters. Their tokens are 1, 2, ... in this order.
-      vocabulary: The number of the model's tokens.
+    The model reads the mixture of the characters' embeddings (Guo et al., 2021), so its module begins with a
+    single nn.Embed. The tokens of the alphabet are 1, 2, ...; `vocabulary` is the number of the model's
+    tokens.
     """
 
     model: Model
@@ -162,10 +153,7 @@ class TextSamples(NamedTuple):
             return self.model.module.apply({"params": params}, tokens)
 
     def settle(self, sample: Sample, key: Array) -> Sample:
-        """Draws the text's characters by their weights.
-
-        The log weight of a drawn character is 0 and all others are -inf, so later draws do not change it.
-        """
+        """Draws the text's characters: log weight 0 for the drawn one and -inf for all others."""
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)

@@ -4,7 +4,7 @@
     laptop   clients with one example of Fashion-MNIST, two layers, frozen at round 101
     paper    designs of 2,500 steps, and five seeds
 
-Each combination of fields is a training run; figures show averages over seeds.
+Figures show averages over seeds.
 """
 
 import dataclasses
@@ -31,11 +31,10 @@ class FigureSize(NamedTuple):
 
     Attributes:
       setting: The base setting, without noise.
-      noise_multiplier: The noise multiplier in Figure 8c.
-      pools: The sizes of the pool of mock clients. Figure 5a skips the first; Figure 8a uses every other
-        size.
-      design_steps: The numbers of steps per design in Figure 5b.
-      cohorts: The numbers of clients per round in Figure 8c.
+      noise_multiplier: In Figure 8c.
+      pools: Of mock clients. Figure 5a skips the first; Figure 8a uses every other size.
+      design_steps: In Figure 5b.
+      cohorts: In Figure 8c.
       seeds: The number of seeds; Figure 8a has two more.
     """
 
@@ -94,10 +93,8 @@ SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 class AblationSweep(Sweep):
     """A sweep of training runs under attack that differ in one or two fields and in their seeds.
 
-    Attributes:
-      curve: The field with a curve for each value.
-      x: The field on the x axis. The figure then shows the last measured round of each training run; if x is
-        `round`, it shows all measured rounds.
+    The field `curve` has a curve for each value, and `x` is on the x axis. If `x` is `round`, the figure
+    shows all measured rounds; otherwise the last of each training run.
     """
 
     curve: str
@@ -105,18 +102,13 @@ class AblationSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of the paper's Figures 5a, 5b, 8a and 8c, by name.
-
-    Args:
-      scale: A key of SIZES.
-    """
+    """Returns the sweeps of the paper's Figures 5a, 5b, 8a and 8c at a scale, by name."""
     size = SIZES[scale]
     setting = size.setting
-    # With the penalties of Figure 8a a design can end at a gradient of norm 0. So the canary is the best
-    # sample of the design instead of the last. Designs vary with the seed: some keep their first sample.
+    # In Figure 8a a design can end at a gradient of norm 0, so the canary is its best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Only Figure 8c has noise: it shows the training's epsilon over rounds. By default the minibatch of a
-    # design has the size of the cohort. Here it is fixed, so the curves differ only in the cohort.
+    # By default the minibatch of a design has the size of the cohort. Here it is fixed, so the curves differ
+    # only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -139,9 +131,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_sweep(
     number: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
 ) -> AblationSweep:
-    """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
+    """Returns a sweep of all combinations of the varied fields' values, each with seeds 0, 1, ...
 
-    Each value of the first field has a curve. The second field, or otherwise the round, is on the x axis.
+    The first field has the curves. The second field, or otherwise the round, is on the x axis.
     """
     curve, x = (*varied, ROUND)[:2]
     cells = []

@@ -1,8 +1,7 @@
 """Trains a model and measures it at regular rounds.
 
-Each measurement designs a canary for the frozen model, simulates mock rounds, and compares the estimates from
-their scores with exact values. Each measured round is a file. A killed training run continues with
-bit-for-bit the same results.
+Each measurement designs a canary for the frozen model, simulates mock rounds, and compares their estimates
+with exact values. A killed training run continues with bit-for-bit the same results.
 """
 
 import zlib
@@ -39,18 +38,10 @@ _STATES = "rounds"  # the checkpoints' name
 
 
 def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Split, Store]:
-    """Loads a setting's clients and opens its store under `out`.
+    """Loads a setting's clients and opens its store under the root `out`.
 
-    Args:
-      setting: The setting. A pool or population of 0 is replaced; see `attacked.fit_to_clients`.
-      out: The root of all stores.
-      data: The models' data.
-
-    Returns:
-      The setting with the numbers of clients, the clients, and the store.
-
-    Raises:
-      InputError: The data cannot be loaded, or do not fit the setting.
+    Returns the setting with the numbers of clients (`attacked.fit_to_clients`), the clients, and the store.
+    Raises InputError if the data cannot be loaded or do not fit the setting.
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
@@ -60,22 +51,10 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
 def measure_missing(
     setting: Attacked, split: Split, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
-    """Trains up to each missing round, measures it and stores it.
+    """Trains up to each missing round of `numbers`, measures it, and yields it after storing it.
 
     A round is measured with the model before that round. One compiled program trains `setting.every` rounds,
-    up to the next round that can be measured.
-
-    Args:
-      setting: The setting.
-      split: The setting's clients.
-      store: The setting's store.
-      numbers: The rounds to measure, a subset of `setting.measured()`.
-
-    Yields:
-      Each newly measured round, after it is stored.
-
-    Raises:
-      InputError: The model diverged.
+    up to the next round that can be measured. Raises InputError if the model diverges.
     """
     stored = {one.number for one in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)
@@ -84,7 +63,7 @@ def measure_missing(
     population = populations.make_population(setting, split)
     designer = _make_designer(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
-    # The number of trained rounds and the state after them; without a checkpoint, 0 and the first state.
+    # Without a checkpoint these are 0 and the first state.
     trained, state = checkpoints.resume(_STATES, population.start)
     if trained >= missing[0]:  # the checkpoint is after the first missing round
         trained = 0
@@ -126,8 +105,7 @@ def _measure(
 ) -> Measured:
     """Designs a canary for the frozen model (p,) of a round, and measures the round by mock rounds.
 
-    Mock rounds draw cohorts from `setting.population` training clients, the same for all rounds. The lower
-    bound comes from additional mock rounds.
+    They draw cohorts from `setting.population` training clients, the same for all rounds.
     """
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
@@ -135,8 +113,8 @@ def _measure(
     message = f"the canary's gradient has norm {length:g}: design it with another `seed`"
     require(0 < length < np.inf, message)
 
-    # Dot products are with the canary's direction, over C. For a clipped canary, its own is 1. As published,
-    # its client sends the gradient without a learning rate (Errata C2).
+    # Over C. A clipped canary's own dot product is 1. As published, its client sends the gradient without a
+    # learning rate (Errata C2).
     rate = 1.0 if setting.as_published else population.rate
     own = min(rate * length / setting.clipping_norm, 1.0)
     train = population.split.train
@@ -162,16 +140,10 @@ def _measure(
 
 
 def _attack(setting: Attacked, known: Floats, own: float, number: int) -> dict[str, Any]:
-    """Returns the scores of a round's mock rounds, their lower bound and their exact epsilons.
+    """Returns the scores of a round's mock rounds, their lower bound and exact epsilons, as in `Measured`.
 
-    Args:
-      setting: The setting.
-      known: (M,) the clients' dot products with the canary's direction, over C.
-      own: The dot product of the canary's own update.
-      number: The round, which decides the random draws.
-
-    Returns:
-      The attributes of `Measured` of these names.
+    `known` (M,) and `own` are the dot products of the clients and of the canary's update with its direction,
+    over C. The round's number decides the random draws.
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
@@ -219,11 +191,8 @@ def _design_canary(
 ) -> tuple[Sample, float]:
     """Designs a round's canary for a frozen model with the updates of a pool of mock clients.
 
-    During the design, the characters of a text are distributions. Settling a sample draws its characters.
-
-    Returns:
-      The canary's settled sample, and its health: the share of the settled first sample's penalty that the
-        design removed.
+    Returns the canary's settled sample, and its health: the share of the settled first sample's penalty that
+    the design removed.
     """
     first, pool = _choose_first(setting, population, number)
     blocks = _in_blocks(population, theta, population.split.mock, pool)
@@ -234,8 +203,7 @@ def _design_canary(
     if setting.keep_best:
         last = result.best
 
-    # A key that differs from all keys of the design draws a text's characters. `fold_in` takes a number, here
-    # the checksum of a word.
+    # A key that differs from all keys of the design. `fold_in` takes a number.
     settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     settled = []
     penalties = []
@@ -253,7 +221,7 @@ def _design_canary(
 def _choose_first(
     setting: Attacked, population: Population, number: int
 ) -> tuple[Sample, populations.Indices]:
-    """Returns the first sample of a round's design, and the pool of mock clients that the design uses.
+    """Returns the first sample of a round's design, and the design's pool of mock clients.
 
     The sample is random, or the first example of a random client, who then leaves the pool.
     """

@@ -29,7 +29,6 @@ def audit_cell(audited: Audited) -> Cell:
         return concluded >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains the missing runs and writes the conclusion from all runs."""
         from audit.training import driver  # loads SciPy
 
         validate(setting, runs)
@@ -50,13 +49,8 @@ def setting_cell(
 ) -> Cell:
     """Returns a cell that runs an experiment with a setting in a separate store.
 
-    Args:
-      name: The displayed name.
-      setting: The setting.
-      runs: The number of runs.
-      is_complete: (store) -> whether the store has all results of the cell.
-      do: (store, the model's data, progress); computes the missing results.
-      experiment: The experiment's name, a part of the cell's identity.
+    `is_complete` returns whether a store has all results, and `do` (store, the model's data, progress)
+    computes the missing ones. `experiment` is a part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 
@@ -65,8 +59,8 @@ def setting_cell(
         store = held.open(cell_identity)
         if store is None:
             return False
-        # Features that are computed on this machine differ in their last bits between machines. Their
-        # checksum is None, and any stored checksum passes.
+        # Features computed on this machine have the checksum None, since their last bits differ between
+        # machines. Any stored checksum passes.
         checksum = data.checksum(setting.model)
         is_on_same_data = checksum in (None, store.config().get("data_sha256"))
         return is_on_same_data and is_complete(store)
@@ -91,5 +85,5 @@ def setting_cell(
 
 
 def step_seconds(setting: Setting) -> float:
-    """Returns the seconds that a step of one model takes on two cores, from a stored measurement."""
+    """Returns the measured seconds of a step of one model on two cores."""
     return task(setting.model).step_seconds.of(setting.mechanism.batch_size)

@@ -1,7 +1,7 @@
 """A cell is a piece of a sweep's work. This module also loads data sets and stores cells' answers.
 
-A cell is a record of functions. Each kind of cell has its own module that makes such records. Importing this
-module does not start JAX.
+Each kind of cell has a module that makes these records of functions. Importing this module does not start
+JAX.
 """
 
 import json
@@ -23,15 +23,7 @@ _ANSWER = "answer.json"
 
 
 class Audited(NamedTuple):
-    """An audit of trained models, and its place in a figure.
-
-    Attributes:
-      panel: The name of the figure's panel.
-      series: The name of the curve.
-      x: The value on the x axis.
-      setting: The setting.
-      runs: The number of runs.
-    """
+    """An audit of trained models, and its place in a figure: panel, curve and x."""
 
     panel: str
     series: str
@@ -44,12 +36,10 @@ class DataSets:
     """The models' data, from the user's files or as `audit` finds them. They are loaded on first use."""
 
     def __init__(self, data_files: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
-        """Stores paths. Data are loaded later.
+        """Stores paths, to load the data later.
 
-        Args:
-          data_files: The user's file or folder that replaces a published data set, by the data set's name.
-            None uses the published data set.
-          tfds_dir: A folder with data sets that TensorFlow Datasets has prepared.
+        `data_files` are the user's files or folders that replace published data sets, by the data set's name.
+        `tfds_dir` is a folder with data sets that TensorFlow Datasets has prepared.
         """
         self._files = data_files
         self._tfds_dir = tfds_dir
@@ -114,9 +104,8 @@ class Cell(NamedTuple):
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. If several cells have the
-        same identity, only the cell with the most runs is done.
-      runs: The number of runs.
+      identity: A text that identifies the work, except for the number of runs. Of several cells with the same
+        identity only the one with the most runs is done.
       seconds: The estimated time on two cores.
       is_done: (holdings, data sets) -> whether the store is complete. It does not start JAX, and loads only
         the user's data files.

@@ -24,28 +24,17 @@ _ACCURACIES = "accuracies"
 
 
 class FederatedScores(NamedTuple):
-    """The stored results of the first runs of a federated audit.
-
-    Attributes:
-      scores: The runs' cosines.
-      accuracies: The final models' accuracies, in order, without runs whose accuracy is missing.
-    """
+    """The stored cosines of a federated audit's first runs, and known accuracies of their final models."""
 
     scores: Scores
     accuracies: list[float]
 
 
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
-    """Returns the cell of a federated audit.
+    """Returns the cell of a federated audit; `seconds` is the estimated time on two cores.
 
-    If the adversary observes every iterate, the same training runs also give the scores of an adversary that
-    observes only the final model. The cell fills that store too.
-
-    Args:
-      setting: The setting.
-      runs: The number of runs.
-      name: The displayed name.
-      seconds: The estimated time on two cores.
+    If the adversary observes every iterate, the same training runs also fill the store of an adversary that
+    observes only the final model.
     """
     observed = [setting]
     if setting.observe not in FINAL:
@@ -123,17 +112,11 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> list[Scores]:
-    """Trains missing runs, and returns the scores of each setting.
+    """Trains missing runs in the stores under `out`, and returns the scores of each setting.
 
-    Settings differ only in `observe`, so one training run gives the scores of all settings. Runs that are
-    missing from the first store fill all stores. Runs that are then still missing from other stores follow.
-
-    Args:
-      settings: The settings.
-      runs: The number of runs for each store.
-      out: The root of all stores.
-      federation: The clients and the test set.
-      progress: Called with the number of runs that were trained since the last call.
+    Settings differ only in `observe`, so one training run gives the scores of all. Runs that are missing from
+    the first store fill all stores. Then follow those that are missing from other stores. `progress` is
+    called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games
@@ -147,7 +130,7 @@ def train(
         pairs.append((game, open_store(out, setting, federation)))
 
     def watch(pairs: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
-        """Stores the accuracies of a chunk's final models, and their scores for all but the first setting.
+        """Stores the accuracies of a chunk's final models, and their scores for settings after the first.
 
         Accuracies come first: if the process dies, every run with a score has an accuracy.
         """

@@ -1,8 +1,7 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU if the cluster has any. Otherwise it gets the number of cores of the smallest node.
-Scores then equal those of one node to the bit. If a worker or a node dies, Ray repeats its tasks. Workers
-call `prepare`, `train` and `do_cell`.
+Each task gets one GPU if the cluster has any, or the number of cores of the smallest node. Scores then equal
+those of one node to the bit.
 """
 
 import contextlib
@@ -80,7 +79,7 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     return contents
 
 
-# The last trainer of a worker, by the recipe's key and the chunk size: it keeps its compiled program.
+# A worker's last trainer, by the recipe's key and the chunk size: it keeps its compiled program.
 _TRAINER: dict[tuple[str, int], ChunkTrainer] = {}
 
 
@@ -141,11 +140,8 @@ class Cluster:
 def join(address: str) -> Iterator[work.TrainingEngine]:
     """Yields the engine that trains on a Ray cluster.
 
-    Args:
-      address: "host:port", "auto", or "local" to start a cluster on this machine.
-
-    Raises:
-      InputError: Ray is not installed, or no cluster answers at the address.
+    `address` is "host:port", "auto", or "local" to start a cluster on this machine. Raises InputError if Ray
+    is not installed or no cluster answers.
     """
     options: dict[str, Any] = {}
     if address == LOCAL:

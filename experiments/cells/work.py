@@ -1,7 +1,4 @@
-"""Completes the cells of a sweep.
-
-The store shows which cells are done, so checking a finished sweep needs neither data nor JAX.
-"""
+"""Completes the cells of a sweep. Checking a finished sweep needs neither data nor JAX."""
 
 import contextlib
 import sys
@@ -32,12 +29,7 @@ class Workplace(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The names of finished cells.
-
-    Attributes:
-      here: Cells that this process completed.
-      failed: Cells that failed.
-    """
+    """The names of the cells that this process completed, and of those that failed."""
 
     here: list[str]
     failed: list[str]
@@ -101,8 +93,8 @@ def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     """Completes the cells of a sweep in this process.
 
-    If another process is working on a cell, this process waits for it. Each failed cell is reported on
-    stderr. Raises InputError if the store cannot be written.
+    It waits if another process is working on a cell, and reports each failed cell on stderr. Raises
+    InputError if the store cannot be written.
     """
     outcome = Outcome(here=[], failed=[])
     with contextlib.closing(SweepProgress(cells)) as progress:

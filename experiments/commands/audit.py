@@ -56,10 +56,7 @@ grid_flags.define_vary()
 
 
 def main() -> None:
-    """Audits the setting of the flags, or with --vary a grid of settings.
-
-    Trains the missing models and prints the conclusion from all models.
-    """
+    """Audits the setting of the flags, or with --vary a grid of settings."""
     if FLAGS.vary:
         grid_flags.run(FLAGS.runs)
         return
@@ -69,13 +66,8 @@ def main() -> None:
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
-    Delta, confidence, the data and the engine come from flags. All flags are checked before data are loaded,
-    which takes long.
-
-    Args:
-      setting: The setting.
-      runs: The number of models to train; None for the adversary's default.
-      until: The condition for stopping early; None to train all models.
+    Delta, confidence, the data and the engine come from flags, which are checked before data are loaded.
+    `runs` is None for the adversary's default, and `until` the condition for stopping early, if any.
     """
     cli.require_levels()
     engines = grid_flags.engine()
@@ -109,11 +101,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition for stopping early; None for None.
-
-    Args:
-      text: "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
-    """
+    """Returns the condition for stopping early: "refuted", an epsilon, or "0.9x" of the claimed epsilon."""
     if text is None:
         return None
     from audit.training import driver
@@ -135,8 +123,8 @@ def _parse_until(text: str | None) -> "Until | None":
 def _show_each_run(finished: "Finished") -> str:
     """Returns a table with a row for each run, after an empty line; "" for most adversaries.
 
-    Only runs of the one-shot adversary have enough canaries. With too few canaries, a line with the reason
-    replaces the table. If all canaries are inserted, there is only one run, which the table of bounds shows.
+    Only runs of the one-shot adversary have enough canaries. With too few, a line with the reason replaces
+    the table.
     """
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table

@@ -4,9 +4,8 @@
     ./run.sh benchmark --scale=full     1,000 audits a cell, an hour on two quiet cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of them
 
-This project's estimators are included. Mechanisms with a known epsilon simulate the scores. Finished cells
-are kept under --out, so an interrupted benchmark continues. Estimators of packages that are not installed are
-skipped, and the packages are listed.
+Mechanisms with a known epsilon simulate the scores. Finished cells are kept under --out, so an interrupted
+benchmark continues. Estimators of packages that are not installed are skipped and listed.
 """
 
 import sys

@@ -35,11 +35,7 @@ cli.define_out("Folder of the store and its results.")
 
 
 def main() -> None:
-    """Measures missing rounds, and prints and writes the results of all rounds.
-
-    With --charge=forward a measured round also represents the rounds after it that are not measured. With
-    --charge=backward it represents those before it.
-    """
+    """Measures missing rounds, and prints and writes the results of all rounds."""
     charge = FLAGS.charge
     is_known = charge in ("forward", "backward")
     require(is_known, f"--charge={charge}: choose one of forward, backward")

@@ -29,10 +29,7 @@ flags.DEFINE_string("example", None, f"An example's step: {', '.join(sorted(_EXA
 
 
 def main() -> None:
-    """Checks a step of an example, or the user's step, batches or noise.
-
-    Exits with status 3 if a check found a bug, and with 4 if a required check could not run.
-    """
+    """Checks a step of an example, or the user's step, batches or noise; sets the exit status."""
     if FLAGS.example is None:
         return check.main()
     cli.refuse_both("example", ("step", "batches", "noise"))

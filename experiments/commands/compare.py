@@ -4,9 +4,8 @@
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute
     ./run.sh compare --noise_multiplier=1           less noise
 
-The null distribution of fresh directions is known. The mechanism is DP-SGD that inserts the canary in every
-step. All methods then attack one composition of Gaussian releases, with the same neighbors and delta. The
-results of each method are kept under --out and are not computed again.
+The mechanism is DP-SGD that inserts the canary in every step, so all methods attack one composition of
+Gaussian releases, with the same neighbors and delta. Results are kept under --out and are not computed again.
 """
 
 import os
@@ -24,10 +23,7 @@ cli.define_out("Folder for results; the table goes into its folder compare.")
 
 
 def main() -> None:
-    """Audits the mechanism by each method, and prints and draws its values of epsilon.
-
-    Values are bounds or estimates, next to the accountant's upper bound.
-    """
+    """Audits the mechanism by each method, and prints and draws its values next to the upper bound."""
     from audit.claims.accounting import epsilon_upper_bound
     from audit.storage import files
 

@@ -3,9 +3,9 @@
     ./run.sh figures                            all figures with cells under results/
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
-This command only reads the store: it does not train or load data. If cells are missing, figures show the
-others. PNG, SVG and figures.csv go into the folder figures under --out, for scales other than laptop into its
-subfolder of that name.
+This command does not train or load data. If cells are missing, figures show the others. Figures and
+figures.csv go into the folder figures under --out, for scales other than laptop into its subfolder of that
+name.
 """
 
 import os

@@ -38,12 +38,7 @@ MIN_DELTA = 1e-100
 
 
 def main() -> None:
-    """Draws and prints the leak of training on three crafted loss landscapes.
-
-    A crafted loss shows how much the last model can leak. The three landscapes are the hidden-state paper's,
-    a convex one, and the latch. The last model of the latch reveals the earlier models. The leak of the
-    paper's landscape is computed exactly, and audits of it are simulated.
-    """
+    """Draws and prints the leak of training on the paper's landscape, a convex one, and the latch."""
     sigmas = cli.numbers("sigmas")
     batch_sizes = list(map(int, cli.numbers("batch_sizes", whole=True)))
     _require_valid_flags(sigmas, batch_sizes)
@@ -118,7 +113,7 @@ def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
     require(sigmas and batch_sizes, message)
     cli.require_levels()
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
-    # 2 runs in each world: some estimates choose a threshold on one run and test it on the other.
+    # 2 runs in each world, since some estimates choose a threshold on one and test it on the other.
     require_runs(FLAGS.runs, least=4)
     if FLAGS.momentum is not None:
         fits = 0 <= FLAGS.momentum < 1

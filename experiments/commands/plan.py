@@ -5,8 +5,8 @@
     ./run.sh plan --model=convnet --k=5 --runs=5000      the duration of another audit
     ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if noise is too small
 
-Bounds come from simulated audits with Gaussian scores. The duration comes from a probe that trains a chunk of
-the audit's models for about two seconds after compilation. Results are not stored.
+Bounds come from simulated audits with Gaussian scores. The duration comes from a probe that trains for about
+two seconds after compilation. Results are not stored.
 """
 
 from absl import flags
@@ -32,7 +32,7 @@ FIELDS = (
     "canaries",
 )
 FLAGS = flags.FLAGS
-# Without the time left, which the bar cannot predict: starting processes takes most of it.
+# Without the time left: starting processes takes most of it.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 _MANY = "over 1,000"  # shown if the search did not find a number of runs
 _CANARIES = 64  # per run, for --bug with at most one canary in --canaries
@@ -54,12 +54,8 @@ cli.define_sources()
 
 
 def main() -> None:
-    """Prints the training time and the bounds to expect of an audit.
-
-    It also prints the number of runs that prove the share --tightness of the true epsilon. With --bug it only
-    prints the number of runs that refute a false claim.
-    """
-    # The forecast is for GC-R. Its canaries are gradients along random coordinates.
+    """Prints the training time and the bounds to expect, or with --bug the runs that refute a false claim."""
+    # GC-R's canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
     truth = _checked_truth(setting)
     if FLAGS.bug is not None:
@@ -73,7 +69,6 @@ def main() -> None:
 
     probe = forecast.probe(setting, dataset, FLAGS.runs)
 
-    # The bounds, from simulated audits of a Gaussian mechanism with the true epsilon.
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     law = laws.GAUSSIAN
     audits = _AUDITS
@@ -107,12 +102,11 @@ def main() -> None:
 def _print_bugs(setting: Setting) -> None:
     """Prints the number of training runs that refute the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the claimed noise. The claim is the accountant's mu at the claimed noise.
-    Scores of ideal fresh directions are simulated, without training.
+    A factor is the real noise over the claimed noise. Scores of ideal fresh directions are simulated.
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # this sampler knows its batches
-    # Fresh directions need several canaries per run. The default setting has only one.
+    # Fresh directions need several canaries per run.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
     for ratio in cli.numbers("bug"):
@@ -133,14 +127,13 @@ def _print_bugs(setting: Setting) -> None:
 def _checked_truth(setting: Setting) -> float:
     """Returns --epsilon or the accountant's epsilon; raises InputError for flags out of range."""
     cli.require_levels()
-    # 2 runs in each world: the bounds choose a threshold on one run and test it on the other.
+    # 2 runs in each world, since bounds choose a threshold on one and test it on the other.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     message = f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     require(0 < FLAGS.tightness < 1, message)
     truth = FLAGS.epsilon
     if truth is None:
         truth = make_claim(setting).epsilon(FLAGS.delta)
-    # Above 0: the forecast includes the runs that prove a share of it.
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
     return float(truth)
 

@@ -4,7 +4,7 @@
     ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 5 minutes on two cores
     ./run.sh sweep --name=all --scale=paper --ray_address=auto   on a Ray cluster
 
-Figures share cells, and each cell is trained only once.
+Figures share cells, and each is trained only once.
 """
 
 import itertools
@@ -54,7 +54,6 @@ def main() -> None:
     require(cells, f"{title} needs no training: run ./run.sh figures --name={','.join(names)}")
     missing = work.find_missing(cells, place)
 
-    # The output ends with the command that draws the figures.
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
     closing = f"{command} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:

@@ -4,10 +4,9 @@
     ./run.sh throughput --models=fcnn --rounds=3        one model, quickly
     ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
 
-All engines take DP-SGD steps (per-example gradients, clipping, noise, SGD) with the same model, data,
-mini-batches and machine. The batch size is audit's, or 8 for resnet18. Before timing, each engine's step
-without noise must agree with ours. Each round times every engine once, and ratios are within rounds, so a
-slow round does not change them. Our engine trains as `audit` does, with insertions. jax_privacy and
+All engines take DP-SGD steps with the same model, data, mini-batches and machine. The batch size is audit's,
+or 8 for resnet18. Before timing, each engine's step without noise must agree with ours. Ratios are within
+rounds that time every engine once. Our engine trains as `audit` does, with insertions. jax_privacy and
 torch_func use all cores and the fastest number of models at once. Opacus runs a process with one thread on
 each core, and the rates add.
 """

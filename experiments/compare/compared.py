@@ -1,6 +1,6 @@
-"""The compared mechanism, the budget of each method, and the methods that train it.
+"""The compared mechanism, the budget of each method, and the methods that train it, as data.
 
-A method is data: its setting of the mechanism. Importing this module does not import JAX.
+Importing this module does not import JAX.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ _SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 class Compared:
     """The mechanism that all methods audit, and the budget of each method.
 
-    It is DP-SGD on Fashion-MNIST with known mini-batches, and every step takes the canary. A neighbour has
-    one more canary. So the mechanism is a composition of `steps` Gaussian releases for every attack.
+    It is DP-SGD on Fashion-MNIST with known mini-batches and the canary in every step. A neighbour has one
+    more canary. So every attack faces a composition of `steps` Gaussian releases.
     """
 
     model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer")
@@ -109,11 +109,8 @@ class TrainedMethod(NamedTuple):
     """A method that trains the mechanism.
 
     Attributes:
-      name: The method's name in tables.
-      runs: The number of training runs.
       shown: The names of the shown bounds, in order; () for a single run of many canaries.
       sees: The models that the method sees: FINAL or ALL.
-      setting: The training setting.
     """
 
     name: str
@@ -124,10 +121,9 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train the mechanism: fresh directions and three papers' methods.
+    """Returns the methods that train the mechanism: fresh directions, hidden-state, LiDP and one-shot.
 
-    The papers are hidden-state, LiDP and one-shot. Each method has different canaries; K is their number in a
-    run. CANIFE is not included, since it has separate training code.
+    Each has different canaries; K is their number in a run. CANIFE has separate training code.
     """
     from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
     from audit.methods.exact_null import EXACT_NULL

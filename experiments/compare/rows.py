@@ -1,8 +1,6 @@
-"""The values of each method as records, table and figure.
+"""The values of each method as records, table and figure. Bounds are those of the method's command.
 
-Scores are trained or measured once, and stored. Bounds are the same as those of the method's command.
-CANIFE's values are composed without amplification by sampling, since the mini-batches are known: its
-published estimates by Renyi DP, and the exact laws of its canaries' scores as Gaussian curves.
+CANIFE's values are composed without amplification by sampling, since the mini-batches are known.
 """
 
 import sys
@@ -51,17 +49,11 @@ _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
-    """Trains missing runs, and returns a record for each value of each method.
+    """Trains missing runs, and returns a record for each value of each method, of the final model first.
 
-    A record has the `method`, the models that it `sees`, its `runs`, and the `seconds` of training (None if
-    all runs were stored). It has the name of the `value`, its `epsilon`, and the assumption of a bound in
-    `assumes`: REJECTED if its scores reject the assumption, ESTIMATE if the value is not a bound.
-
-    Methods that see only the final model come first. Each method's name is printed on stderr when it starts.
-
-    Args:
-      compared: The mechanism, and the budget of each method.
-      place: The folder of the store, and the data.
+    A record has the `method`, the models that it `sees`, its `runs`, the `seconds` of training (None if all
+    runs were stored), the name of the `value`, its `epsilon`, and in `assumes` a bound's assumption,
+    REJECTED, or ESTIMATE. Each method's name is printed on stderr when it starts.
     """
     # First, since CANIFE may reject the setting.
     canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -115,10 +107,10 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     """Returns CANIFE's two records: epsilon by its published estimates, and by its canaries' exact laws.
 
-    Missing rounds are measured first, and each represents the rounds up to the next. As in the paper's code,
-    its published estimate becomes the noise multiplier of a Gaussian release with the same leakage. These are
-    composed by Renyi DP, with the sampling rate 1 since the adversary knows the mini-batches. Its exact
-    epsilon becomes the mu of a Gaussian curve with this epsilon, and the squares of mu add up over rounds.
+    Each measured round represents the rounds up to the next. As in the paper's code, a published estimate
+    becomes the noise multiplier of a Gaussian release with the same leakage, and Renyi DP composes these at
+    sampling rate 1. An exact epsilon becomes the mu of a Gaussian curve with this epsilon, and the squares of
+    mu add up.
     """
     begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -165,7 +157,6 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("assumes", "assumes", left=True),
         Column("upper_bound", lambda row: upper),
     ]
-    # Formatted like a row, with a blank for runs and seconds.
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     confidence = show_level(compared.confidence)
     noise_multiplier = compared.noise_multiplier
@@ -192,21 +183,15 @@ def _show_epsilon(row: Record) -> str:
 
 
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
-    """Draws each value as a dot, from top to bottom, and the accountant's epsilon as a line.
+    """Draws each value as a dot, from top to bottom, and the accountant's epsilon `upper` as a line.
 
     The horizontal axis ends 5% above the largest epsilon, or 1.6 times the accountant's if this is less.
-    Estimates beyond the axis are arrows with their value.
-
-    Args:
-      rows: The records of all methods, in order.
-      upper: The accountant's epsilon.
-      delta: The delta of every epsilon, for the label of the axis.
+    Estimates beyond it are arrows with their value.
     """
     largest = max(upper, take(rows, "epsilon").max())
     edge = 1.05 * min(1.6 * upper, largest)
 
     def draw_rows(axis: Axes) -> None:
-        """Draws all values, and the upper bound."""
         names = []
         for place, row in enumerate(rows):
             color, label = _find_look(row)

@@ -1,11 +1,9 @@
 """Two figures beyond the paper: bounds on the leakage of the last model, and bounds over training runs.
 
-The bracket shows upper bounds on the leakage of the last model, and the lower bounds of audits. An upper
-bound is proven, or it uses measured constants. If steps have kinks, it is an estimate. Each place has one
-seed, so a point has one conclusion.
+The bracket shows upper bounds on the leakage of the last model (proven, or with measured constants; estimates
+if steps have kinks), and the lower bounds of audits. Each place has one seed.
 
-The other figure shows lower bounds on the paper's models over the number of training runs. It compares fresh
-directions with GC-R, the paper's adversary that inserts a gradient along a random coordinate.
+The other figure compares fresh directions with GC-R on the paper's models, over the number of training runs.
 """
 
 import contextlib
@@ -55,7 +53,7 @@ Gauss:    if the curve is Gaussian; audit: two-sided, if scores are normal; coor
 const:    predicted for a constant direction
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
 estimate: steps have kinks, and derivatives do not bound them"""
-# Numbers of training runs at which bounds are shown.
+# Numbers of training runs with shown bounds.
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
 _METHODS = {  # color, and format of marker and line
     EXACT_NULL: (FREE, "-"),
@@ -69,13 +67,7 @@ _METHODS = {  # color, and format of marker and line
 def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws the figure of upper bounds and audits, and makes its table.
-
-    Args:
-      sweep: A sweep with an axis.
-      points: The points of all panels; each has a conclusion.
-      evidence: The store, and the delta and confidence of bounds.
-    """
+    """Draws the figure of upper bounds and audits, and makes its table; each point has a conclusion."""
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
@@ -116,7 +108,7 @@ def draw_bracket(
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
-    """Returns the settings whose steps the sweep measures."""
+    """Returns the settings of the steps that the sweep measures."""
     return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 
@@ -124,12 +116,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     """Returns a row for each place, a panel and an x. Unknown values are left out.
 
     A place has up to two audits: fresh directions and a coordinate. `word` names the assumption of the upper
-    bound, and `expansion` is the mean Lipschitz constant of steps. The other fields are epsilons.
-
-    Args:
-      points: The points of all panels; each has a conclusion.
-      sweep: The sweep, with the cells that measure steps.
-      evidence: The store, and the delta and confidence of bounds.
+    bound, and `expansion` is the mean Lipschitz constant of steps. Other fields are epsilons.
     """
     by_training = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows: dict[tuple[str, float], Record] = {}
@@ -237,10 +224,7 @@ def draw_proven(
 ) -> tuple[Figure, OwnTable]:
     """Draws each method's lower bounds over the number of training runs, and makes their table.
 
-    Args:
-      sweep: The sweep.
-      points: A point for each model, k and adversary, with the conclusion of its audit.
-      evidence: The store, and the delta and confidence of bounds.
+    A point is one audit of a model and k by an adversary.
     """
     delta = evidence.levels.delta
     rows: list[Record] = []
@@ -248,7 +232,6 @@ def draw_proven(
         rows += make_proven_rows(point, evidence)
 
     def draw_panel(axis: Axes, of_panel: Records) -> None:
-        """Draws the limits and the lines of a panel."""
         last = of_panel[-1]  # GC-R's, which may have a prediction
         if last["predicted"] is not None:
             label = "predicted if gradients do not interfere"
@@ -285,12 +268,8 @@ def draw_proven(
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with its lower bound on epsilon.
 
-    An audit with fresh directions has a bound after every run, and the table shows some of them. Other audits
-    have bounds from their first runs, at the numbers in _SHOWN_RUNS.
-
-    Args:
-      point: One audit of a panel, and its conclusion.
-      evidence: The stored scores, and the delta and confidence of bounds.
+    Fresh directions have a bound after every run, and the table shows some of them. Other audits have bounds
+    from their first runs, at the numbers in _SHOWN_RUNS.
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions

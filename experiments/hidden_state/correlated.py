@@ -1,7 +1,7 @@
 """The sweep of correlated noise: what the last model leaks at equal accounted epsilon, over k.
 
-DP-SGD and three matrix mechanisms train with the noise for which all models leak ACCOUNTED_EPSILON. Canaries
-along coordinates measure the leak of the last model, and fresh directions prove a lower bound.
+All models together leak ACCOUNTED_EPSILON, with DP-SGD and with three matrix mechanisms. Canaries along
+coordinates measure the leak of the last model, and fresh directions prove a lower bound.
 """
 
 import itertools
@@ -26,8 +26,7 @@ ACCOUNTED_EPSILON = 24.0
 ACCOUNTED_DELTA = 1e-5
 STEPS = 250
 PERIODICITIES = (1, 2, 5, 10, 25, 50)
-# The noise multipliers with this epsilon at each periodicity, by `MatrixMechanism.with_epsilon`. As constants
-# they do not need SciPy, which takes a second to load.
+# Noise multipliers at each periodicity, by `MatrixMechanism.with_epsilon`. Constants do not need SciPy.
 NOISE_MULTIPLIERS = {
     "independent": (3.99943, 2.82802, 1.7886, 1.26473, 0.799885, 0.565604),
     "lambda:0.9": (38.8799, 19.4506, 7.83556, 4.02936, 1.875, 1.1925),
@@ -37,17 +36,7 @@ NOISE_MULTIPLIERS = {
 
 
 class _Audit(NamedTuple):
-    """The audits of a model by one adversary.
-
-    Attributes:
-      model: the model.
-      adversary: the adversary.
-      label: what the adversary inserts.
-      batch_size: the size of mini-batches.
-      canaries: the number of canaries in each run, or AUTO.
-      runs: the number of runs.
-      ks: the periodicities.
-    """
+    """The audits of a model by one adversary, over periodicities; `label` names the inserted gradients."""
 
     model: str
     adversary: str

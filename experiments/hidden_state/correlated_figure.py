@@ -32,13 +32,7 @@ proven:   lower bound of fresh directions, assumption-free"""
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Draws epsilon of the last model over k, and makes the table.
-
-    Args:
-      sweep: The sweep.
-      points: A point for each model, strategy, periodicity and adversary, with its conclusion.
-      evidence: The store, and the delta and confidence of bounds.
-    """
+    """Draws epsilon of the last model over k, and makes the table."""
     rows = make_rows(points, evidence.levels.delta)
     panels = {}
     for row in rows:
@@ -98,7 +92,7 @@ def _draw_panel(axis: Axes, rows: Records) -> None:
         low, high = take(of_strategy, "interval_low"), take(of_strategy, "interval_high")
         axis.vlines(ks, low, high, color=color, lw=4, alpha=0.4)
         axis.plot(ks, take(of_strategy, "proven"), "o", color=color, ms=5)
-    # The marks have the colors of the strategies, so the legend shows them in grey.
+    # Colors are those of the strategies, so the legend shows the marks in grey.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     axis.vlines([], [], [], color=FADED, lw=4, alpha=0.4, label="audited, 95% if scores are normal")
     axis.plot([], [], "o", color=FADED, label="proven by fresh directions")

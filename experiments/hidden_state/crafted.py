@@ -11,18 +11,17 @@ iterate is Gaussian in both worlds. With the slopes c'_t of `HiddenStateBound.at
 c_t only if a smaller slope removes more noise than signal, such as before a last step that inserts.
 
 The latch stores the largest sum of a shuffled training run in its last iterate. The gradients of all other
-examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced. The sum of
-the target's batch is then 2 C or 1 C above the sums of other batches. Let theta be in units of C, without the
-push of the other examples: theta is this height plus noise. It starts at 0, and the other examples cancel it
-at each step, unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it
-back. So the last iterate exceeds c if any sum did. This is the max test of an adversary who sees all models.
+examples are -C along a direction v. The target's gradient is C, or zero if the target is replaced, so the sum
+of its batch is 2 C or 1 C above the others. Let theta be in units of C, without the push of the other
+examples: theta is this height plus noise. It starts at 0, and the other examples cancel it at each step,
+unless it exceeds a threshold c. Then they push it up, more at each step than noise brings it back. So the
+last iterate exceeds c if any sum did: the max test of an adversary who sees all models.
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes. The
-B examples of a batch share this term, and it is at most eta C for each. It is periodic in theta. Its period
-is the distance B C (1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta,
-and eta can be 1 / B.
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that cancels or pushes,
+shared by the B examples of a batch and at most eta C for each. It is periodic in theta, with the distance B C
+(1 - eta) of one step, so the push leaves no trace. The heights are 2 - eta and 1 - eta, and eta can be 1 / B.
 
-The latch does not have the Lipschitz constant 1, since it separates models at c. In general, hiding earlier
+The latch separates models at c, so it does not have the Lipschitz constant 1. In general, hiding earlier
 models does not reduce the leakage of shuffled training. A bound on the last model needs Lipschitz steps.
 """
 
@@ -57,11 +56,7 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
     The shift and the noise of a step reach the last iterate multiplied by the slopes of all later steps.
-
-    Args:
-      shifts: (T,) s_t, the shift that the canary adds at each step.
-      slopes: (T,) c'_t, the factor of the parameter at each step.
-      noise: (T,) n_t, the standard deviation of each step's noise, in the units of the shifts.
+    `shifts` s_t, `slopes` c'_t and `noise` n_t are (T,).
     """
     remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) shares in the last iterate
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
@@ -70,11 +65,8 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Returns a schedule's mu for a constant direction and for the convex landscape, and the bound on mu.
 
-    Args:
-      k: The periodicity, in steps.
-      insert: The step of each period that inserts: FIRST or LAST.
-      lipschitz: The Lipschitz constant of every step.
-      delta: The delta of the bound's epsilon.
+    The periodicity is `k`. Steps have the Lipschitz constant `lipschitz` and insert at the FIRST or the LAST
+    of each period.
     """
     steps = np.arange(INSERTIONS * k)
     shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
@@ -118,17 +110,10 @@ def compute_latch_rate(
 ) -> float:
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
-    The last iterate exceeds c if theta did after any step. Until then, each step sets theta to noise with
-    deviation sigma. The target's batch comes once in an epoch and adds a height h. The probability after E
-    epochs of b batches is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logs and expm1 keep small
-    results accurate.
-
-    Args:
-      sigma: The standard deviation of a step's noise in units of C.
-      batches: b, the number of batches in an epoch.
-      epochs: E, the number of epochs.
-      threshold: c, the threshold in units of C.
-      height: h, HEIGHT_IN with the target and HEIGHT_OUT without it.
+    It does if theta exceeded c after any step. Until then, each step sets theta to noise with deviation sigma
+    (in units of C). The target's batch comes once in an epoch and adds a height h, HEIGHT_IN with the target
+    and HEIGHT_OUT without it. The probability after E epochs of b batches is 1 - (Phi((c - h) / sigma) Phi(c
+    / sigma)^(b - 1))^E. Logs and expm1 keep small results accurate.
     """
     log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
     log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)
@@ -139,7 +124,6 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
     """Returns a lower bound on a latch's epsilon, and the epsilon that Poisson accounting claims.
 
     The bound uses the best threshold among multiples of 0.01 C, up to 2 C plus 8 deviations of the noise.
-    `delta` is that of both epsilons; see `compute_latch_rate` for the other arguments.
     """
     compute_rate = partial(compute_latch_rate, sigma, batches, epochs)
     best = 0.0

@@ -8,26 +8,25 @@ units of C:
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
 The law is computed by quadrature. The spacing of points is an eighth of sigma / B, which resolves the
-Gaussian of a step to machine precision. It is at most sigma / 32, which resolves the point where the
-likelihood ratio crosses e^epsilon. A step splits the density at h_t, with weights that integrate a smooth
-function cut at h_t to third order. Then it shifts both parts and convolves them with the Gaussian. All terms
-of the convolution are non-negative and reach out 14 deviations, so densities keep their *relative* accuracy
-far into their tails. An FFT would leave an absolute error of 1e-17 there, and e^epsilon would amplify it. The
-mass that leaves the grid is below 1e-20. The `error` of a pair is the deviation of its total mass from 1.
-Halving the spacing changes epsilon by less than 0.1% (tested in every cell of the heat map).
+Gaussian of a step to machine precision, and at most sigma / 32, which resolves the point where the likelihood
+ratio crosses e^epsilon. A step splits the density at h_t, with weights of third order for a smooth function
+cut at h_t. Then it shifts both parts and convolves them with the Gaussian. All terms of the convolution are
+non-negative and reach out 14 deviations, so densities keep their *relative* accuracy far into their tails. An
+FFT would leave an absolute error of 1e-17 there, and e^epsilon would amplify it. The mass that leaves the
+grid is below 1e-20. The `error` of a pair is the deviation of its total mass from 1. Halving the spacing
+changes epsilon by less than 0.1% (tested).
 
-The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the integral of
-(q_T - e^epsilon p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
+The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the integral of (q_T - e^epsilon
+p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e^epsilon p_t.
 
     Proven for landscapes with an increasing map x -> x + s_t(x) at every step. Let V_t(x) be the probability
     that the final test accepts after theta_t = x. Then D_T is the integral of g_1(x) V_1(x). Increasing maps
     and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio, and theta_1 has such a
-    ratio. So the best final test is a threshold, V_T increases, and every earlier V_t increases. For any
-    later increasing maps, the value of mass increases with x. So the best first step moves up if g_1 > 0 and
-    down if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map is
-    increasing. This decides g_2, and the same argument applies to the second step, and so on.
-    delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it decreases, and its root at
-    delta is the adversary's epsilon.
+    ratio. So the best final test is a threshold, and V_T and every earlier V_t increase. For any later
+    increasing maps, the value of mass increases with x. So the best first step moves up if g_1 > 0 and down
+    if g_1 < 0: it has a threshold at the crossing of q_1 / p_1 with e^epsilon, and its map is increasing.
+    This decides g_2, and so on. delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it
+    decreases, and its root at delta is the adversary's epsilon.
 
     Checked only for other maps. Random and gradient-searched landscapes s in [-1, 1], free at every point and
     step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
@@ -147,8 +146,8 @@ class Stepper:
     def advance(self, pair: Array, threshold: float) -> Array:
         """Returns the densities (2, n) after a step, from the densities `pair` (2, n) before it.
 
-        Above the threshold, in units of C, a step moves theta up by 1. Below, it moves theta down by 1. Then
-        it adds noise.
+        A step moves theta up by 1 above the threshold (in units of C) and down by 1 below. Then it adds
+        noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * weights_above)
@@ -168,14 +167,9 @@ def laws(
 ) -> Iterator[DensityPair]:
     """Yields the exact laws of the iterates theta_1, ..., theta_T in both worlds.
 
-    Args:
-      process: The process, with T steps.
-      thresholds: (T - 1,) the thresholds h_1, ..., h_(T-1) of steps 2 to T, in units of C. With an infinite
-        threshold all models move the same way, as in Example 1 of the paper.
-      per_deviation: The number of grid points in each standard deviation of a step's noise.
-
-    Raises:
-      InputError: The process is too long for the grid.
+    `thresholds` (T - 1,) are those of steps 2 to T, in units of C. With an infinite threshold all models move
+    the same way (Example 1). Raises InputError if the process is too long for the grid, with `per_deviation`
+    points in each standard deviation of a step's noise.
     """
     stepper = Stepper(process, per_deviation)
     pair = stepper.start()
@@ -197,9 +191,9 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
     """Returns quadrature weights (n,) for the integral of a function above the threshold.
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
-    negligible at the grid's ends. The threshold is in a cell between two neighbouring points. In this cell,
-    the function is interpolated linearly. Above the cell, Gregory's rule is a sum with the weights 5/12,
-    13/12, 1, 1, ... For a threshold off the grid or in its last cells, weights are 1 above it and 0 below.
+    negligible at the grid's ends. In the threshold's cell the function is interpolated linearly. Above the
+    cell, Gregory's rule has the weights 5/12, 13/12, 1, 1, ... For a threshold off the grid or in its last
+    cells, weights are 1 above it and 0 below.
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:
@@ -229,15 +223,15 @@ def constant(process: Process, threshold: float) -> Array:
 def best_constant(process: Process, delta: float) -> Array:
     """Returns the adversary (T - 1,) with the constant threshold that leaks the largest epsilon at delta.
 
-    The search uses a grid first, then Brent's bounded method between the best point's neighbours. It tries
-    only thresholds h >= 1/2, since reflection about 1/2 swaps the two worlds and turns h into 1 - h.
+    The search uses a grid, then Brent's bounded method. It tries only h >= 1/2, since reflection about 1/2
+    swaps the two worlds and turns h into 1 - h.
     """
 
     def lose(threshold: float, per_deviation: int = PER_DEVIATION // 2) -> float:
         """Returns the negative epsilon of a constant threshold, by default on a coarse grid."""
         return -compute_epsilon(process, constant(process, threshold), delta, per_deviation)
 
-    # No threshold above `top` leaks more. The grid goes a quarter further, since `top` can be the best.
+    # No threshold above `top` leaks more. The grid goes further, since `top` can be the best.
     top = cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmin([lose(threshold) for threshold in grid]))
@@ -252,9 +246,9 @@ def best_constant(process: Process, delta: float) -> Array:
 def optimal(process: Process, delta: float) -> Array:
     """Returns the adversary (T - 1,) with a threshold for each step that leaks the most at delta.
 
-    A step's threshold is the theta at which the likelihood ratio, with the canary over without it, crosses
-    e^epsilon. So an epsilon decides the thresholds, and these leak an epsilon. At the optimum, both are
-    equal. This epsilon is found as a root. The module's docstring has the proof.
+    A step's threshold is the theta at which the likelihood ratio crosses e^epsilon. So an epsilon decides the
+    thresholds, and these leak an epsilon. At the optimum both are equal. The module's docstring has the
+    proof.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process, PER_DEVIATION)
@@ -273,8 +267,7 @@ def optimal(process: Process, delta: float) -> Array:
     return _follow_crossings(stepper, epsilon)[1]
 
 
-# (process, delta) -> the thresholds (T - 1,) of steps 2 to T, in units of C. `half` is the paper's adversary,
-# which is not the best (Errata H13).
+# (process, delta) -> the thresholds (T - 1,), in units of C. The paper's `half` is not the best (Errata H13).
 ADVERSARIES: dict[str, Callable[[Process, float], Array]] = {
     "half": lambda process, delta: constant(process, HALF),
     "best_constant": best_constant,
@@ -306,15 +299,9 @@ _SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))  # for Algorithm 6 (Errata 
 
 
 class Study(NamedTuple):
-    """A study of one crafted landscape: its process, and what is computed of it.
+    """A study of one crafted landscape: AUDIT solves all adversaries and simulates, SEARCH is Algorithm 6.
 
-    Attributes:
-      kind: AUDIT for exact laws of all adversaries and a simulated audit, SEARCH for the paper's Algorithm 6.
-      process: The landscape.
-      delta: The delta of every epsilon.
-      runs: The number of simulated runs. Half of them insert the canary.
-      seed: The seed of the noise.
-      confidence: The confidence of the estimates from the runs' scores.
+    Half of the simulated `runs` insert the canary. The confidence is that of the estimates from their scores.
     """
 
     kind: str
@@ -351,11 +338,8 @@ def keep(out: Path, study: Study) -> None:
 def audit(study: Study) -> dict[str, Any]:
     """Solves a landscape for each adversary, and audits simulated runs.
 
-    Returns:
-      upper: The accountant's epsilon.
-      exact: The epsilons of each adversary (`solve`), by its name.
-      in_sample: (T,) the paper's estimate of epsilon from the simulated runs. It is not a bound, since its
-        threshold is chosen on the same scores.
+    Returns the accountant's epsilon, the exact epsilons of each adversary (`solve`), and the paper's
+    in-sample estimate (T,) of epsilon, which is not a bound.
     """
     process = study.process
     exact = {}
@@ -371,14 +355,9 @@ def audit(study: Study) -> dict[str, Any]:
 def search(study: Study) -> dict[str, Any]:
     """Runs Algorithm 6 (Errata H7), with the same random draws for all constant thresholds.
 
-    The thresholds are symmetric about 1/2. The largest is 15% above the theta_1 at which the likelihood ratio
-    is e^epsilon, for the accountant's epsilon. No higher threshold leaks more.
-
-    Returns:
-      upper: The accountant's epsilon.
-      thresholds: The thresholds in units of C.
-      epsilon: The exact epsilon at step T for each threshold.
-      claimed: The in-sample estimate for each threshold.
+    The thresholds (in units of C) are symmetric about 1/2. The largest is 15% above the theta_1 with the
+    likelihood ratio e^epsilon, for the accountant's `upper`. `epsilon` is exact at step T, and `claimed`
+    the in-sample estimate.
     """
     process = study.process
     upper = upper_bound(process, study.delta)
@@ -400,13 +379,8 @@ def search(study: Study) -> dict[str, Any]:
 def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
     """Returns the exact `epsilon` after each step, and the one `claimed` by the Gaussian conversion.
 
-    The conversion takes mu at one threshold of theta_t, and assumes a Gaussian trade-off curve with this mu.
-    This is the threshold of the next step, and at t = T the last threshold.
-
-    Args:
-      process: The landscape.
-      thresholds: (T - 1,) the adversary's thresholds.
-      delta: The delta of both epsilons.
+    The conversion takes mu at one of the adversary's `thresholds` (T - 1,), that of the next step or at t = T
+    the last, and assumes a Gaussian trade-off curve with this mu.
     """
     # theta_1 has the law of one Gaussian step, with the accountant's epsilon.
     exact = [upper_bound(process, delta)]
@@ -431,12 +405,9 @@ def simulate(
 ) -> jax.Array:
     """Returns theta_1, ..., theta_T of simulated runs of a crafted landscape, (T, R), in units of C.
 
-    Args:
-      key: The random key; theta_(t + 1) of a run has the noise of the key fold_in(fold_in(key, run), t).
-      presence: (R,) 1 for runs with the canary, 0 for runs without it.
-      noise_multiplier: sigma, the standard deviation of the first step's noise.
-      batch_size: B, which divides the noise of every later step.
-      thresholds: (T - 1,) h_1, ..., h_(T-1), the thresholds of steps 2 to T.
+    `presence` (R,) is 1 for runs with the canary. The first step has noise of deviation sigma, later ones
+    sigma / B. `thresholds` (T - 1,) are those of steps 2 to T. theta_(t + 1) of a run has the noise of the
+    key fold_in(fold_in(key, run), t).
     """
 
     def draw_noise(step: jax.Array, run: jax.Array) -> jax.Array:

@@ -47,7 +47,7 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
         across = len(set(map(attrgetter("batch_size"), processes)))
         yield name, draw_panels("", panels, (2.1, 1.4), across, label, sharex=True, sharey="row")
     yield "figure_3b", _draw_heat_maps(audits)
-    # Figure 6b has a single sigma: 4 for the usual noise multipliers 1, 2, ..., 8.
+    # Figure 6b has a single sigma: 4 by default.
     sigma = sigmas[max(len(sigmas) // 2 - 1, 0)]
     panels = {}
     for process in processes:
@@ -69,8 +69,8 @@ def draw(audits: Sequence[Result], searches: Sequence[Result]) -> Iterator[tuple
 def make_table(audits: Sequence[Result]) -> Table[Record]:
     """Returns the table of epsilons at the last step, with a row for each landscape and adversary.
 
-    A row has the exact epsilon (eps_exact), the claim of a conversion that assumes a Gaussian trade-off curve
-    (eps_gaussian), and the accountant's epsilon (eps_upper).
+    eps_gaussian is the claim of a conversion that assumes a Gaussian trade-off curve, eps_upper the
+    accountant's.
     """
     rows = []
     for study, answer in audits:
@@ -125,7 +125,7 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
         "constant": constant,
     }
     _draw_epsilons(axis, study, answer["upper"], epsilons)
-    # Panels of a row share their axis, so only extend it.
+    # Panels of a row share their axis.
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(answer["in_sample"])))
     axis.set_xlabel("step t")
 
@@ -133,8 +133,8 @@ def _draw_steps(axis: Axes, study: Study, answer: dict[str, Any]) -> None:
 def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     """Draws heat maps of the amplification rate, epsilon at step T over epsilon at step 1.
 
-    The first panels show the claims of the Gaussian conversion, and the others show exact rates. At a rate
-    of 1, hiding the earlier steps does not help. The rate is undefined if the first epsilon is 0.
+    The first panels show the claims of the Gaussian conversion, the others exact rates. At a rate of 1,
+    hiding the earlier steps does not help. The rate is undefined if the first epsilon is 0.
     """
     study, _ = audits[0]
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
@@ -159,7 +159,6 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     columns = list(map(str, sizes))
 
     def draw_rates(axis: Axes, values: Any) -> None:
-        """Draws the rates of all landscapes."""
         draw_heat_map(axis, np.reshape(values, (len(rows), -1)), rows, columns, most=1.0)
         axis.set_xlabel("batch size B")
 

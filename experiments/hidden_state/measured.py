@@ -30,13 +30,10 @@ _KEY = "norms"
 def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns the cell that trains runs and stores the norms of their canaries' gradients.
 
-    Args:
-      setting: The setting; its adversary is L.
-      runs: The number of runs; each draws its own initial model, canary and noise.
+    The setting's adversary is L. Each run draws its own initial model, canary and noise.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains the runs in chunks that share a compiled program, and stores their norms."""
         from audit.training import build, game
 
         played = build.build(setting, dataset)
@@ -70,11 +67,8 @@ def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
 def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     """Trains runs and returns the norms (runs, steps) of the canary's gradient before clipping.
 
-    A step's norm is taken at the model before the step. Every run inserts its canary.
-
-    Args:
-      played: The training and its adversary, with a single canary.
-      runs: (n,) the runs' numbers, which decide their random draws.
+    A step's norm is taken at the model before the step. Every run inserts its canary. The runs' numbers
+    decide their random draws.
     """
     import jax
     import jax.numpy as jnp
@@ -87,7 +81,6 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
         """Returns the norms (steps,) of the canary's gradient in one run."""
 
         def draw_key(name: str) -> Array:
-            """Returns the run's random key for a purpose."""
             return jax.random.fold_in(game.root(played.seed, name), run)
 
         theta_0 = played.init(draw_key("theta"))
@@ -114,7 +107,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 EXPANSION = "expansion"
-# The number of measured runs, and the most measured steps of a run. The library decides by a model's size.
+# The number of measured runs, and the most measured steps of a run.
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
@@ -134,7 +127,6 @@ def expansion_cell(setting: Setting) -> Cell:
         return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Measures the steps and stores the result."""
         from audit.conclusions import measuring
 
         measuring.measure_zoo(store, setting, dataset, runs)

@@ -10,9 +10,9 @@ model is the sum of w_t (s_t b + sigma z_t), with the weights
     w_(t-1) = (1 + beta - a_t) w_t - beta w_(t+1),   w_T = 1, w_(T+1) = 0.
 
 With s_t = sign(w_t) its mu is exactly sum of |w_t| over insertions / (sigma |w|). The curvature repeats with
-period k, apart from the last steps. All curvatures are in [0, most], so the losses are convex, and
-most-smooth in units of 1 / eta. The periods below were searched for beta = 0.9. They are optimized further
-for each beta, so the leak is a lower bound on that of the worst convex loss. Plain SGD has an upper bound
+period k, except in the last steps. All curvatures are in [0, most], so the losses are convex, and
+most-smooth in units of 1 / eta. The periods were searched for beta = 0.9 and are optimized for each beta, so
+the leak is a lower bound on that of the worst convex loss. Plain SGD has an upper bound
 (`audit.hidden_state_epsilon`), which momentum exceeds.
 """
 
@@ -42,9 +42,9 @@ class Landscape(NamedTuple):
 
     Attributes:
       k: the period in steps; its last step inserts.
-      most: the largest curvature times the learning rate, eta L.
+      most: the largest curvature, eta L.
       period: (k,) the curvatures of a period.
-      end: the curvatures of the last steps, which replace those of the periods; () for two more periods.
+      end: the curvatures of the last steps; () for two more periods.
     """
 
     k: int
@@ -164,8 +164,8 @@ _differentiate = jax.jit(jax.value_and_grad(compute_mu), static_argnames="k")
 def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
     """Returns the landscape of the largest mu that a local search finds from a start, and this mu.
 
-    The search begins at the start's curvatures, and at curvatures that are 0 except the last, beta. All
-    weights are then 1, as those of plain SGD on linear losses.
+    It also starts at curvatures that are 0 except the last, beta. All weights are then 1, as in SGD on linear
+    losses.
     """
     k = start.k
     end = start.end or 2 * start.period
@@ -216,11 +216,7 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
 def make_rows(beta: float, levels: Level, runs: int, seed: int) -> list[Record]:
     """Returns a row for each start: the optimized landscape's leak, exact and simulated, and SGD's.
 
-    Args:
-      beta: the momentum, from 0 to below 1.
-      levels: delta of all epsilons, and the confidence of the simulated bound.
-      runs: the number of simulated runs, half with the canary.
-      seed: the seed of the simulated runs.
+    `beta` is at least 0 and below 1. Half of the simulated runs have the canary.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER
     composition = conversions.epsilon_from_mu(composed_mu, levels.delta)

@@ -1,18 +1,16 @@
 """The hidden-state paper's experiments as data: every figure that trains models, at three scales.
 
 Six figures are not in the paper. `proven` shows lower bounds of fresh directions on the paper's models.
-`bracket_k` and `bracket_steps` show audits of a convex model below its hidden-state bound. `bracket` and
-`bracket_rates` do so for neural networks. They measure the expansion of steps if no bound is proven.
-`matrix` compares DP-SGD with correlated noise.
+`bracket_k` and `bracket_steps` show audits of a convex model below its hidden-state bound, `bracket` and
+`bracket_rates` those of neural networks. `matrix` compares DP-SGD with correlated noise.
 
     smoke    seconds for each figure: a few runs of a few steps, as a test
     laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
-             with 256 canaries in each run of crafted gradients. The ResNet has only 4 insertions, small
-             mini-batches, and a noise multiplier that keeps the paper's upper bound
+             with 256 canaries in each run of crafted gradients, and only 4 insertions for the ResNet
     paper    5,000 runs for each cell of the paper's figures; the six others as at laptop
 
-The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2).
-T is the number of insertions times k (Errata H8).
+The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). T
+is the number of insertions times k (Errata H8).
 """
 
 import dataclasses
@@ -46,10 +44,8 @@ class Size(NamedTuple):
     Attributes:
       runs: Runs with one canary each.
       seeds: The number of seeds of each place.
-      insertions: The number of insertions of the canary in a run.
-      batch_size: The size of mini-batches.
-      noise_multiplier: The noise multiplier sigma.
-      canaries: The number of canaries in each of `coordinate_runs`.
+      insertions: Per run.
+      canaries: In each of `coordinate_runs`.
       coordinate_runs: Runs with canaries along coordinates; `runs` if empty.
       fresh_runs: Runs with fresh directions, up to the model's limit.
     """
@@ -161,13 +157,7 @@ class Series(NamedTuple):
 class Lines(NamedTuple):
     """Series in a panel of a figure, which audit the same training at several places.
 
-    Attributes:
-      model: The model.
-      series: The series.
-      at: The values on the horizontal axis.
-      field: The field of the setting that has these values.
-      panel: The panel's name; the model's label by default.
-      fields: Other fields of the setting.
+    `at` are the values of `field` on the horizontal axis. `panel` is the model's label by default.
     """
 
     model: str
@@ -188,7 +178,7 @@ class Figure(NamedTuple):
 
 
 # The paper's adversaries insert a gradient: L that of an example with a wrong label, CotS a random direction,
-# scored by its cosine, GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
+# GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())

@@ -41,8 +41,8 @@ _X_AXES = {  # by panel: the field of an audit, and the axis' label
     "over K": ("canaries", "canaries K"),
     "over d": ("dimension", "dimension d"),
 }
-# The lines by field: label, color, and matplotlib's format of marker and line. The order of a method of
-# `lifted`, 1, 2 or 4, is the highest moment of a run's detected canaries that Wilson's intervals use.
+# By field: label, color, and matplotlib's format of marker and line. The order, 1, 2 or 4, is the highest
+# moment of a run's detected canaries that Wilson's intervals use.
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
     "wilson_2": ("order 2", VERMILION, "s-"),
@@ -84,14 +84,9 @@ mean: harmonic mean over entries with positive bounds on both sides"""
 def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Record:
     """Returns an entry of Table 1: the bounds with one canary and with several, and the ratios of runs.
 
-    Args:
-      by_canaries: Scores by the number of canaries: 1, bounded by order 1, and at least 4, bounded by orders
-        2 and 4. Both have the same number of runs.
-      levels: Delta and confidence of the bounds.
-
-    Returns:
-      The record's `epsilon_1`, `epsilon_2` and `epsilon_4` are the largest mean epsilons over numbers of
-        runs, by order. `gain_2` and `gain_4` are from `compute_gain`.
+    `by_canaries` has the scores of equally many runs by the number of canaries: 1, bounded by order 1, and at
+    least 4, bounded by orders 2 and 4. An epsilon is the largest mean over numbers of runs, and a gain is
+    from `compute_gain`.
     """
     runs = choose_numbers_of_runs(len(by_canaries[1].scores))
     single_curve = compute_curve("wilson_1", by_canaries[1], runs, levels)
@@ -107,12 +102,9 @@ def compare_with_single(by_canaries: Mapping[int, Scores], levels: Level) -> Rec
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[Record]:
     """Returns an attack's lower bounds on epsilon, for the two panels of Figure 5.
 
-    The panel "over K" has bounds from all runs. The panel "over n" has bounds from parts of the runs: with a
-    single canary, and with the K above 1 nearest to the root of the number of all runs, as in Figure 3.
-
-    Args:
-      by_canaries: Scores by the number of canaries in each run, of the same number of runs.
-      levels: Delta and confidence of the bounds.
+    `by_canaries` has the scores of equally many runs by the number of canaries. "over K" has bounds from all
+    runs. "over n" has bounds from parts of the runs: with a single canary, and with the K above 1 nearest to
+    the root of the number of all runs, as in Figure 3.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
 
@@ -141,8 +133,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> list[R
 def choose_numbers_of_runs(runs: int) -> list[int]:
     """Returns the even numbers of runs of a curve, from MIN_RUNS to half of all runs.
 
-    A curve's epsilon is a mean over random parts of all runs. Larger parts share more runs, and their mean is
-    less precise. So the curve ends at half.
+    Larger random parts share more runs, and their mean epsilon is less precise.
     """
     most = max(runs // 2, 2)
     halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
@@ -150,10 +141,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns a method's epsilon at each number of runs: the mean over random parts of all runs.
-
-    `method` is a key of _METHODS. All runs are a single part.
-    """
+    """Returns the mean epsilon of a key of _METHODS over random parts of all runs, at each number of runs."""
     rng = np.random.default_rng(0)  # a fixed seed, so a figure always shows the same numbers
     bound = _find_method(method).bound
     curve = []
@@ -177,13 +165,8 @@ def compute_gain(
 ) -> float | None:
     """Returns the ratio of runs that one canary and several canaries need for the largest epsilon of both.
 
-    Args:
-      runs: The numbers of runs of both curves.
-      single: Epsilon with a single canary, at each number of runs.
-      several: Epsilon with several canaries, at each number of runs.
-
-    Returns:
-      The ratio, above 1 if several canaries need fewer runs; None if a curve is 0 everywhere.
+    `single` and `several` are epsilons at each number of `runs`. The ratio is above 1 if several canaries
+    need fewer runs, and None if a curve is 0 everywhere.
     """
     level = min(max(single), max(several))
     if level <= 0:
@@ -203,10 +186,9 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
-    """Returns the fewest runs at which a curve of epsilons reaches a level.
+    """Returns the fewest runs at which a curve's largest epsilon so far reaches a level.
 
-    Each epsilon is replaced by the largest up to it, since a curve may decrease by chance. Between points,
-    epsilon is linear in the logarithm of the number of runs.
+    Between points, epsilon is linear in the logarithm of the number of runs.
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))
@@ -239,9 +221,9 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
     """Returns an audit of the Gaussian mechanism as a record.
 
-    A method's field is its mean epsilon over seeds. The fields _deviation and _error are the standard
-    deviation and the standard error of the mean. `gain_2` and `gain_4` are the means of orders 2 and 4 minus
-    that of order 1. `exact` is the exact epsilon, `window` the limit of the paper's thresholds (Errata L2).
+    A method's field is its mean epsilon over seeds, with the standard deviation (`_deviation`) and the
+    standard error of the mean (`_error`). `gain_2` and `gain_4` are the means of orders 2 and 4 minus that of
+    order 1. `window` is the limit of the paper's thresholds (Errata L2).
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -283,10 +265,7 @@ def _read_scores(
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of Table 1, one canary against several, and the number of missing audits.
-
-    An entry needs both of its audits, with one canary and with several.
-    """
+    """Returns the records of Table 1 with both of their audits, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():
@@ -299,7 +278,6 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the bounds of Figure 5's attacks, and the number of missing audits."""
     groups, missing = _read_scores(sweep, evidence)
-    # All audits of the figure share the model, the noise and the number of runs.
     first = sweep.audits()[0]
     composition = Composition(*first.setting.composition)
     upper = at_most(participant_upper_bound(composition, evidence.levels.delta), 2)
@@ -314,12 +292,10 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def draw_epsilons(title: str, records: Records) -> Figure:
     """Draws Figure 3: panels of epsilon over runs n, canaries K and dimension d.
 
-    Each panel has the exact epsilon and the limit of the paper's thresholds with a single canary. In the
-    panel over n, audits with a single canary have separate lines.
+    Each panel has the exact epsilon and the limit of the paper's thresholds with a single canary.
     """
 
     def draw_panel(axis: Axes, panel: str, of_panel: Records) -> None:
-        """Draws the methods and the limits of a panel."""
         single = select(of_panel, panel="over n", canaries=1)
         several = [record for record in of_panel if record not in single]
         plot_lines(axis, several, _METHODS)
@@ -338,8 +314,8 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 def draw_correlations(title: str, records: Records) -> Figure:
     """Draws Figure 4: gains over canaries K, and the dependence of detections over K and over dimension d.
 
-    The bias is order 1's mean epsilon with K canaries minus that with a single canary (equation 10). A line
-    of slope -1 shows the paper's decay of the gaps of moments as 1/K and as 1/d (Errata L6).
+    The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). A line of slope -1
+    shows the paper's decay (Errata L6).
     """
     several = [record for record in records if record["second"] is not None]
     singles = select(records, panel="over K", canaries=1)
@@ -375,7 +351,7 @@ def draw_bounds(title: str, records: Records) -> Figure:
     for attack in dict.fromkeys(map(itemgetter("attack"), records)):
         of_attack = select(records, attack=attack)
         most = of_attack[-1]["canaries"]
-        # Labels of all numbers of runs would overlap, so every second has a tick.
+        # Labels of all numbers of runs would overlap.
         for panel, name, gap in (("over n", f"runs, K = {most}", 2), ("over K", "canaries K", 1)):
             shown = select(of_attack, panel=panel)
             ticks = list(map(itemgetter("x"), shown))[::gap]
@@ -456,7 +432,7 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
 
 _make_table = partial(own_table, section="heading")
 _show_bound = partial(at_least, decimals=2)
-# By sweep: the functions that read its records, draw them, and make their table. Table 1 has no figure.
+# By sweep: read records, draw them, and make their table. Table 1 has no figure.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),

@@ -1,12 +1,11 @@
 """The LiDP paper's Gaussian mechanism (Section 4, Appendix E), simulated exactly at any dimension.
 
-The mechanism releases the sum of its canaries plus sigma * N(0, I_d). Canaries are uniform on the unit sphere
-of R^d. A score is the inner product of a canary with the release. Drawing the scores of n runs of K canaries
-costs O(n K^2) for any d.
+The mechanism releases the sum of its canaries, uniform on the unit sphere of R^d, plus sigma * N(0, I_d). A
+score is the inner product of a canary with the release. n runs of K canaries cost O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4, the highest moment of a run's detections that
-they use. Separate runs choose their thresholds, in a window of scores that limits epsilon (Errata L2).
-Epsilon uses only the first direction of the inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4, the highest moment of a run's detections.
+Separate runs choose their thresholds, in a window of scores that limits epsilon (Errata L2). Epsilon uses
+only the first direction of the inequality (Errata L3), and may be below 0.
 """
 
 from functools import partial
@@ -32,14 +31,7 @@ _QUANTILE = 0.1  # the share of scores outside each end of the window of thresho
 
 
 class GaussianMechanism(NamedTuple):
-    """Runs of the Gaussian mechanism.
-
-    Attributes:
-      runs: n, the number of runs in each world.
-      canaries: K, the number of canaries (unit vectors) in each run.
-      dimension: d, at least 2 and at least K.
-      sigma: The standard deviation of the noise.
-    """
+    """n runs in each world of the Gaussian mechanism, with K canaries each in dimension d >= max(2, K)."""
 
     runs: int
     canaries: int
@@ -55,16 +47,11 @@ def _make_mechanism(audit: MechanismAudit) -> GaussianMechanism:
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
     """Audits the mechanism with each seed, by Wilson's intervals and by `lifted`.
 
-    Separate runs choose a threshold for each order of Wilson's intervals.
-
-    Args:
-      audit: The audit.
-      processes: The number of processes to use.
-      progress: Called with the number of runs when a seed is done.
+    Separate runs choose a threshold for each order. `progress` is called with the number of runs when a seed
+    is done.
 
     Returns:
-      epsilons: A lower bound on epsilon for each seed, by method: `lifted`, and wilson_1, wilson_2 and
-        wilson_4 by the order of Wilson's intervals.
+      epsilons: A lower bound on epsilon for each seed, by method.
       second, fourth: The means over seeds of `moment_gaps` at order 2's threshold, if defined.
     """
     tuning = simulate(_make_mechanism(audit), TUNING_SEED)
@@ -95,11 +82,11 @@ def _audit_seed(
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns the scores (n, K) of inserted canaries in n runs, and the scores (n, K) of fresh canaries in n
-    other runs. These insert K - 1 other canaries, so the two worlds are neighbours.
+    Returns the scores (n, K) of inserted canaries, and those of fresh canaries in n other runs that insert K
+    - 1 others, so the two worlds are neighbours.
     """
     rng = np.random.default_rng(seed)
-    # Each run with inserted canaries draws a K x K matrix. Blocks of runs limit the memory.
+    # Blocks of runs limit the memory of their K x K matrices.
     block = max(_MAX_BLOCK_ENTRIES // setting.canaries**2, 1)
     inserted = []
     for start in range(0, setting.runs, block):
@@ -129,8 +116,8 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
 def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) -> float:
     """Returns the lower bound log((p_1 - delta) / p_0) on epsilon; 0 if p_1 <= delta.
 
-    p_1 is a lower confidence limit of the rate at which scores of inserted canaries reach the threshold. p_0
-    is an upper confidence limit of this rate for fresh canaries. Both are Wilson's limits of order 1, 2 or 4.
+    p_1 is Wilson's lower limit, of order 1, 2 or 4, of the rate at which scores of inserted canaries reach
+    the threshold. p_0 is the upper limit for fresh canaries.
     """
     error = (1 - levels.confidence) / 2  # of each limit
     limits = []
@@ -170,8 +157,8 @@ def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
 def window_limit(sigma: float, delta: float) -> float:
     """Returns the limit of the paper's epsilon with a single canary, for many runs.
 
-    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The paper's highest threshold is
-    the 90% quantile of the scores with the canary, and has the largest epsilon (Errata L2).
+    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The best threshold is the highest,
+    the 90% quantile of the scores with the canary (Errata L2).
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)
@@ -181,17 +168,16 @@ def window_limit(sigma: float, delta: float) -> float:
 def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
     """Draws scores (n, K) of K canaries in the n runs that insert them.
 
-    Only the span of the K canaries matters, so K coordinates are drawn instead of d. In the Gram-Schmidt
-    basis of the span, the canaries are the normalized rows of a lower-triangular K x K matrix. Its entries
-    below the diagonal are standard normal. Its diagonal is chi-distributed with d, d - 1, ... degrees of
-    freedom (Bartlett's decomposition).
+    K coordinates are enough, in the Gram-Schmidt basis of the canaries' span. There the canaries are the
+    normalized rows of a lower-triangular K x K matrix with standard normal entries below the diagonal. The
+    diagonal is chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)  # row i has d - i degrees of freedom
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
-    # (n, K): each run's release within the span, the sum of its canaries plus noise.
+    # (n, K): each run's release within the span.
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
     # (n, K, K) times (n, K, 1): the inner product of each canary with its run's release.
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]
@@ -201,16 +187,14 @@ def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) 
 def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
     """Draws scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
 
-    A fresh canary has a uniform direction, independent of the release. So only the release's length matters.
-    It is drawn in three steps:
+    A fresh canary has a uniform direction, independent of the release. So its score is the release's length
+    times a uniform direction's cosine. The length is drawn in three steps:
 
-    1. Add K - 1 unit vectors, one by one. A unit vector at an angle with the cosine c turns the sum's length
-       r into sqrt(r^2 + 1 + 2 r c).
-    2. Add the noise along the sum, sigma times a normal draw, to the sum's length.
-    3. Add the noise across the sum, in d - 1 dimensions. Its squared length is sigma^2 times a chi-squared
-       draw with d - 1 degrees of freedom.
-
-    A score is this length times the cosine of the angle between release and canary.
+    1. Add K - 1 unit vectors. One at an angle with cosine c turns the sum's length r into sqrt(r^2 + 1 + 2 r
+    c).
+    2. Add the noise along the sum, sigma times a normal draw.
+    3. Add the noise across the sum. Its squared length is sigma^2 times a chi-squared draw with d - 1 degrees
+    of freedom.
     """
     runs, canaries, dimension, sigma = setting
     # Step 1.

@@ -10,16 +10,9 @@ TUNING_SEED = 1000  # the runs of this seed choose the thresholds of Wilson's in
 
 
 class MechanismAudit(NamedTuple):
-    """An audit of the Gaussian mechanism, repeated with several seeds.
+    """An audit of the Gaussian mechanism with n runs in each world and K canaries each, with several seeds.
 
-    Attributes:
-      runs: The number n of runs in each world.
-      canaries: The number K of canaries in each run.
-      dimension: The dimension d.
-      epsilon: A key of SIGMA_SQUARED, which has the noise.
-      seeds: The number of seeds.
-      delta: The delta of the bounds.
-      confidence: The confidence of the bounds.
+    `epsilon` is a key of SIGMA_SQUARED, which has the noise.
     """
 
     runs: int

@@ -3,14 +3,11 @@
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
     smoke    seconds: a few runs of a few steps, as a test
-    laptop   mechanism: the paper's seeds, and its sizes that take seconds, up to 4,096 runs of 64 canaries.
-             Models: only the linear model. Canaries join a step with probability 1/60 in 600 steps, as in ten
-             epochs of a tenth of the data. Genuine examples differ at each step, as in one epoch of all data
-    paper    mechanism: Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9.
-             Models: all of the paper's table, 30 or 100 epochs, 1,000 runs for each cell, 1 to 512 canaries
+    laptop   the paper's seeds, up to 4,096 runs of 64 canaries; only the linear model, with 600 steps
+    paper    Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9; all of the paper's models, 30 or
+             100 epochs, 1,000 runs for each cell, 1 to 512 canaries
 
-Runs of trained models toss a coin for each canary, instead of the paper's two sets of runs. Canaries join
-steps by Poisson sampling and are added to the mini-batch. So the worlds match the accountant's.
+Models deviate from the paper by Errata L7 and L9.
 """
 
 import dataclasses
@@ -44,10 +41,7 @@ class Training(NamedTuple):
     """How a model is trained, as in the paper's table.
 
     Attributes:
-      model: The model.
-      steps: The number of steps.
       sampling_rate: The probability that a canary joins a step.
-      learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
       poisoned: The adversary with several poisoned canaries, along the data's last principal directions.
@@ -63,20 +57,20 @@ class Training(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """The audits at a scale.
+    """The audits at a scale; n is the number of runs in each world and K the number of canaries of a run.
 
     Attributes:
-      lifted_runs: The numbers of runs n in each world with sqrt(n) canaries, in the panel over n.
-      single_runs: The numbers of runs n in each world with a single canary, in the panel over n.
-      over_canaries: The numbers of canaries K in the panel over K.
-      dimensions: The dimensions d in the panel over d.
-      mechanism_runs: The number of runs n in each world, in the panels over K and over d.
+      lifted_runs: n with sqrt(n) canaries, in the panel over n.
+      single_runs: n with a single canary, in the panel over n.
+      over_canaries: K in the panel over K.
+      dimensions: d in the panel over d.
+      mechanism_runs: n in the panels over K and over d.
       seeds: The number of seeds of each audit of the Gaussian mechanism.
       trainings: The models and their training. Table 1 has all, Figure 5 only the first.
       epsilons: The epsilons of Table 1.
       runs: The number of runs of each audit of a model.
-      canaries: The number of canaries in each run of Table 1, next to audits with a single canary.
-      series: The numbers of canaries in each run of Figure 5.
+      canaries: K of Table 1, next to audits with a single canary.
+      series: K of Figure 5.
       epsilon: The epsilon of Figure 5.
     """
 
@@ -172,7 +166,6 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
-    # Figure 5 shows only the first training at one epsilon, over the number of canaries.
     in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
     table = _make_audits(in_table, size.runs)
     figure = _make_audits(in_figure, size.runs)
@@ -188,15 +181,13 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism in panels over runs n, canaries K and dimension d.
 
-    The panel over n has audits with a single canary and with K = sqrt(n), rounded down, at the paper's
-    epsilon 1. The other panels are at epsilon 4. K is sqrt(n) in the panel over d. The dimension is 10,000 in
-    the other panels.
+    The panel over n has K = 1 and K = sqrt(n), rounded down, at the paper's epsilon 1. The others are at
+    epsilon 4. K is sqrt(n) in the panel over d; the others have d = 10,000.
     """
     runs = size.mechanism_runs
     cells = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
-        """Adds an audit to a panel."""
         audit = MechanismAudit(runs, canaries, dimension, epsilon, size.seeds, *Level())
         cells.append(_make_mechanism_cell(panel, audit))
 
@@ -213,12 +204,11 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with each seed, for a panel of a figure."""
-    # Measured: choosing thresholds takes as long as one seed on one core, and two cores share the seeds.
+    # Measured: choosing thresholds takes as long as one seed.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Audits the mechanism, on all cores if it takes long, and stores the answer."""
         from experiments.lidp import gaussian_mechanism  # loads SciPy
 
         processes = cores() if seconds > _WORTH_PROCESSES else 1

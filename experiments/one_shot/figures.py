@@ -91,7 +91,6 @@ sigma,dimension,mean,deviation
 4.22,10000000,1.00,0.07"""
 TABLE_1 = pd.read_csv(io.StringIO(_PRINTED_TABLE_1), index_col=["sigma", "dimension"])
 
-# The paper's rows of Tables 2 and 5, by the data.
 _PRINTED = {
     "StackOverflow": """\
 the paper, StackOverflow:
@@ -125,12 +124,8 @@ def simulate(plan: Simulations) -> list[Record]:
     """Simulates the paper's Table 1 and returns a record for each sigma and dimension.
 
     A simulation draws sqrt(d) canaries (unit vectors), releases their sum plus noise, and computes each
-    canary's cosine with the release. Estimates of epsilon use the mean and deviation of the cosines. The
-    canaries of the i-th simulation depend only on the dimension and i.
-
-    Returns:
-      Records of `sigma`, `dimension`, the number of `canaries`, the `exact` epsilon, and each method's mean
-        estimate, with its standard deviation (`_deviation`).
+    canary's cosine with the release. The canaries of the i-th simulation depend only on the dimension and i.
+    A record has the `exact` epsilon, and each method's mean estimate and standard deviation (`_deviation`).
     """
     records = []
     for dimension in plan.dimensions:
@@ -164,9 +159,9 @@ def simulate(plan: Simulations) -> list[Record]:
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
     """Yields records of a plan's training runs with stored scores of all iterates and of the final model.
 
-    A record has the `plan`, the `noise` multiplier, the `repetitions` of each canary, the paper's
-    `analytical` epsilon of one repetition, the `accounted` epsilon of all repetitions, the `accuracy` with
-    canaries and the `plain_accuracy` without (None if not measured), and the fields of `_observe`.
+    A record has the paper's `analytical` epsilon of one repetition, the `accounted` epsilon of all
+    repetitions, the `accuracy` with canaries and the `plain_accuracy` without (None if not measured), and the
+    fields of `_observe`.
     """
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
@@ -192,12 +187,9 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
 def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Record:
     """Returns the results of a setting's first run for "all" iterates or the "final" model.
 
-    The null of the final model is known: the law of uniform directions. The null of all iterates is a normal
-    law fitted to the cosines of canaries that are not inserted.
-
-    Returns:
-      The paper's estimate (`name`), its standard error (`_error`) and noise floor (`_floor`), the paper's
-        lower value with the best of all thresholds, not a bound (`_in_sample`), and the `_cosines`.
+    They are the paper's estimate (`name`), its standard error (`_error`) and noise floor (`_floor`), the
+    paper's lower value, not a bound (`_in_sample`), and the `_cosines`. The null of the final model is the
+    law of uniform directions, that of all iterates a normal law fitted to the other canaries.
     """
     values = scores.scores[0]  # (canaries,)
     presence = scores.presence[0]
@@ -217,9 +209,8 @@ def _observe(name: str, scores: Scores, plan: TrainingPlan, levels: Level) -> Re
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields the quantiles of estimates over experiments, for each stored panel of Figure 4.
 
-    A record has the `noise` multiplier, the observer in `observe` ("all" iterates or the "final" model), the
-    `analytical` epsilon of a canary that takes part once, and the QUANTILES of estimates with all canaries in
-    `one run` and with canaries split over `several runs`.
+    A record has the observer in `observe` ("all" iterates or the "final" model), the `analytical` epsilon of
+    a canary that takes part once, and QUANTILES of estimates from `one run` and from `several runs`.
     """
     for noise in plan.training.noises:
         for observed in ("all", "final"):
@@ -248,10 +239,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _compute_quantiles(
     scores: Scores, runs: int, dimension: int, known_null: Gaussian | None, delta: float
 ) -> Array:
-    """Returns the quantiles of the fitted estimate over experiments with `runs` consecutive runs each.
-
-    An unknown null is fitted to the canaries that are not inserted.
-    """
+    """Returns the quantiles of the fitted estimate over experiments with `runs` consecutive runs each."""
     epsilons = []
     for first in range(0, len(scores.scores), runs):
         values = scores.scores[first : first + runs]
@@ -387,10 +375,8 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     """Draws fitted estimates as bars with standard errors, the paper's lower values and the noise floor.
 
-    Args:
-      axis: The panel.
-      runs: Runs that differ in their numbers of repetitions, the labels of the bars.
-      observed: "all" iterates, with the accounted epsilons if they are finite, or the "final" model.
+    A bar's label is the number of repetitions. For "all" iterates also draws the accounted epsilons, if
+    finite.
     """
     places = list(range(len(runs)))
     axis.bar(
@@ -407,7 +393,7 @@ def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     in_sample = take(runs, f"{observed}_in_sample")
     look: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
     axis.plot(in_sample, color=VERMILION, label="in-sample lower value", **look)
-    # Numbers of canaries hardly differ, so the floor of the first run is shown for all.
+    # Numbers of canaries hardly differ, so all runs show the first run's floor.
     floor = runs[0][f"{observed}_floor"].quantile_95
     axis.axhline(floor, color=FADED, ls=":", label="95% quantile of estimates without leakage")
     accounted = take(runs, "accounted")
@@ -433,9 +419,8 @@ def _describe(record: Record) -> str:
 def agrees(record: Record, simulations: int) -> bool:
     """Returns whether our equal-variance estimate agrees with the paper's cell within simulation error.
 
-    Our mean may differ from the paper's by three standard errors, plus the rounding of the printed mean. The
-    standard error is that of the difference of means over our `simulations` and over the paper's 50. Our
-    standard deviation may differ by 30% of the paper's.
+    The means may differ by three standard errors of their difference (over our `simulations` and the paper's
+    50), plus the rounding of the printed mean, and the standard deviations by 30% of the paper's.
     """
     mean, deviation = TABLE_1.loc[record["sigma"], record["dimension"]]
     # Half a unit of the last printed decimal: means from 10 have one decimal, others two.
@@ -491,13 +476,10 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
-    """Makes the table of training runs of one kind of clients, with their noise floors below.
+    """Makes the table of training runs (at least one) of one kind of clients, with their noise floors below.
 
-    Args:
-      title: The line above the table.
-      runs: The runs, at least one.
-      shows_accuracy: Whether to show accuracies and the paper's rows (Tables 2 and 5) instead of the numbers
-        of repetitions (Figures 2 and 3).
+    `shows_accuracy` shows accuracies and the paper's rows (Tables 2 and 5) instead of the numbers of
+    repetitions (Figures 2 and 3).
     """
     first = runs[0]
     plan = first["plan"]
@@ -522,12 +504,11 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         ]
     records = []
     for run in runs:
-        # A star marks an estimate above the accounted epsilon by more than its error.
         star = "*" if run["all"] - run["all_error"] > run["accounted"] else ""
         shown = star + _estimate(run["all"], run["all_error"])
         final = _estimate(run["final"], run["final_error"])
         records.append({**run, "all_shown": shown, "final_shown": final})
-    # Numbers of canaries hardly differ between runs, so those of the first run are shown for all.
+    # Numbers of canaries hardly differ, so all runs show those of the first.
     observed_cosines, unobserved, _ = first["all_cosines"]
     canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
@@ -596,7 +577,6 @@ def _pair(value: float, other: float, decimals: int = 2) -> str:
     return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
-# The functions that draw a sweep's records and make its table.
 _TABLE = (draw_histograms, partial(make_runs_table, shows_accuracy=True))
 _FIGURE = (draw_repetitions, partial(make_runs_table, shows_accuracy=False))
 _DRAWINGS: dict[str, tuple[Any, Any]] = {

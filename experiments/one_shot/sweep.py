@@ -1,17 +1,11 @@
 """The one-shot paper's federated experiments as data, at three scales.
 
     smoke    seconds: a few rounds, as a test
-    laptop   Fashion-MNIST split among 1,000 clients, who take part once each, instead of EMNIST's writers;
-             Shakespeare's roles instead of Stack Overflow's users
-    paper    the paper's data: EMNIST's writers and Stack Overflow's users, from the files of --emnist and
-             --stackoverflow, with adaptive clipping
+    laptop   Fashion-MNIST instead of EMNIST, Shakespeare instead of Stack Overflow
+    paper    the paper's data, from the files of --emnist and --stackoverflow, with adaptive clipping
 
-Noise multipliers give the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5. The scale
-paper uses the paper's noise multipliers. A coin decides whether a canary is inserted; the others are the
-unobserved canaries. One training run gives the cosines of all iterates and of the final model.
-
-Table 1 is a simulation of a Gaussian mechanism, without training. It takes half a minute at the scales laptop
-and paper.
+Noise multipliers give the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5; at scale
+paper they are the paper's. One training run gives the cosines of all iterates and of the final model.
 """
 
 import dataclasses
@@ -29,14 +23,9 @@ from experiments.sweeps.sweep import Sweep
 class TrainingPlan(NamedTuple):
     """Audited clients and their model, and their training.
 
-    Attributes:
-      label: The name of the clients' data in tables.
-      counterpart: The name of the paper's data that they replace.
-      setting: The setting of all runs, except noise multiplier and repetitions.
-      noises: The noise multipliers.
-      repetitions: The numbers of repetitions, the rounds that a canary takes part in.
-      dimension: The number of trainable parameters.
-      seconds: The seconds of a training run on two cores.
+    `counterpart` is the paper's data that the clients with the name `label` replace. The setting is that of
+    all runs, except noise multiplier and `repetitions`, the rounds that a canary takes part in. `dimension`
+    is the number of trainable parameters, and `seconds` the time of a training run on two cores.
     """
 
     label: str
@@ -60,17 +49,14 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        Run 0 of a setting with a single canary does not insert it, since only odd runs do.
-
-        The server divides a round's sum of updates by the mean number of participants, cohort + canaries /
-        (2 rounds), since each canary is in one round with probability 1/2. With a single canary this divisor
-        is smaller. The learning rate is reduced in proportion, so clients and noise move the model by the
-        same distance as in the run with canaries.
+        Run 0 of a setting with a single canary does not insert it. The server divides a round's sum of
+        updates by the mean number of participants, cohort + canaries / (2 rounds). A single canary makes this
+        smaller, so the learning rate is reduced in proportion.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
-        # Six decimals keep this number short, since the store finds a run by the numbers of its setting.
+        # Six decimals: the number is a part of the setting's name in the store.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
@@ -78,13 +64,7 @@ class TrainingPlan(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """Figure 4: experiments with all canaries in one run, or split over several runs.
-
-    Attributes:
-      training: The clients and the model.
-      experiments: The number of experiments.
-      runs: The number of several runs in an experiment.
-    """
+    """Figure 4: experiments with all canaries in one run, or split over several `runs`."""
 
     training: TrainingPlan
     experiments: int
@@ -97,13 +77,7 @@ class SplitPlan(NamedTuple):
 
 
 class FederatedSizes(NamedTuple):
-    """The plans of one scale.
-
-    Attributes:
-      images: Clients with images.
-      text: Clients with text.
-      splits: Experiments with canaries in one run or in several.
-    """
+    """The plans of one scale."""
 
     images: TrainingPlan
     text: TrainingPlan
@@ -202,7 +176,7 @@ class Simulations(NamedTuple):
     Attributes:
       sigmas: The standard deviations of the noise, for sensitivity 1.
       dimensions: The dimensions d, each with sqrt(d) canaries.
-      simulations: The number of simulations for each sigma and dimension.
+      simulations: For each sigma and dimension.
       floors: The numbers of canaries of the noise floors.
     """
 
@@ -227,7 +201,6 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
     known = PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", (), plan=simulations)
     all_sweeps = [known]
-    # Tables 2 and 5 have training runs with canaries that take part once, and runs without canaries.
     for number, plan in ((2, text), (5, images)):
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))

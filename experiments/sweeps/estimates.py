@@ -29,7 +29,7 @@ from experiments.sweeps.sweep import Axis
 
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-# On the horizontal axis, neighbouring points have the distance 1.
+# Neighbouring points have the distance 1.
 _MARK_DISTANCE = 0.18  # between two marks of a point
 _GROUP_GAP = 0.5  # between points of different x
 _MAX_ACROSS = 8  # points next to each other; with more, panels are stacked
@@ -39,12 +39,7 @@ _LETTERS_PER_INCH = 12  # in a figure's heading
 
 
 class MarkLook(NamedTuple):
-    """The mark of a method's epsilons.
-
-    Attributes:
-      offset: The horizontal distance of the mark from the middle of its point.
-      look: matplotlib's arguments for the mark.
-    """
+    """A method's mark: its horizontal distance from the middle of its point, and matplotlib's arguments."""
 
     offset: float
     look: dict[str, Any]
@@ -70,16 +65,10 @@ def looks() -> dict[str, MarkLook]:
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
-    """Draws the epsilons of points in their panels.
+    """Draws the epsilons of the points of all panels.
 
     A point shows the mean of each method's epsilons with the range over the seeds, the upper bound, and the
-    prediction, if any. Points of the same x are next to each other, one for each series.
-
-    Args:
-      title: The figure's title.
-      x: The horizontal axis; None if the figure does not have one.
-      points: The points of all panels.
-      delta: The delta of epsilons.
+    prediction, if any. Points of the same x are next to each other, one for each series. `x` may be None.
     """
     drawn = list(filter(attrgetter("conclusions"), points))
     by_panel: dict[str, list[Point]] = {}
@@ -95,7 +84,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     heading = _make_heading(title, points, size[0] * across)
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(heading, panels, size, across, label, sharey=True)
-    # The shared vertical axis has some room below 0 and above the highest mark, and a height above 0.
+    # The shared vertical axis has some room below 0 and above the highest mark.
     highest = 0.1
     for point in drawn:
         highest = max(highest, _find_highest(point, delta))
@@ -134,10 +123,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None, delta: floa
 
 
 def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
-    """Draws the prediction, the upper bound, and every method's mean and range over the seeds.
-
-    A point with a single seed shows its interval instead of the range.
-    """
+    """Draws the prediction, the upper bound, and every method's mean and range (interval for one seed)."""
     several_seeds = len(point.conclusions) > 1
     if not several_seeds:
         low, high = point.interval()
@@ -164,7 +150,7 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
         mean, low, high = point.spread(name)
         errors = None
         if several_seeds:
-            # Rounding of the mean could make an error negative, which matplotlib rejects.
+            # Rounding could make an error negative, which matplotlib rejects.
             errors = np.maximum([[mean - low], [high - mean]], 0)
         axis.errorbar(
             [at + offset],
@@ -190,19 +176,17 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """Draws empirical trade-off curves with their bands, and up to three Gaussian curves.
 
     The Gaussian curves have the lower bound on mu, the predicted mu and the upper bound on mu, if known. Each
-    point has a row for its first seed. The left axes are error rates. The right axes are normal deviates, on
-    which Gaussian curves are lines (hidden-state paper, Figure 6a).
+    point has a row for its first seed, with error rates and with normal deviates, on which Gaussian curves
+    are lines (hidden-state paper, Figure 6a).
     """
 
     def draw_rates(axis: Axes, point: Point) -> None:
-        """Draws the curves over error rates."""
         rates = np.linspace(0, 1, 401)
         audit_panels.draw_trade_off(axis, point.conclusions[0], rates, point.predicted_mu())
         axis.set(xlim=(0, 1), ylim=(0, 1))
         axis.set_title(axis.get_title(), pad=16)
 
     def draw_deviates(axis: Axes, point: Point) -> None:
-        """Draws the curves over normal deviates."""
         audit_panels.draw_on_deviates(axis, point.conclusions[0], point.predicted_mu())
         axis.set_title("on normal deviates", pad=16)
 
@@ -219,14 +203,9 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Draws privacy profiles, delta over epsilon, of the first four points (hidden-state paper, Figure 11).
 
-    Profiles are those of Gaussian DP with a parameter mu. Each point has a profile for the mean of its lower
-    bounds on mu (`if_gaussian`), and one for the predicted mu, if any. Another profile has the largest of the
-    accountant's upper bounds on mu. There are four colors, so four points are drawn.
-
-    Args:
-      title: The figure's title.
-      points: The points.
-      delta: The usual delta, shown by a horizontal line.
+    Profiles are those of mu-Gaussian DP: for each point the mean of its lower bounds on mu (`if_gaussian`)
+    and the predicted mu, if any, and once the largest of the accountant's upper bounds. A horizontal line
+    shows the usual `delta`.
     """
     drawn = list(filter(attrgetter("conclusions"), points))
     # 0.05 replaces an unknown mu or 0, since the axis needs a range.
@@ -234,10 +213,8 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
     def draw(axis: Axes) -> None:
-        """Draws all profiles, and the usual delta."""
 
         def plot(mu: float, label: str, **look: Any) -> None:
-            """Plots the profile of a Gaussian curve."""
             deltas = conversions.delta_from_mu(mu, epsilons)
             axis.semilogy(epsilons, deltas, label=label, **look)
 

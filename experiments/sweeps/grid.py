@@ -102,19 +102,16 @@ def make_table(results: Records, varied: Sequence[str], level: Level) -> Table[R
 def draw_grid(results: Records, down: str, across: str) -> Figure:
     """Draws a heat map of the lower bound on epsilon over the values of two varied fields.
 
-    Args:
-      results: The records of a grid's audits; the field `across` changes fastest.
-      down: The flag of the field of rows.
-      across: The flag of the field of columns.
+    `results` are the records of a grid's audits. `down` and `across` are the flags of rows and columns;
+    `across` changes fastest.
     """
-    # A row for each value of `down` and a column for each value of `across`, in order of first occurrence.
+    # Rows and columns are in order of first occurrence.
     frame = pd.DataFrame(results).pivot_table("epsilon", down, across, sort=False)
     rows = list(map(show_value, frame.index))
     columns = list(map(show_value, frame.columns))
     proven = frame.to_numpy()
 
     def draw(axis: Axes) -> None:
-        """Draws the heat map, with a color scale above 0."""
         most = max(proven.max(), 1e-3)
         draw_heat_map(axis, proven, rows, columns, most, partial(at_least, decimals=2))
         axis.set_xlabel(across)

@@ -1,9 +1,8 @@
 """Two-sided intervals for mu, if scores are normal with the same standard deviation in both worlds.
 
-The bounds of `estimate` count errors. With few runs they are far below the truth. The scores of crafted
-gradients in an over-parameterized model are normal. Then mu is the distance between the means of both worlds
-in standard deviations. After 20 runs, its noncentral t interval is as narrow as an interval by counting after
-thousands of runs. For scores of another shape, the interval is not a bound.
+This is true for crafted gradients in an over-parameterized model. Then mu is the distance between both means
+in standard deviations. After 20 runs its noncentral t interval is as narrow as an interval by counting errors
+after thousands. For scores of another shape, the interval is not a bound.
 """
 
 import numpy as np
@@ -21,20 +20,11 @@ Array = NDArray[np.float64]
 def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Interval:
     """Returns the interval for mu, the distance of both worlds' mean scores in standard deviations.
 
-    It is exact if scores are normal with the same standard deviation in both worlds. Then the pooled t
+    It is exact if scores (n_in,) and (n_out,) are normal with the same standard deviation. Then the pooled t
     statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
-    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the observed
-    statistic is not in a tail of probability (1 - confidence) / 2. Ends below 0 are set to 0.
-
-    The interval is [0, inf) if each world has a single score, or only equal scores.
-
-    Args:
-      scores_in: (n_in,) scores of runs with the canary.
-      scores_out: (n_out,) scores of runs without it.
-      confidence: The confidence of the interval.
-
-    Raises:
-      InputError: A score that is not finite.
+    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the statistic is not
+    in a tail of probability (1 - confidence) / 2. Its ends are at least 0. It is [0, inf) if each world has a
+    single score, or only equal scores. Raises InputError for a score that is not finite.
     """
     are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
     require(
@@ -50,8 +40,7 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     pooled_deviation = np.sqrt(squares / freedom)
     statistic = (scores_in.mean() - scores_out.mean()) / pooled_deviation / scale
     error = (1 - confidence) / 2  # at each end
-    # The probability of a value up to the statistic decreases in the noncentrality. So the high level gives
-    # the low end.
+    # The probability decreases in the noncentrality, so the high level gives the low end.
     low = _find_noncentrality(statistic, freedom, 1 - error)
     high = _find_noncentrality(statistic, freedom, error)
     return Interval(np.maximum(low * scale, 0.0), np.maximum(high * scale, 0.0))
@@ -60,23 +49,15 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns an interval for mu from runs with several canaries each; its ends are at least 0.
 
-    The interval is for the distance of both worlds' mean scores in pooled standard deviations. It is valid
-    for many runs, and for scores of any shape. The distance is mu if scores are normal with the same standard
-    deviation in both worlds.
+    The interval is for the distance of both worlds' mean scores in pooled standard deviations, which is mu
+    for normal scores with the same standard deviation. It is valid for many runs, and for scores of any
+    shape: the distance, plus or minus its standard error times a quantile of Student's t with R - 1 degrees
+    of freedom, for R runs. The standard error is the jackknife's over whole runs, so the canaries of a run
+    may be dependent.
 
-    The interval is the distance, plus or minus its standard error times a quantile of Student's t with R - 1
-    degrees of freedom, for R runs. The standard error is the jackknife's, which leaves out whole runs one by
-    one, so the canaries of a run may be dependent.
-
-    Runs are a single set if each run inserts some canaries and not others. If not, there are two sets: runs
-    that insert all canaries, and runs that insert none. The jackknife leaves out runs of each set, and R is
-    the size of the smaller set, since fewer degrees of freedom make the interval wider.
-
-    The interval is [0, inf) if a set has fewer than two runs, or if the distance is undefined.
-
-    Args:
-      design: The scores and the inserted canaries; one or two sets of runs.
-      confidence: The confidence of the interval.
+    Runs that insert some canaries and not others are a single set. Otherwise runs with all canaries and runs
+    without are two sets, and R is the size of the smaller. The interval is [0, inf) if a set has fewer than
+    two runs, or if the distance is undefined.
     """
     sets_of_runs = design.by_run()
     # Centering keeps digits in sums of squares and does not change distances.
@@ -90,7 +71,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     variance = 0.0
     for sums in all_sums:
         # Each row of `total - sums` leaves out one run. The jackknife variance is R - 1 times the variance of
-        # these distances. The variances of independent sets add up.
+        # these distances, and variances of sets add up.
         distances = _compute_distance(total - sums)
         variance += (len(sums) - 1) * float(np.var(distances))
     quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
@@ -99,10 +80,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
 
 def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
-    """Returns (R, 6): each run's count, sum and sum of squares of scores, of inserted and of other canaries.
-
-    Scores and presence have the shape (R, K).
-    """
+    """Returns (R, 6): counts, sums and sums of squares of scores (R, K) of inserted and other canaries."""
     columns = []
     for is_counted in (presence, ~presence):
         counted = np.where(is_counted, scores, 0.0)
@@ -129,8 +107,7 @@ def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
     def compute_excess(noncentrality: float) -> float:
         """Returns P(t <= statistic) minus the level, for a noncentral t; decreases in the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        # SciPy returns NaN far in a tail. There the probability is 1 if the statistic is above the
-        # noncentrality, and 0 if it is below.
+        # SciPy returns NaN far in a tail. There the probability is 1 or 0.
         if np.isnan(probability):
             probability = float(noncentrality < statistic)
         return float(probability - level)

@@ -29,18 +29,13 @@ def draw_panels(
 ) -> Figure:
     """Draws a figure with panels, row by row, with a title above and a common legend below.
 
-    Args:
-      title: The figure's title.
-      panels: Functions that draw a panel on an axis, by the panel's title.
-      size: A panel's width and height, in inches.
-      across: The most panels in a row.
-      ylabel: The label of the vertical axis of each row.
-      legend_columns: The number of columns of the legend.
-      **options: Other arguments of `Figure.subplots`, such as sharey=True.
+    `panels` has the function that draws each panel on an axis, by the panel's title. At most `across` of
+    them, of `size` inches, are in a row with the label `ylabel`. `options` are arguments of
+    `Figure.subplots`.
     """
     columns = min(len(panels), across)
     rows = -(-len(panels) // columns)  # rounded up
-    # In inches. Titles need a width of 5.8. Title and legend need a height of 1.3.
+    # In inches: titles need a width of 5.8, title and legend a height of 1.3.
     figsize = (max(size[0] * columns, 5.8), size[1] * rows + 1.3)
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=figsize)
@@ -83,11 +78,9 @@ def plot_lines(
 ) -> None:
     """Plots fields of records over `x`, with their standard errors (`_error`) if known.
 
-    Args:
-      axis: The axis to draw on.
-      records: The records, or an array for each field. Fields that all records lack are left out.
-      looks: The label, the color, and matplotlib's format of marker and line, by field.
-      **options: Arguments of `Axes.set`, such as xscale="log".
+    `records` may also have an array for each field. `looks` has the label, the color, and matplotlib's format
+    of marker and line, by field; fields that no record has are left out. `options` are arguments of
+    `Axes.set`.
     """
     frame = pd.DataFrame(records).dropna(axis="columns", how="all")
     for name, (label, color, line) in looks.items():
@@ -136,15 +129,9 @@ def draw_heat_map(
     most: float,
     show: Callable[[float], str] = "{:.2f}".format,
 ) -> None:
-    """Draws a heat map with a number in each cell.
+    """Draws a heat map of values (rows, columns), at least 0, with a number in each cell ("-" for NaN).
 
-    Args:
-      axis: The axis to draw on.
-      values: (rows, columns) the cells' values, at least 0; NaN is shown as "-".
-      row_labels: The labels of rows, from the top.
-      column_labels: The labels of columns, from the left.
-      most: The value of the brightest color. The darkest color is 0.
-      show: Formats a cell's value.
+    `most` is the value of the brightest color; the darkest is 0. `show` formats a cell's value.
     """
     axis.imshow(
         values,

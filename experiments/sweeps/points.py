@@ -1,6 +1,6 @@
 """The points of a figure: the audits of all seeds at one place, their conclusions, and a prediction.
 
-The table of points compares bounds with a paper's claims, as text (80 columns wide) and CSV.
+The table of points compares bounds with a paper's claims.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Finding
-from audit.methods.method import Method
+from audit.methods.method import NO_BOUND, Method
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
@@ -42,13 +42,7 @@ tight:  equal to the upper bound; the paper's text does not print epsilons"""
 
 
 class Evidence(NamedTuple):
-    """The stored results behind figures.
-
-    Attributes:
-      held: The store.
-      audits: The conclusions from the stored audits, by setting and number of runs.
-      levels: The delta and the confidence of these conclusions.
-    """
+    """The store behind figures, the conclusions from its audits, and their delta and confidence."""
 
     held: Holdings
     audits: Audits
@@ -59,9 +53,6 @@ class Point(NamedTuple):
     """One place of a figure.
 
     Attributes:
-      panel: The name of its panel.
-      series: The name of its series.
-      x: Its value on the x axis.
       cells: The audits at this place, one for each seed.
       conclusions: The conclusions from the stored audits.
     """
@@ -75,8 +66,8 @@ class Point(NamedTuple):
     def find_method(self, name: str) -> Method | None:
         """Returns the method to show for a method of one canary in each run, or None.
 
-        This is the method itself for one canary in each run, and its counterpart for several canaries. For
-        fresh directions, which have a known law, only `assumption_free` has a counterpart.
+        It is this method or its counterpart for several canaries. For fresh directions, which have a known
+        law, only `assumption_free` has a counterpart.
         """
         conclusion = self.conclusions[0]
         if conclusion.has_one_canary:
@@ -100,10 +91,10 @@ class Point(NamedTuple):
         return float(np.mean(epsilons)), min(epsilons), max(epsilons)
 
     def interval(self) -> tuple[float, float]:
-        """Returns the first seed's two-sided interval (low, high) for epsilon, valid if scores are normal.
+        """Returns the first seed's two-sided interval (low, high) for epsilon (`normal_scores`).
 
-        It assumes the same standard deviation in both worlds (`normal_scores`), and has the bounds' delta and
-        confidence. It is NaN for fresh directions: the exact law of their scores is not normal.
+        It assumes normal scores with the same standard deviation in both worlds. It is NaN for fresh
+        directions, since their law is not normal.
         """
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:
@@ -125,10 +116,10 @@ class Point(NamedTuple):
         return math.nan if upper_bound is None else upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns the predicted mu of the audit's score; None without a prediction.
+        """Returns the predicted distance of the score's means in standard deviations, if any.
 
-        mu is the distance of the score's means in both worlds, in standard deviations. The prediction is
-        correct if genuine gradients do not interfere (see `audit.conclusions.concluded.predicted_mu`).
+        The prediction is correct if genuine gradients do not interfere
+        (`audit.conclusions.concluded.predicted_mu`).
         """
         return predicted_mu(self.cells[0].setting)
 
@@ -142,11 +133,6 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
     """Draws the conclusions from the stored scores of cells, once for all figures.
 
     Scores that cannot be read or do not allow a conclusion are reported on stderr and left out.
-
-    Args:
-      held: The store.
-      cells: The audits; those without stored scores are left out.
-      levels: The delta and the confidence of the bounds.
     """
     conclusions: Audits = {}
     # Cells of several figures may share an audit.
@@ -163,10 +149,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Groups audits into points by panel, series and x, in order of first occurrence.
 
-    Args:
-      cells: The audits.
-      by_setting: The conclusions. Audits without a conclusion count as missing. A point may have only such
-        audits.
+    Audits without a conclusion in `by_setting` count as missing. A point may have only such audits.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
@@ -213,7 +196,6 @@ def make_rows(
             row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
         for name, method in estimate.METHODS.items():
             shown = point.find_method(name)
-            # A counterpart with another assumption has a separate column.
             if shown is not None and shown.assumes != method.assumes:
                 name = shown.name
             row.setdefault(name, point.spread(name)[0])
@@ -223,12 +205,7 @@ def make_rows(
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns the table of rows of all sweeps, by figure and panel, with more columns in CSV than in text.
-
-    Args:
-      rows: The rows, at least one.
-      level: The delta of all epsilons, and the confidence of the lower bounds.
-    """
+    """Returns the table of rows (at least one) of all sweeps, with more columns in CSV than in text."""
     rounded_down = partial(at_least, decimals=1)
     names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
     columns = [
@@ -247,7 +224,12 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field("paper_section"),
     ]
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
-    columns += [field(name) for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
+    others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
+    # Bounds come first.
+    no_bounds = {
+        name for name, method in estimate.METHODS.items() if method.assumes.word == NO_BOUND
+    }
+    columns += map(field, sorted(others, key=no_bounds.__contains__))
     before = [f"lower bounds on epsilon at {level}"]
     return Table(
         [*columns, *last],

@@ -43,13 +43,8 @@ def own_table(
 ) -> OwnTable:
     """Returns a sweep's custom table, with rules of 80 columns.
 
-    Args:
-      title: The lines above the table.
-      columns: The columns.
-      records: The rows.
-      after: The lines below the table.
-      section: The field with the heading of a record's section, if the table has sections.
-      gap: The text between two columns.
+    `section` is the field with the heading of a record's section, if any. `gap` is the text between two
+    columns.
     """
     heading = itemgetter(section) if section else None
     table = Table(columns, records, heading, [title], after, gap, rule=80)

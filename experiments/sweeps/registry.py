@@ -42,8 +42,7 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
     """Returns the sweeps with these names at a scale, or all sweeps with cells for ["all"].
 
-    Raises:
-      InputError: There is no such scale or sweep, or no name is given.
+    Raises InputError for an unknown scale or sweep, or without names.
     """
     require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
     all_sweeps = sweeps(scale)

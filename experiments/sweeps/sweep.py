@@ -14,30 +14,19 @@ if TYPE_CHECKING:
 
 
 class Axis(NamedTuple):
-    """A figure's x axis.
-
-    Attributes:
-      name: The axis's label, such as "clipping norm C".
-      symbol: The symbol of x, such as "C".
-    """
+    """A figure's x axis: its label, such as "clipping norm C", and the symbol of x, such as "C"."""
 
     name: str
     symbol: str
 
 
 # A paper's claim about a series, in short, and its section. A "tight" lower bound matches the accountant's
-# upper bound. Keys are (the sweep's name, the series, x), and x is None for every x. The papers do not print
-# the epsilons of their figures.
+# upper bound. Keys are (the sweep's name, the series, x), and x is None for every x.
 PaperClaims = Mapping[tuple[str, str, float | None], tuple[str, str]]
 
 
 class OwnTable(NamedTuple):
-    """A sweep's custom table.
-
-    Attributes:
-      text: The table as text, 80 columns wide.
-      csv: The table as CSV.
-    """
+    """A sweep's custom table, as text of 80 columns and as CSV."""
 
     text: str
     csv: bytes
@@ -47,7 +36,7 @@ class Drawn(NamedTuple):
     """The figure and table of a sweep.
 
     Attributes:
-      figure: The figure, if the sweep has one and enough cells are stored.
+      figure: None if the sweep does not have one or too few cells are stored.
       missing: The number of cells that are not stored.
       rows: The sweep's rows of the common table (`points.make_rows`), if any.
       table: The sweep's custom table, if any.

@@ -11,17 +11,11 @@ from models.data.sources import Arrays, Form, Recipe, check_examples, load_array
 
 
 def read_clients(form: Form, file: str | None, number: int) -> Federation:
-    """Reads clients, and test examples if there are any, from a user's file.
+    """Reads clients, and test examples if there are any, from a user's .npz file.
 
-    Args:
-      form: the form of the examples.
-      file: the path of an .npz file with arrays `features` (N, ...), `labels` (N, ...) and `counts` (M,), the
-        number of examples of each client. A client's examples are consecutive. `test_features` and
-        `test_labels` are optional.
-      number: the maximum number of clients, the first of the file; 0 for all.
-
-    Raises:
-      InputError: no file is given, or it is not in that form.
+    Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
+    examples of each client; `test_features` and `test_labels` are optional. Reads at most the first `number`
+    clients (0: all). Raises InputError if no file is given, or it is not in that form.
     """
     hint = "name an .npz file of features, labels and counts with `data_file`"
     recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
@@ -51,8 +45,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     """Returns a data set's N examples as those of clients, in the data set's order.
 
-    `owners` (N,) is the client of each example, from 0. Every client up to the largest number must have an
-    example.
+    `owners` (N,) is the client of each example. Each of the clients 0, 1, ... must have an example.
     """
     counts = np.bincount(owners).astype(np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)
@@ -80,22 +73,12 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     """Deals a classification data set to clients at random, with unequal shares of each class.
 
     For each class, the shares of the M clients are drawn from a symmetric Dirichlet(alpha) distribution
-    (Yurochkin et al., 2019), and the class's examples are shuffled and divided accordingly. As alpha grows,
-    all clients get about the same number of examples of each class. As it falls, a class goes to few clients.
-    If a client gets no example, the whole deal is drawn again.
+    (Yurochkin et al., 2019), and the class's shuffled examples are divided accordingly. As alpha grows,
+    shares become equal. If a client gets no example, the whole deal is drawn again.
 
     The mean number of examples of a client is N / M. With K classes of equal size, its standard deviation is
-    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), from the variance of a Dirichlet share, if few deals are
-    drawn again.
-
-    Args:
-      dataset: a data set of N examples, with whole numbers as labels.
-      clients: M, the number of clients, at most N.
-      alpha: the Dirichlet distribution's parameter, above 0.
-      seed: the seed of a NumPy generator.
-
-    Raises:
-      InputError: `clients` is out of range, or 100 deals leave a client without examples.
+    about (N / M) sqrt((M - 1) / (K (1 + M alpha))), if few deals are drawn again. Raises InputError if
+    `clients` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
     allowed = f"between 1 and {size:,}, the number of examples"
@@ -118,8 +101,8 @@ def _draw_owners(
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         shares = generator.dirichlet(np.full(clients, alpha))
-        # We cut the shuffled rows into a piece per client: a row's client is the number of cuts at or before
-        # its place. Without the last cut, the last client gets all remaining rows.
+        # A shuffled row's client is the number of cuts at or before its place. The last client gets all
+        # remaining rows.
         cuts = np.floor(np.cumsum(shares) * len(rows) + 0.5)  # rounded to whole rows
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

@@ -30,16 +30,13 @@ FASHION_MNIST_STD = 0.35302424
 def load_images(recipe: Recipe, sources: Sources) -> tuple[Dataset, Test]:
     """Loads CIFAR-10 (Krizhevsky, 2009) or Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017).
 
-    The images are in the order of the published files, which TFDS shuffles. They are bytes, which a device
-    turns into floats. A user's file is an .npz file with the arrays train_images, train_labels, test_images
-    and test_labels.
+    Images are in the order of the published files. A user's file is an .npz file with the arrays
+    train_images, train_labels, test_images and test_labels. Raises InputError if it cannot be used, or no
+    source gives the data.
 
     Returns:
       The training set, and the images and labels of the test set. Images are (N, height, width) uint8 of a
-        single channel or (N, height, width, 3), RGB; labels are (N,) int32, from 0.
-
-    Raises:
-      InputError: the user's file cannot be used, or no source gives the data.
+      single channel or (N, height, width, 3), RGB; labels are (N,) int32, from 0.
     """
     arrays, source, checksum = load_arrays(recipe, sources)
     dataset = Dataset(arrays["train_images"], arrays["train_labels"], source, checksum)
@@ -55,12 +52,8 @@ def load_examples(recipe: Recipe, sources: Sources) -> Dataset:
 def load_shirts(sources: Sources) -> Dataset:
     """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training images.
 
-    Returns:
-      Pixels (12000, 784) float32, divided by the largest norm of an image, so no row is longer than 1; and
-      labels (12000,) int32, 1 for a shirt and 0 for a T-shirt.
-
-    Raises:
-      InputError: no source gives the data, one of the classes is missing, or all images are black.
+    Returns pixels (12000, 784) float32, divided by the largest norm of an image, and labels (12000,) int32, 1
+    for a shirt. Raises InputError if no source gives the data, or it is not usable.
     """
     images = load_examples(FASHION_MNIST, sources)
     is_chosen = np.isin(images.labels, SHIRTS)

@@ -39,18 +39,9 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
 
     A role is a speaker of a play. Its text is all its speeches in order, joined by line breaks and cut into
     sequences (`cut_into_sequences`). A user's file is the complete works as text, in the layout of the
-    default package. Fetching prints the text's licence on stderr.
-
-    Args:
-      sources: the user's sources; TFDS has these plays without their speakers.
-      least_characters: the minimum number of characters of a role's text; shorter roles are left out. The
-        default is two sequences.
-
-    Returns:
-      Clients with features (N, 80) uint8 and labels (N, 80) int32.
-
-    Raises:
-      InputError: the user's file cannot be used, no source gives the text, or all roles are left out.
+    default package. Texts with fewer than `least_characters` are left out, by default two sequences. Features
+    are (N, 80) uint8, labels (N, 80) int32. Raises InputError if the user's file cannot be used, no source
+    gives the text, or all roles are left out.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, sources)
     # All roles' texts are end to end, sorted by the role's name.
@@ -63,11 +54,7 @@ def load_shakespeare(sources: Sources, least_characters: int = 160) -> Clients:
 
 
 def load_sequences(sources: Sources) -> Dataset:
-    """Loads all sequences of Shakespeare's roles as examples, as `load_shakespeare` does.
-
-    Returns:
-      Features (N, 80) uint8 and labels (N, 80) int32.
-    """
+    """Loads all sequences of Shakespeare's roles as examples, features and labels (N, 80)."""
     roles = load_shakespeare(sources)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
 
@@ -78,15 +65,10 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Cuts a role's text into sequences of 80 numbers, each number with the next as its label.
+    """Cuts a role's text (characters,) into sequences of 80 numbers, each number with the next as its label.
 
-    BEGIN and END surround the text; PADDING fills up the last sequence.
-
-    Args:
-      text: (characters,), the numbers of the text's characters.
-
-    Returns:
-      Features (n, 80) and labels (n, 80) of n sequences.
+    BEGIN and END surround the text; PADDING fills up the last sequence. Returns features (n, 80) and labels
+    (n, 80).
     """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
     n_labels = len(tokens) - 1  # every token but BEGIN
@@ -125,10 +107,10 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
 def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     """Yields (speaker, speech) for each speech in a play's lines, without stage directions.
 
-    A speech begins with its speaker's name and continues while lines are indented further than names. Names
-    are indented by one or two spaces; in a single play they are in capitals and not indented. Stage
-    directions are lines that are indented further than verse or begin with Enter or Exit, and the part of a
-    line after three spaces or more.
+    A speech begins with its speaker's name, indented by one or two spaces (in a single play in capitals and
+    not indented), and continues while lines are indented further. Stage directions are lines that are
+    indented further than verse or begin with Enter or Exit, and the part of a line after three spaces or
+    more.
     """
 
     def count_names(pattern: re.Pattern[str]) -> int:
@@ -142,7 +124,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     for line in filter(str.strip, lines):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
-        # A line that is indented no further than names ends a speech even without a name, as a heading does.
+        # A line that is not indented further than names ends a speech even without a name, as a heading does.
         ends_speech = name is not None or indent <= deepest_name
         if ends_speech and speech:
             yield speaker, "\n".join(speech)

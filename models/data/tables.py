@@ -1,7 +1,7 @@
-"""Tables: California Housing and Purchase-100.
+"""Tables: California Housing, and Purchase-100 (shopping histories in 100 classes).
 
-California Housing comes from several sources, which are made the same to the bit (see `models.data.sources`).
-Purchase-100, shopping histories in 100 classes, comes from a user's file, since no package has it.
+California Housing comes from several sources, made the same to the bit (see `models.data.sources`).
+Purchase-100 comes from a user's file, since no package has it.
 """
 
 import math
@@ -35,14 +35,12 @@ PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
 def load_housing(sources: Sources) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997) for a classification.
 
-    The label of a block of houses is 1 if its price is above the median price. A user's file is a .csv or
-    .parquet file with scikit-learn's column names.
+    A user's file is a .csv or .parquet file with scikit-learn's column names. Raises InputError if the user's
+    file cannot be used, or no source gives the data.
 
     Returns:
-      Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32.
-
-    Raises:
-      InputError: the user's file cannot be used, or no source gives the data.
+      Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32, 1 for
+      a block of houses with a price above the median.
     """
     columns, source, checksum = load_arrays(HOUSING, sources)
     labels = (columns[TARGET] > np.median(columns[TARGET])).astype(np.int32)
@@ -50,10 +48,10 @@ def load_housing(sources: Sources) -> Dataset:
 
 
 def load_prices(sources: Sources) -> Dataset:
-    """Loads California Housing for a linear regression of the price.
+    """Loads California Housing for a linear regression of the price, from the files of `load_housing`.
 
-    Features are standardised. Rows with a norm above PRICES_NORM (3.5% of them) are shortened to it. Then all
-    rows are divided by it, so no row's norm is above 1. Files and errors are those of `load_housing`.
+    Standardised rows with a norm above PRICES_NORM (3.5% of them) are shortened to it. Then all are divided
+    by it.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
@@ -133,14 +131,11 @@ HOUSING = Recipe(
 def load_purchase(sources: Sources) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
 
-    The user's file is `dataset_purchase` in its published form. Each line is an example: a label from 1 to
-    100 and 600 bits, separated by commas. From a file of at most 20,000 rows we take all, in order.
+    The user's file is `dataset_purchase` in its published form, a label from 1 to 100 and 600 bits in each
+    line. If it has at most 20,000 rows, we take all, in order. Raises InputError if there is no such file.
 
     Returns:
       Features (20000, 600) float32 of 0 and 1 and labels (20000,) int32 from 0.
-
-    Raises:
-      InputError: no file is given, or it is not in that form.
     """
     loaded = load_arrays(PURCHASE, sources)
     bits = loaded.arrays["features"]
@@ -155,11 +150,7 @@ def load_purchase(sources: Sources) -> Dataset:
 
 
 def _read_purchase(path: Path) -> Arrays:
-    """Reads Purchase-100's published table, without a header: each line has a label and 600 bits.
-
-    Returns:
-      "labels" (n,) and "features" (n, 600).
-    """
+    """Reads Purchase-100's published table into "labels" (n,) and "features" (n, 600)."""
     import pandas
 
     table = pandas.read_csv(path, header=None, dtype=np.int8).to_numpy()
