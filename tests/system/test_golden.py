@@ -108,7 +108,7 @@ def test_scores(name):
         [float.fromhex(score) for score in values] for values in (scores[name], golden)
     )
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
-    if _is_where_they_were_recorded():
+    if name in QUICK and _is_where_they_were_recorded():  # others depend on the number of threads
         assert found == expected
 
 
