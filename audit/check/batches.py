@@ -1,6 +1,7 @@
 """Checks whether batches are those that the accountant assumes: sizes, and which examples they have."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -214,14 +215,14 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
         rows = {row: rows[row]._replace(p_value=p_value) for row, p_value in judged.items()}
     figures: dict[str, Any] = {"kind": kind, "batches": len(sample.batches)}
     if order is not None:
-        figures["order"] = order.to_dict()
+        figures["order"] = order._asdict() | {"p_value": order.p_value}
         if not order.repeats:
             for row, p_value in order.p_values.items():
                 finding = findings.NOT_UNIFORM.fill(check=row, seen=order.seen[row])
                 rows[row] = _Row(p_value, finding, f"tested over {order.passes} passes")
 
-    def name_findings(certain: list[CheckFinding], rejected: dict[str, Any]) -> list[CheckFinding]:
-        """Returns the findings that are certain and those that explain rejected tests."""
+    def explain(rejected: dict[str, list[str]]) -> Iterable[CheckFinding]:
+        """Returns the findings that explain rejected tests."""
         odd = {row: test.finding for row, test in rows.items() if rejected[row]}
         # Batches of another kind are a bug even if no row shows it. Kinds other than Poisson are recognised
         # only with certainty; batches count as Poisson if no test contradicts that.
@@ -232,12 +233,12 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
             )
             odd.pop("spread of sizes", None)
             odd["every example"] = finding
-        return [*certain, *odd.values()]
+        return odd.values()
 
     outcomes = {"indices": _check_indices(sample, kind, figures)}
     for row, (p_value, _, measured) in rows.items():
         outcomes[row] = CheckOutcome("", p_values={assumed: p_value}, measured=measured)
-    return make_report("batches", outcomes, tuple(outcomes), name_findings)
+    return make_report("batches", outcomes, explain)
 
 
 def _judge(sample: _Sample, kind: str, rows: dict[str, _Row]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from audit.check.findings import CheckFinding
 from audit.check.movements import COARSE, SeedEffect, TriedExamples
 from audit.check.noise import ALL_LAYERS, EMPTY, FOURFOLD, QUARTER, StepNoise
 from audit.check.probe import Movement, StepProbe
-from audit.check.ties import Ties
+from audit.check.ties import AT_ENDS, AT_ONE, Ties
 
 _FIT = 3e-3  # the relative error up to which a factor explains a plateau
 _MAX_DEVIATION_FIT = 0.05  # the same for the noise's deviation, at most
@@ -126,7 +126,7 @@ class Measured(NamedTuple):
       drawn: draws of the noise, a DrawnNoise; None if the noise cannot be judged.
       repeats: the number of seeds that repeat another seed's noise.
       ties: numbers of the noise that agree.
-      p_values, rejected: by row, the p-values of the tests of the noise, and the names of rejected tests.
+      rejected: by row, the names of the rejected tests of the noise.
     """
 
     probe: StepProbe
@@ -138,7 +138,6 @@ class Measured(NamedTuple):
     drawn: Any = None
     repeats: int = 0
     ties: Ties = Ties()
-    p_values: dict[str, dict[str, float]] = {}
     rejected: dict[str, list[str]] = {}
 
     @property
@@ -158,9 +157,9 @@ class Measured(NamedTuple):
         It does not if noise is scaled by an example, or drawn once for each part of a batch: then there is
         more noise than stated, and the effect of an example is the same for all seeds in a batch of one row.
         """
-        is_clamped = self.ties.is_at_ends and self.ties.is_shared
+        is_clamped = self.ties == Ties(AT_ENDS, is_shared=True)
         is_fixed_alone = self.effect_alone is not None and self.effect_alone.excess <= 0
-        is_in_parts = is_fixed_alone and self.drawn and self.drawn.compute_deviation() > 1.1
+        is_in_parts = is_fixed_alone and self.drawn and self.drawn.given.deviation > 1.1
         is_of_noise = is_in_parts or (self.effect is not None and self.effect.scales_noise)
         return is_clamped or (self.depends_on_seed and not is_of_noise)
 
@@ -176,19 +175,6 @@ class Measured(NamedTuple):
         if not self.judges_movements or not isinstance(self.interaction, Movement):
             return False
         return 0 < self.interaction.excess < np.inf
-
-    def list_symptoms(self) -> set[str]:
-        """Returns the symptoms that need a cause, if there is one."""
-        symptoms = set()
-        if not self.replays:
-            symptoms.add("replay")
-        if self.judges_movements:
-            symptoms.add("sensitivity" if self.tried.violations else "too short")
-        if self.interacts:
-            symptoms.add("separation")
-        if self.drawn is not None:
-            symptoms |= {"noise", "independence", "shape", "noise and data"}
-        return symptoms
 
     def name_layers(self, layers: Any) -> str:
         """Returns the names of the first four layers."""
@@ -221,13 +207,23 @@ class Measured(NamedTuple):
 
 def explain(m: Measured) -> list[CheckFinding]:
     """Returns the findings: for each symptom, those of the first cause of the table that fits."""
-    findings = []
-    symptoms = m.list_symptoms()
     known = get_phrases(m.probe)
+    symptoms = set()
+    if not m.replays:
+        symptoms.add("replay")
+    if m.interacts:
+        symptoms.add("separation")
+    if m.judges_movements and m.tried.violations:
+        example, largest = next(iter(m.tried.violations.items()))
+        known |= {"example": example, "norm": largest.norm}
+        symptoms.add("sensitivity")
+    elif m.judges_movements:
+        symptoms.add("too short")
     if m.drawn is not None:
         known["seeds"] = len(m.drawn.given.draws)
-    for example, largest in list(m.tried.violations.items())[:1]:
-        known |= {"example": example, "norm": largest.norm}
+        symptoms.update(_ALL_OF_NOISE)
+
+    findings = []
     for cause in CAUSES:
         if cause.symptom not in symptoms:
             continue
@@ -269,7 +265,7 @@ def _find_size(m: Measured) -> list[Words]:
     tried = m.tried
     if m.drawn is None or m.interacts or tried.tolerance > COARSE:
         return []
-    deviation = m.drawn.compute_deviation()
+    deviation = m.drawn.given.deviation
     error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
     factor = tried.plateau
     if tried.refusal:
@@ -366,7 +362,7 @@ def _find_repeats(m: Measured) -> list[Words]:
     others = m.drawn.others
     if np.any(m.drawn.given.values):
         return _when(m.repeats, which="several seeds", count=m.repeats)
-    constant = np.zeros(1)
+    constant: Any = 0
     if EMPTY in others:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
@@ -380,20 +376,21 @@ def _list_related(m: Measured) -> list[str]:
     return [name for name in m.rejected["independence"] if name != noise.CONSECUTIVE]
 
 
-def _list_rejected(m: Measured, row: str, test: str, statistics: dict[str, float]) -> list[str]:
-    """Returns the layers whose test was rejected since a statistic, 1 in a correct step, is too small."""
-    rejected = m.rejected[row]
-    return [
-        name for name, value in statistics.items() if value < 1 and f"{test} {name}" in rejected
-    ]
+def _find_small(
+    m: Measured, row: str, test: str, statistics: dict[str, float], limit: float
+) -> list[Words]:
+    """Finds layers whose test was rejected, and whose statistic, 1 in a correct step, is below a limit."""
+    layers = []
+    for name, value in statistics.items():
+        if value < limit and f"{test} {name}" in m.rejected[row]:
+            layers.append(name)
+    return _when(layers, where=", ".join(layers[:4]))
 
 
 def _find_cancelling(m: Measured) -> list[Words]:
     """Finds layers with noise that nearly cancels in the sum."""
     shares = noise.compute_shares(m.drawn)
-    layers = _list_rejected(m, "independence", noise.SUM_OF, shares)
-    is_clear = layers and min(shares[name] for name in layers) < 0.2
-    return _when(is_clear, where=", ".join(layers[:4]))
+    return _find_small(m, "independence", noise.SUM_OF, shares, limit=0.2)
 
 
 def _find_silence(m: Measured) -> list[Words]:
@@ -401,7 +398,7 @@ def _find_silence(m: Measured) -> list[Words]:
     given = m.drawn.given
     places = []
     for i in np.flatnonzero((given.freedom > 0) & (given.silent > 0)):
-        part = "a part of " if given.silent[i] < m.drawn.layer_sizes[i] else ""
+        part = "a part of " if given.silent[i] < m.probe.sizes[i] else ""
         places.append(f"{part}{m.probe.layer_names[i]}")
     return _when(places, where=", ".join(places[:4]))
 
@@ -426,7 +423,7 @@ def _find_deviation(m: Measured) -> list[Words]:
         layers = named
     layers = layers[given.silent[layers] == 0]
     # Shared noise leaves fewer independent numbers than the test assumes.
-    is_explained = _list_related(m) and 0.5 < m.drawn.compute_deviation() < 2
+    is_explained = _list_related(m) and 0.5 < m.drawn.given.deviation < 2
     if not wrong or not layers.size or is_explained:
         return []
     deviations = given.deviations[layers]
@@ -451,7 +448,7 @@ def _find_changes(m: Measured) -> list[Words]:
     found: dict[str, Words] = {}
     for batch, other in m.drawn.others.items():
         row = noise.row_of(batch)
-        ratio = m.drawn.compute_deviation(batch) / m.drawn.compute_deviation()
+        ratio = other.deviation / m.drawn.given.deviation
         name = "noise that depends on the batch"
         advice = "take the noise's deviation only from sigma, C and B, and add it once a step"
         if other.not_finite:
@@ -472,10 +469,10 @@ def _find_changes(m: Measured) -> list[Words]:
 
 def _find_one_length(m: Measured) -> list[Words]:
     """Finds layers with noise of nearly one norm, as the only symptom."""
+    if "distribution" in m.rejected["shape"]:
+        return []
     spreads = noise.compute_length_spreads(m.drawn)
-    layers = _list_rejected(m, "shape", noise.LENGTH_OF, spreads)
-    is_only = "distribution" not in m.rejected["shape"]
-    return _when(layers and is_only, where=", ".join(layers[:4]))
+    return _find_small(m, "shape", noise.LENGTH_OF, spreads, limit=1)
 
 
 _EXCESS = "an example that moves the step by more than C"
@@ -617,7 +614,7 @@ CAUSES = (
         "{parts} are often the same for two seeds: there the step shows the sum of gradients.",
         "add noise to all numbers at every step: look for a condition, a mask or a skipped call before it",
         lambda m: _when(
-            m.ties.is_at_one and not m.ties.is_shared,
+            m.ties == Ties(AT_ONE),
             parts="steps" if m.repeats else "numbers of some steps",
         ),
         _ALL_OF_NOISE,
@@ -684,7 +681,7 @@ CAUSES = (
         "noise that is clamped",
         "Several draws agree at the largest and smallest values.",
         "draw it by normal() and do not clamp it",
-        lambda m: _when(m.ties.is_at_ends and not m.ties.is_shared),
+        lambda m: _when(m.ties == Ties(AT_ENDS)),
     ),
     Cause(
         "shape",
@@ -692,7 +689,7 @@ CAUSES = (
         "Draws have few values. Steps with different gradients have different values, which a single step "
         "shows.",
         "draw the noise in float32 or float64, and round the sum after adding it",
-        lambda m: _when(m.ties.agreeing and not m.ties.is_shared),
+        lambda m: _when(m.ties.kind and not m.ties.is_shared),
     ),
     Cause(
         "shape",

@@ -32,11 +32,6 @@ class DrawnPass(NamedTuple):
     batches: list[NDArray[np.int64]]
     is_whole: bool
 
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The number of examples of each batch, (batches,)."""
-        return np.array(list(map(len, self.batches)))
-
 
 def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of a single pass over a loader.

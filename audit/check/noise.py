@@ -15,7 +15,6 @@ from audit.check import examples, trees
 from audit.check.probe import RefusedError, StepProbe
 from audit.check.trees import Columns, Vector
 
-GIVEN = "the batch as given"
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
@@ -57,6 +56,15 @@ class StepNoise(NamedTuple):
     not_finite: int
 
     @property
+    def deviation(self) -> Any:
+        """The standard deviation over all trained layers, in the same units.
+
+        It is the root of the layers' mean variance, weighted by their degrees of freedom; NaN if all
+        parameters are hidden by rounding.
+        """
+        return np.sqrt(np.sum(self.freedom * self.deviations**2) / np.sum(self.freedom))
+
+    @property
     def values(self) -> Vector:
         """(n, k) The draws less their mean over seeds, exactly 0 where all draws are equal."""
         noise = self.draws - self.draws[0]
@@ -70,40 +78,22 @@ class DrawnNoise(NamedTuple):
 
     Attributes:
       layer_names: (layers,) the layers' names.
-      layer_sizes: (layers,) the number of parameters of each layer.
       layer: (k,) the index of each parameter's layer.
       rounding: (k,) the largest spacing of floating-point numbers that a draw may reach at the batch as
         given, in units of the stated deviation.
       tolerance: the relative error that rounding may cause in a deviation.
-      hidden: the indices of the trained layers whose rounding is coarse in all parameters.
       given: the noise at the batch as given.
       others: the noise at each other batch, by its name.
       refused: by the name of another batch, the error of the step that refused it.
     """
 
     layer_names: list[str]
-    layer_sizes: NDArray[np.int64]
     layer: NDArray[np.int64]
     rounding: Vector
     tolerance: float
-    hidden: NDArray[np.int64]
     given: StepNoise
     others: dict[str, StepNoise]
     refused: dict[str, str]
-
-    @property
-    def batches(self) -> dict[str, StepNoise]:
-        """The noise at all batches, by their names."""
-        return {GIVEN: self.given, **self.others}
-
-    def compute_deviation(self, batch: str = GIVEN) -> Any:
-        """Returns the noise's standard deviation over all trained layers, in units of the stated deviation.
-
-        It is the root of the layers' mean variance, weighted by their degrees of freedom; NaN if all
-        parameters are hidden by rounding.
-        """
-        noise = self.batches[batch]
-        return np.sqrt(np.sum(noise.freedom * noise.deviations**2) / np.sum(noise.freedom))
 
     @property
     def has_noise(self) -> NDArray[np.bool_]:
@@ -125,7 +115,7 @@ class DrawnNoise(NamedTuple):
     def is_sign_step(self) -> bool:
         """Returns whether a step moves all parameters equally far on any batch, as Adam's first does."""
         edges = []
-        for noise in self.batches.values():
+        for noise in (self.given, *self.others.values()):
             distances = np.abs(noise.draws[noise.draws != 0])
             if distances.size:
                 # Without the extremes, since a gradient near 0 moves its parameter less.
@@ -190,12 +180,10 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
             refused[name] = str(error)
     return DrawnNoise(
         layer_names=probe.layer_names,
-        layer_sizes=np.bincount(probe.layer),
         layer=probe.layer[is_kept],
         rounding=spacing[is_kept] / deviation,
         # Four spacings leave room for rounding each of the noise's factors, such as sigma C, eta and 1 / B.
         tolerance=4 * float(np.max(probe.spacings)),
-        hidden=np.flatnonzero(probe.is_layer_trained & (given.freedom == 0)),
         given=given,
         others=others,
         refused=refused,
@@ -205,8 +193,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 def _choose_count(probe: StepProbe, seconds: float) -> int:
     """Returns the number of seeds to draw: what layers need and time allows, at least 12."""
     # A layer of p parameters gets p degrees of freedom from each seed.
-    smallest = np.min(np.bincount(probe.layer))
-    needed = max(_FREEDOM / smallest, _NUMBERS / probe.start.size, 64)
+    needed = max(_FREEDOM / min(probe.sizes), _NUMBERS / probe.start.size, 64)
     return int(max(min(needed, 2000, _MAX_SECONDS / seconds), 12))
 
 
@@ -266,9 +253,13 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 
     If fewer than two numbers have noise, only its deviations are tested.
     """
-    rows = ("noise", "independence", "shape", "noise and data", "empty batch")
-    p_values: dict[str, dict[str, float]] = {row: {} for row in rows}
-    p_values["noise"] = _test_deviations(drawn)
+    p_values: dict[str, dict[str, float]] = {
+        "noise": _test_deviations(drawn),
+        "independence": {},
+        "shape": {},
+        "noise and data": {},
+        "empty batch": {},
+    }
     if np.sum(drawn.has_noise) < 2:
         return p_values
     p_values["independence"] = _test_independence(drawn)
@@ -297,14 +288,14 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
-    """Tests that the noise is as large at another batch: by an F-test in each layer (Bonferroni)."""
+    """Tests that the noise is as large at another batch: by an F-test in each noisy layer (Bonferroni)."""
     given = drawn.given
-    is_noisy = (given.freedom > 0) & (given.deviations > 0)
+    is_noisy = given.deviations > _MIN_DEVIATION
     quotient = (given.deviations[is_noisy] / other.deviations[is_noisy]) ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
     law = stats.f(given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
-    return min(1.0, float(np.min(p_values)) * len(p_values))
+    return float(np.min(p_values * len(p_values), initial=1.0))
 
 
 def _test_independence(drawn: DrawnNoise) -> dict[str, float]:

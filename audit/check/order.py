@@ -57,10 +57,6 @@ class OrderTest(NamedTuple):
         """The p-value of a uniform order, of all tests together (Bonferroni)."""
         return min(1.0, len(self.p_values) * min(self.p_values.values()))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the fields by name, and the p-value of all tests together."""
-        return self._asdict() | {"p_value": self.p_value}
-
 
 class _Passes(NamedTuple):
     """The batch of each example in each pass.
@@ -100,7 +96,8 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     steps = np.full((count, examples), batches, np.int32)
     for of_pass, drawn in zip(steps, passes, strict=True):
-        of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(drawn.batches)), drawn.sizes)
+        lengths = list(map(len, drawn.batches))
+        of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(lengths)), lengths)
     sizes = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)
 
     placed = _Passes(steps, sizes)
@@ -112,7 +109,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         sights["order"].append(_test_sizes(placed))
     strongest = {row: min(tests) for row, tests in sights.items()}
     filled = sizes[:, :-1]
-    totals = [drawn.sizes.sum() for drawn in passes]
+    totals = [sum(map(len, drawn.batches)) for drawn in passes]
     return OrderTest(
         passes=count,
         batches=int((filled > 0).sum(axis=1).min()),

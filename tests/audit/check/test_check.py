@@ -451,7 +451,7 @@ def test_a_test_without_a_p_value_is_neither_passed_nor_in_the_way_of_others():
     p_values = {"first": np.nan, "second": 1e-9, "third": 0.5}
     assert find_rejected_tests(p_values) == {"second"}
     outcomes = {name: CheckOutcome("", p_values={"it": p}) for name, p in p_values.items()}
-    report = make_report("step", outcomes, ("first",))
+    report = make_report("step", outcomes, needed=("first",))
     results = [check.result for check in report.checks]
     assert results == ["could not be tried", "failed", "passed"]
     assert not report.passed
