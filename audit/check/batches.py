@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from audit.check import findings, loaders
@@ -21,6 +20,7 @@ from audit.check.report import (
     find_rejected_tests,
     make_report,
 )
+from audit.check.trees import Integers
 from audit.errors import require, shown
 
 POISSON = "poisson"
@@ -61,8 +61,8 @@ class _Sample(NamedTuple):
     """
 
     passes: list[DrawnPass]
-    batches: list[NDArray[np.int64]]
-    sizes: NDArray[np.int64]
+    batches: list[Integers]
+    sizes: Integers
     examples: int
     sampling_rate: float
     rate: float
@@ -148,7 +148,7 @@ def _draw_sample(draw: Draw, examples: int, rate: float, assumed: str) -> _Sampl
     # The total size over (1 - rate) decides how precisely the rate is measured.
     needed = max(_MIN_BATCHES, _MIN_DRAWN * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
-    batches: list[NDArray[np.int64]] = []
+    batches: list[Integers] = []
     while len(passes) < 2 or len(batches) < _MAX_BATCHES:
         drawn = loaders.draw_pass(draw, len(passes), examples, _MAX_BATCHES)
         passes.append(drawn)

@@ -4,7 +4,7 @@ C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rat
 Movements are in units of eta C / B, noise in units of eta sigma C / B.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,54 +22,46 @@ _AT_C = 5e-3  # a norm this close to C stops there
 _MAX_PIECES = 16
 _SIZES = {QUARTER: 0.25, FOURFOLD: 4.0}  # of other batches, in batches as given
 
-
-class Factor(NamedTuple):
-    """A mistake that multiplies a size: its name, and the factor as a power of a quantity."""
-
-    name: str
-    quantity: str
-    power: float
-
-
-_ANYWHERE = (
-    Factor("C is left out", "clipping_norm", -1),
-    Factor("C enters twice", "clipping_norm", 1),
-    Factor("divided by the batch size twice", "batch_size", -1),
-    Factor("not divided by the batch size", "batch_size", 1),
-    Factor("the learning rate is left out", "learning_rate", -1),
-    Factor("the learning rate enters twice", "learning_rate", 1),
-)
-_OF_EXAMPLES = (
-    Factor("clipping in {k} pieces or more, or an example that counts {k} times", "k", 1),
-    *_ANYWHERE,
-    Factor("clipping in {k} pieces (subspaces, views of an example, tied uses)", "k", 0.5),
-    Factor("divided by {k} accumulated batches or workers", "k", -1),
-    Factor("a loss scale of {k:,} divided out after clipping", "scale", -1),
-)
-_OF_BOTH = (
-    *_ANYWHERE,
-    Factor("C sqrt({k}) of {k} layers, each clipped to C", "layers", 0.5),
-    Factor("divided by {k} accumulated batches or workers again", "k", -1),
-    Factor("a loss scale of {k:,} that is not divided out", "scale", 1),
-    Factor("a loss scale of {k:,} divided out twice", "scale", -1),
-)
-_OF_NOISE = (
-    *_ANYWHERE,
-    Factor("divided by sqrt(B) too much", "batch_size", -0.5),
-    Factor("divided by sqrt(B), or drawn for every example", "batch_size", 0.5),
-    Factor("sigma is squared: a variance taken for a deviation", "noise_multiplier", 1),
-    Factor("sigma is left out", "noise_multiplier", -1),
-    Factor("the root of sigma: a deviation taken for a variance", "noise_multiplier", -0.5),
-    Factor("the root of sigma C: a deviation taken for a variance", "sigma C", -0.5),
-    Factor("sigma C is squared: a variance taken for a deviation", "sigma C", 1),
-    Factor("shared out among layers", "layers", -0.5),
-    Factor("made for C sqrt({k}), of {k} layers each clipped to C", "layers", 0.5),
-    Factor("noise added {k} times, by accumulated batches or workers", "k", 0.5),
-    Factor("one draw added {k} times, by workers with one generator, or for {k} C", "k", 1),
-    Factor("the noise of one of {k} accumulated batches or workers", "k", -0.5),
-    Factor("divided by {k} accumulated batches or workers", "k", -1),
-    Factor("a loss scale of {k:,} divided out of the noise", "scale", -1),
-)
+# Mistakes that multiply a size by a power of a quantity: the quantity and the power, by the mistake's name.
+_ANYWHERE = {
+    "C is left out": ("clipping_norm", -1),
+    "C enters twice": ("clipping_norm", 1),
+    "divided by the batch size twice": ("batch_size", -1),
+    "not divided by the batch size": ("batch_size", 1),
+    "the learning rate is left out": ("learning_rate", -1),
+    "the learning rate enters twice": ("learning_rate", 1),
+}
+_OF_EXAMPLES = {
+    "clipping in {k} pieces or more, or an example that counts {k} times": ("k", 1),
+    **_ANYWHERE,
+    "clipping in {k} pieces (subspaces, views of an example, tied uses)": ("k", 0.5),
+    "divided by {k} accumulated batches or workers": ("k", -1),
+    "a loss scale of {k:,} divided out after clipping": ("scale", -1),
+}
+_OF_BOTH = {
+    **_ANYWHERE,
+    "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
+    "divided by {k} accumulated batches or workers again": ("k", -1),
+    "a loss scale of {k:,} that is not divided out": ("scale", 1),
+    "a loss scale of {k:,} divided out twice": ("scale", -1),
+}
+_OF_NOISE = {
+    **_ANYWHERE,
+    "divided by sqrt(B) too much": ("batch_size", -0.5),
+    "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
+    "sigma is squared: a variance taken for a deviation": ("noise_multiplier", 1),
+    "sigma is left out": ("noise_multiplier", -1),
+    "the root of sigma: a deviation taken for a variance": ("noise_multiplier", -0.5),
+    "the root of sigma C: a deviation taken for a variance": ("sigma C", -0.5),
+    "sigma C is squared: a variance taken for a deviation": ("sigma C", 1),
+    "shared out among layers": ("layers", -0.5),
+    "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
+    "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
+    "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
+    "the noise of one of {k} accumulated batches or workers": ("k", -0.5),
+    "divided by {k} accumulated batches or workers": ("k", -1),
+    "a loss scale of {k:,} divided out of the noise": ("scale", -1),
+}
 
 # What a fix says in the words of the step's library.
 _PHRASES = {
@@ -143,7 +135,7 @@ class Measured(NamedTuple):
     @property
     def replays(self) -> bool:
         """Whether two calls with the same seed give the same parameters."""
-        return self.replay.norm <= min(self.replay.tolerance, 1e100)  # the norm may be infinite
+        return self.replay.excess <= 0
 
     @property
     def depends_on_seed(self) -> bool:
@@ -172,16 +164,15 @@ class Measured(NamedTuple):
     @property
     def interacts(self) -> bool:
         """Whether examples change each other's gradients."""
-        if not self.judges_movements or not isinstance(self.interaction, Movement):
-            return False
-        return 0 < self.interaction.excess < np.inf
+        is_measured = isinstance(self.interaction, Movement)
+        return is_measured and 0 < self.interaction.excess < np.inf
 
     def name_layers(self, layers: Any) -> str:
         """Returns the names of the first four layers."""
         return ", ".join(np.array(self.probe.layer_names)[layers[:4]])
 
     def find_mistakes(
-        self, mistakes: Sequence[Factor], factor: float, tolerance: float
+        self, mistakes: Mapping[str, tuple[str, float]], factor: float, tolerance: float
     ) -> list[str]:
         """Returns the names of the mistakes that explain a factor, the best fit first."""
         stated = self.probe.settings
@@ -191,17 +182,17 @@ class Measured(NamedTuple):
             "layers": [np.sum(self.probe.is_layer_trained)],
             "sigma C": [stated.noise_multiplier * stated.clipping_norm],
         }
-        for name, value in stated._asdict().items():
-            quantities[name] = [value]
+        for stated_name, value in stated._asdict().items():
+            quantities[stated_name] = [value]
         errors: dict[str, float] = {}
-        for mistake in mistakes:
-            for k in quantities[mistake.quantity]:
-                predicted = float(k) ** mistake.power
+        for name, (quantity, power) in mistakes.items():
+            for k in quantities[quantity]:
+                predicted = float(k) ** power
                 # Rounded: mistakes that fit equally well stay in the table's order.
                 error = round(abs(factor / predicted - 1), 3)
                 # A factor of about 1 is not an explanation, such as "C is left out" if C is 1.
                 if abs(predicted - 1) > 0.02 and error < tolerance:
-                    errors.setdefault(mistake.name.format(k=k), error)
+                    errors.setdefault(name.format(k=k), error)
         return sorted(errors, key=lambda name: errors[name])
 
 

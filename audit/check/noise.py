@@ -8,12 +8,11 @@ import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from audit.check import examples, trees
 from audit.check.probe import RefusedError, StepProbe
-from audit.check.trees import Columns, Vector
+from audit.check.trees import Array, Columns, Integers, Mask, Vector
 
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
@@ -51,8 +50,8 @@ class StepNoise(NamedTuple):
 
     draws: Vector
     deviations: Vector
-    freedom: NDArray[np.int64]
-    silent: NDArray[np.int64]
+    freedom: Integers
+    silent: Integers
     not_finite: int
 
     @property
@@ -88,7 +87,7 @@ class DrawnNoise(NamedTuple):
     """
 
     layer_names: list[str]
-    layer: NDArray[np.int64]
+    layer: Integers
     rounding: Vector
     tolerance: float
     given: StepNoise
@@ -96,7 +95,7 @@ class DrawnNoise(NamedTuple):
     refused: dict[str, str]
 
     @property
-    def has_noise(self) -> NDArray[np.bool_]:
+    def has_noise(self) -> Mask:
         """(k,) Whether a parameter has noise at the batch as given."""
         return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
 
@@ -201,8 +200,8 @@ def _draw_at(
     probe: StepProbe,
     rows: Columns,
     seeds: range,
-    is_fine: NDArray[np.bool_],
-    is_kept: NDArray[np.bool_],
+    is_fine: Mask,
+    is_kept: Mask,
 ) -> StepNoise:
     """Takes steps at a batch with different seeds, and measures the noise by which they differ.
 
@@ -301,7 +300,7 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that noise is uncorrelated between consecutive seeds, layers and numbers."""
     groups = drawn.group_noise()
-    noise = _standardise(groups[ALL_LAYERS])
+    noise = stats.zscore(groups[ALL_LAYERS])
     seeds, numbers = noise.shape
     # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1).
     correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
@@ -316,13 +315,8 @@ def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
         p_values["layers"] = min(1.0, pairs * p_value)
 
     for name, values in groups.items():
-        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(_standardise(values))
+        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(stats.zscore(values))
     return p_values | _test_ratios(drawn, SUM_OF, compute_shares(drawn))
-
-
-def _standardise(values: Vector) -> Vector:
-    """Returns noise (n, numbers) with each number divided by its own deviation over seeds."""
-    return np.asarray(values / values.std(axis=0))
 
 
 def _compute_correlation_p_value(correlation: Any, freedom: int) -> float:
@@ -362,7 +356,7 @@ def compute_shares(drawn: DrawnNoise) -> dict[str, float]:
     """
     shares = {}
     for name, values in drawn.group_noise().items():
-        noise = _standardise(values)
+        noise = stats.zscore(values)
         shares[name] = float(np.mean(np.sum(noise, axis=1) ** 2) / noise.shape[1])
     return shares
 
@@ -422,7 +416,7 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
     return np.minimum(1, 2 * np.minimum(distribution.sf(above), distribution.cdf(below)))
 
 
-def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
+def compute_fit_p_value(values: Array, distribution: Any) -> float:
     """Returns the p-value of a chi-square test that values come from a distribution.
 
     Values are counted in intervals that are as likely as those of a normal law between multiples of half a

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.check import examples, trees
 from audit.check.report import describe_error
-from audit.check.trees import Columns, Vector
+from audit.check.trees import Columns, Mask, Vector
 from audit.errors import InputError, number, require, shown
 
 Step = Callable[[Any, Any, int], Any]
@@ -130,7 +129,7 @@ class StepProbe:
         return after
 
     @property
-    def is_layer_trained(self) -> NDArray[np.bool_]:
+    def is_layer_trained(self) -> Mask:
         """(layers,) Whether any of a layer's parameters is trained."""
         return np.asarray(self.sum_layers(self.is_trained) > 0)
 

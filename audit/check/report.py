@@ -76,9 +76,9 @@ class CheckReport(NamedTuple):
     subject: str
     checks: tuple[Check, ...]
     findings: tuple[CheckFinding, ...]
-    needed: tuple[str, ...] = ()
-    p_values: Mapping[str, float] = {}
-    figures: Mapping[str, Any] = {}
+    needed: tuple[str, ...]
+    p_values: Mapping[str, float]
+    figures: Mapping[str, Any]
     provenance: Mapping[str, str] = {}
 
     @property

@@ -5,7 +5,7 @@ more often than continuous noise does. If the sum is rounded or clamped after th
 batch give that number too, and the noise may be right.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def find_ties(drawn: DrawnNoise) -> Ties:
     # Two draws agree if they are equal or neighbours in the parameter's floating-point type.
     tolerances = 1.5 * drawn.rounding[columns] + _ERROR
     is_tie = np.diff(draws, axis=0) <= tolerances
-    count = np.sum(is_tie)
+    count = int(np.sum(is_tie))
     at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, numbers)
     num_at_ends = np.sum(at_ends) - 2 * numbers
     # Two draws agree by chance if their normal difference is within the tolerance, or if a float32 generator
@@ -76,9 +76,9 @@ def find_ties(drawn: DrawnNoise) -> Ties:
     return Ties(kind, bool(shared > _MIN_SHARED * added))
 
 
-def _count_ties(draws: Vector, tolerances: Vector) -> Any:
+def _count_ties(draws: Vector, tolerances: Vector) -> int:
     """Returns how many draws (n, numbers) agree with the next smaller draw of the same number."""
-    return np.sum(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances)
+    return int(np.sum(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances))
 
 
 def count_repeats(drawn: DrawnNoise) -> int:
