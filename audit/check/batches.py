@@ -208,11 +208,10 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
     p_values = {row: test.p_value for row, test in rows.items()}
     if kind == UNRECOGNISED and not find_rejected_tests(p_values):
         kind = POISSON
-    if kind == CYCLIC:  # which explains it
-        del rows["together"]
     if assumed != POISSON:
-        judged = _judge(sample, kind, rows)
-        rows = {row: rows[row]._replace(p_value=p_value) for row, p_value in judged.items()}
+        p_values = _judge(sample, kind, rows["every example"].p_value)
+    elif kind == CYCLIC:  # which explains it
+        del p_values["together"]
     figures: dict[str, Any] = {"kind": kind, "batches": len(sample.batches)}
     if order is not None:
         figures["order"] = order._asdict() | {"p_value": order.p_value}
@@ -220,10 +219,11 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
             for row, p_value in order.p_values.items():
                 finding = findings.NOT_UNIFORM.fill(check=row, seen=order.seen[row])
                 rows[row] = _Row(p_value, finding, f"tested over {order.passes} passes")
+            p_values |= order.p_values
 
     def explain(rejected: dict[str, list[str]]) -> Iterable[CheckFinding]:
         """Returns the findings that explain rejected tests."""
-        odd = {row: test.finding for row, test in rows.items() if rejected[row]}
+        odd = {row: rows[row].finding for row in p_values if rejected[row]}
         # Batches of another kind are a bug even if no row shows it. Kinds other than Poisson are recognised
         # only with certainty; batches count as Poisson if no test contradicts that.
         if kind not in (UNRECOGNISED, assumed) and (kind != POISSON or odd):
@@ -236,21 +236,23 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
         return odd.values()
 
     outcomes = {"indices": _check_indices(sample, kind, figures)}
-    for row, (p_value, _, measured) in rows.items():
+    for row, p_value in p_values.items():
+        measured = rows[row].measured
         outcomes[row] = CheckOutcome("", p_values={assumed: p_value}, measured=measured)
     return make_report("batches", outcomes, explain)
 
 
-def _judge(sample: _Sample, kind: str, rows: dict[str, _Row]) -> dict[str, float]:
+def _judge(sample: _Sample, kind: str, equally_often: float) -> dict[str, float]:
     """Returns, by row, the p-value 1 if batches of a kind other than Poisson are as assumed, otherwise 0.
 
-    Only sizes and the kind are judged.
+    Only sizes and the kind are judged; of fixed-size batches also the p-value that examples come equally
+    often.
     """
     sizes = sample.sizes
     judged = {"spread of sizes": 1.0, "every example": float(kind == sample.assumed)}
     if sample.assumed == FIXED:
         has_spread = float(np.ptp(sizes) == 0)
-        judged = {"spread of sizes": has_spread, "every example": rows["every example"].p_value}
+        judged = {"spread of sizes": has_spread, "every example": equally_often}
     # The largest size is that of all batches but the last of a pass. Or all are as even as possible, or vary:
     # then the rate belongs to the mean size.
     full_size = sizes.mean() if sample.assumed == BALLS_IN_BINS else sizes.max()

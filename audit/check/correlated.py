@@ -203,12 +203,11 @@ def _explain_correlations(strategy: Strategy, noise: Array, whitened: _Whitened)
     restart = _find_restart(strategy, noise, whitened)
     if restart is not None:
         return restart
+
     # Of several strategies with S[t, t] = 1, the right one leaves the smallest noise (maximum likelihood).
-    sizes = {}
-    for name in _OTHERS:
-        sizes[name] = np.sum(read_strategy(name, len(noise)).multiply(noise) ** 2)
-    likeliest = min(sizes, key=sizes.__getitem__)
-    other = _whiten(read_strategy(likeliest, len(noise)), noise)
+    strategies = {name: read_strategy(name, len(noise)) for name in _OTHERS}
+    likeliest = min(_OTHERS, key=lambda name: np.linalg.norm(strategies[name].multiply(noise)))
+    other = _whiten(strategies[likeliest], noise)
     if other.p_value > LEVEL:
         return _ANOTHER.fill(name=likeliest, ratio=other.ratio)
     return _UNKNOWN.fill(p_value=whitened.p_value)

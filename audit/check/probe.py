@@ -20,7 +20,6 @@ from audit.errors import InputError, number, require, shown
 Step = Callable[[Any, Any, int], Any]
 _FLOOR = 5e-4  # the least tolerance of a movement's norm
 _RETURN = "return the parameters' own tree"
-_SIGNATURE = "give (params, batch, seed) -> params"
 
 
 class StepSettings(NamedTuple):
@@ -91,7 +90,10 @@ class StepProbe:
             or the step does not return the parameters.
           RefusedError: the step fails on the batch as given.
         """
-        require(callable(step), f"`step={shown(step)}` is not a function: {_SIGNATURE}")
+        require(
+            callable(step),
+            f"`step={shown(step)}` is not a function: give (params, batch, seed) -> params",
+        )
         self.step: Callable[..., Any] = step
         self.settings = StepSettings(*map(_read, stated._fields, stated))
         self._params = params
@@ -180,12 +182,12 @@ class StepProbe:
         require(same_sizes, f"`step` returned parameters of other shapes: {_RETURN}")
         return np.concatenate(parts)
 
-    def with_clipping_norm(self, factor: float) -> "StepProbe | None":
-        """Returns a probe of the step with `factor` times the clipping norm, and as much larger noise.
+    def with_larger_norm(self) -> "StepProbe | None":
+        """Returns a probe of the step with 100 times the clipping norm, and as much larger noise.
 
         None if the step does not take `clipping_norm`, or ignores it.
         """
-        clipping_norm = factor * self.settings.clipping_norm
+        clipping_norm = 100 * self.settings.clipping_norm
         settings = self.settings._replace(clipping_norm=clipping_norm)
         step = functools.partial(self.step, clipping_norm=clipping_norm)
         try:

@@ -51,9 +51,6 @@ class CheckOutcome(NamedTuple):
     measured: str = ""
 
 
-Explain = Callable[[dict[str, list[str]]], Iterable[CheckFinding]]
-
-
 class FindingsError(AssertionError):
     """Raised by `raise_for_findings` for a report that did not pass."""
 
@@ -177,7 +174,7 @@ class CheckReport(NamedTuple):
 def make_report(
     subject: str,
     outcomes: Mapping[str, CheckOutcome],
-    explain: Explain = lambda _: (),
+    explain: Callable[[dict[str, list[str]]], Iterable[CheckFinding]] = lambda _: (),
     needed: tuple[str, ...] = (),
 ) -> CheckReport:
     """Judges all checks and statistical tests together; returns the report.

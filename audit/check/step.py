@@ -25,7 +25,6 @@ ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
 _COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, which four steps measure
 _MIN_SIGNAL = 1e-3  # C: a tensor that moves by less is hardly trained
 _SEEDS_ALONE = 8  # to see dropout in a batch of one row
-_LARGER = 100.0  # times C, to see unclipped examples
 _PRECISE = (
     "use float64, a larger learning rate, or return the private gradient in float32, at rate 1"
 )
@@ -35,7 +34,6 @@ _CHANGED_AFTER = (
     "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
     "Adam return the private gradient, with learning_rate=1"
 )
-_OTHER_NOISE = "other noise, at every call or by the batch, hides it"
 _HIDDEN_NOISE = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
 _ALL_CLIPPED = (
     "every example that was tried is clipped, which hides whether others change its gradient: check again "
@@ -230,7 +228,9 @@ def _judge(m: Measured, reason: str, p_values: Mapping[str, Any] | None = None) 
 def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]:
     """Measures interactions, if movements can be judged; returns them, and the outcomes of these rows."""
     tried = m.tried
-    reason = _CHANGED_AFTER if m.is_changed_after_noise else _OTHER_NOISE
+    reason = "other noise, at every call or by the batch, hides it"
+    if m.is_changed_after_noise:
+        reason = _CHANGED_AFTER
     if m.replays and not tried.is_any_moved:
         reason = "no example changes anything: does the step use its batch?"
     outcomes = dict.fromkeys(("signal", "sensitivity", "separation"), _untried(reason))
@@ -238,7 +238,7 @@ def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]
         outcomes["signal"] = _describe_signal(tried)
     if m.judges_movements:
         is_all_clipped = not tried.refusal and np.min(tried.norms, initial=np.inf) > 1 - COARSE
-        larger = m.probe.with_clipping_norm(_LARGER) if is_all_clipped else None
+        larger = m.probe.with_larger_norm() if is_all_clipped else None
         interaction = movements.measure_interactions(larger or m.probe, tried)
         m = m._replace(interaction=interaction)
         if is_all_clipped and larger is None and not m.interacts:
