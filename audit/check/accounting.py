@@ -72,7 +72,7 @@ def check_accounting(
         examples = number("examples", examples, int)
         require(examples >= 1, f"`examples={examples}`: give at least 1")
         outcomes["delta"] = _check_delta(delta, examples)
-    report = make_report("accounting", outcomes, needed=("epsilon",))
+    report = make_report("accounting", outcomes)
     stated = {"epsilon": epsilon, "delta": delta, **composition._asdict()}
     return report.add_provenance(None, stated)  # None: no code of the caller was run
 

@@ -1,10 +1,10 @@
 """Checks whether batches are those that the accountant assumes: sizes, and which examples they have."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from audit.check import findings, loaders
@@ -20,6 +20,7 @@ from audit.check.report import (
     find_rejected_tests,
     make_report,
 )
+from audit.check.trees import Integers
 from audit.errors import require, shown
 
 POISSON = "poisson"
@@ -60,8 +61,8 @@ class _Sample(NamedTuple):
     """
 
     passes: list[DrawnPass]
-    batches: list[NDArray[np.int64]]
-    sizes: NDArray[np.int64]
+    batches: list[Integers]
+    sizes: Integers
     examples: int
     sampling_rate: float
     rate: float
@@ -147,7 +148,7 @@ def _draw_sample(draw: Draw, examples: int, rate: float, assumed: str) -> _Sampl
     # The total size over (1 - rate) decides how precisely the rate is measured.
     needed = max(_MIN_BATCHES, _MIN_DRAWN * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
-    batches: list[NDArray[np.int64]] = []
+    batches: list[Integers] = []
     while len(passes) < 2 or len(batches) < _MAX_BATCHES:
         drawn = loaders.draw_pass(draw, len(passes), examples, _MAX_BATCHES)
         passes.append(drawn)
@@ -207,22 +208,22 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
     p_values = {row: test.p_value for row, test in rows.items()}
     if kind == UNRECOGNISED and not find_rejected_tests(p_values):
         kind = POISSON
-    if kind == CYCLIC:  # which explains it
-        del rows["together"]
     if assumed != POISSON:
-        judged = _judge(sample, kind, rows)
-        rows = {row: rows[row]._replace(p_value=p_value) for row, p_value in judged.items()}
+        p_values = _judge(sample, kind, rows["every example"].p_value)
+    elif kind == CYCLIC:  # which explains it
+        del p_values["together"]
     figures: dict[str, Any] = {"kind": kind, "batches": len(sample.batches)}
     if order is not None:
-        figures["order"] = order.to_dict()
+        figures["order"] = order._asdict() | {"p_value": order.p_value}
         if not order.repeats:
             for row, p_value in order.p_values.items():
                 finding = findings.NOT_UNIFORM.fill(check=row, seen=order.seen[row])
                 rows[row] = _Row(p_value, finding, f"tested over {order.passes} passes")
+            p_values |= order.p_values
 
-    def name_findings(certain: list[CheckFinding], rejected: dict[str, Any]) -> list[CheckFinding]:
-        """Returns the findings that are certain and those that explain rejected tests."""
-        odd = {row: test.finding for row, test in rows.items() if rejected[row]}
+    def explain(rejected: dict[str, list[str]]) -> Iterable[CheckFinding]:
+        """Returns the findings that explain rejected tests."""
+        odd = {row: rows[row].finding for row in p_values if rejected[row]}
         # Batches of another kind are a bug even if no row shows it. Kinds other than Poisson are recognised
         # only with certainty; batches count as Poisson if no test contradicts that.
         if kind not in (UNRECOGNISED, assumed) and (kind != POISSON or odd):
@@ -232,24 +233,26 @@ def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckR
             )
             odd.pop("spread of sizes", None)
             odd["every example"] = finding
-        return [*certain, *odd.values()]
+        return odd.values()
 
     outcomes = {"indices": _check_indices(sample, kind, figures)}
-    for row, (p_value, _, measured) in rows.items():
+    for row, p_value in p_values.items():
+        measured = rows[row].measured
         outcomes[row] = CheckOutcome("", p_values={assumed: p_value}, measured=measured)
-    return make_report("batches", outcomes, tuple(outcomes), name_findings)
+    return make_report("batches", outcomes, explain)
 
 
-def _judge(sample: _Sample, kind: str, rows: dict[str, _Row]) -> dict[str, float]:
+def _judge(sample: _Sample, kind: str, equally_often: float) -> dict[str, float]:
     """Returns, by row, the p-value 1 if batches of a kind other than Poisson are as assumed, otherwise 0.
 
-    Only sizes and the kind are judged.
+    Only sizes and the kind are judged; of fixed-size batches also the p-value that examples come equally
+    often.
     """
     sizes = sample.sizes
     judged = {"spread of sizes": 1.0, "every example": float(kind == sample.assumed)}
     if sample.assumed == FIXED:
         has_spread = float(np.ptp(sizes) == 0)
-        judged = {"spread of sizes": has_spread, "every example": rows["every example"].p_value}
+        judged = {"spread of sizes": has_spread, "every example": equally_often}
     # The largest size is that of all batches but the last of a pass. Or all are as even as possible, or vary:
     # then the rate belongs to the mean size.
     full_size = sizes.mean() if sample.assumed == BALLS_IN_BINS else sizes.max()

@@ -4,7 +4,7 @@ C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rat
 Movements are in units of eta C / B, noise in units of eta sigma C / B.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from audit.check.findings import CheckFinding
 from audit.check.movements import COARSE, SeedEffect, TriedExamples
 from audit.check.noise import ALL_LAYERS, EMPTY, FOURFOLD, QUARTER, StepNoise
 from audit.check.probe import Movement, StepProbe
-from audit.check.ties import Ties
+from audit.check.ties import AT_ENDS, AT_ONE, Ties
 
 _FIT = 3e-3  # the relative error up to which a factor explains a plateau
 _MAX_DEVIATION_FIT = 0.05  # the same for the noise's deviation, at most
@@ -22,54 +22,46 @@ _AT_C = 5e-3  # a norm this close to C stops there
 _MAX_PIECES = 16
 _SIZES = {QUARTER: 0.25, FOURFOLD: 4.0}  # of other batches, in batches as given
 
-
-class Factor(NamedTuple):
-    """A mistake that multiplies a size: its name, and the factor as a power of a quantity."""
-
-    name: str
-    quantity: str
-    power: float
-
-
-_ANYWHERE = (
-    Factor("C is left out", "clipping_norm", -1),
-    Factor("C enters twice", "clipping_norm", 1),
-    Factor("divided by the batch size twice", "batch_size", -1),
-    Factor("not divided by the batch size", "batch_size", 1),
-    Factor("the learning rate is left out", "learning_rate", -1),
-    Factor("the learning rate enters twice", "learning_rate", 1),
-)
-_OF_EXAMPLES = (
-    Factor("clipping in {k} pieces or more, or an example that counts {k} times", "k", 1),
-    *_ANYWHERE,
-    Factor("clipping in {k} pieces (subspaces, views of an example, tied uses)", "k", 0.5),
-    Factor("divided by {k} accumulated batches or workers", "k", -1),
-    Factor("a loss scale of {k:,} divided out after clipping", "scale", -1),
-)
-_OF_BOTH = (
-    *_ANYWHERE,
-    Factor("C sqrt({k}) of {k} layers, each clipped to C", "layers", 0.5),
-    Factor("divided by {k} accumulated batches or workers again", "k", -1),
-    Factor("a loss scale of {k:,} that is not divided out", "scale", 1),
-    Factor("a loss scale of {k:,} divided out twice", "scale", -1),
-)
-_OF_NOISE = (
-    *_ANYWHERE,
-    Factor("divided by sqrt(B) too much", "batch_size", -0.5),
-    Factor("divided by sqrt(B), or drawn for every example", "batch_size", 0.5),
-    Factor("sigma is squared: a variance taken for a deviation", "noise_multiplier", 1),
-    Factor("sigma is left out", "noise_multiplier", -1),
-    Factor("the root of sigma: a deviation taken for a variance", "noise_multiplier", -0.5),
-    Factor("the root of sigma C: a deviation taken for a variance", "sigma C", -0.5),
-    Factor("sigma C is squared: a variance taken for a deviation", "sigma C", 1),
-    Factor("shared out among layers", "layers", -0.5),
-    Factor("made for C sqrt({k}), of {k} layers each clipped to C", "layers", 0.5),
-    Factor("noise added {k} times, by accumulated batches or workers", "k", 0.5),
-    Factor("one draw added {k} times, by workers with one generator, or for {k} C", "k", 1),
-    Factor("the noise of one of {k} accumulated batches or workers", "k", -0.5),
-    Factor("divided by {k} accumulated batches or workers", "k", -1),
-    Factor("a loss scale of {k:,} divided out of the noise", "scale", -1),
-)
+# Mistakes that multiply a size by a power of a quantity: the quantity and the power, by the mistake's name.
+_ANYWHERE = {
+    "C is left out": ("clipping_norm", -1),
+    "C enters twice": ("clipping_norm", 1),
+    "divided by the batch size twice": ("batch_size", -1),
+    "not divided by the batch size": ("batch_size", 1),
+    "the learning rate is left out": ("learning_rate", -1),
+    "the learning rate enters twice": ("learning_rate", 1),
+}
+_OF_EXAMPLES = {
+    "clipping in {k} pieces or more, or an example that counts {k} times": ("k", 1),
+    **_ANYWHERE,
+    "clipping in {k} pieces (subspaces, views of an example, tied uses)": ("k", 0.5),
+    "divided by {k} accumulated batches or workers": ("k", -1),
+    "a loss scale of {k:,} divided out after clipping": ("scale", -1),
+}
+_OF_BOTH = {
+    **_ANYWHERE,
+    "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
+    "divided by {k} accumulated batches or workers again": ("k", -1),
+    "a loss scale of {k:,} that is not divided out": ("scale", 1),
+    "a loss scale of {k:,} divided out twice": ("scale", -1),
+}
+_OF_NOISE = {
+    **_ANYWHERE,
+    "divided by sqrt(B) too much": ("batch_size", -0.5),
+    "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
+    "sigma is squared: a variance taken for a deviation": ("noise_multiplier", 1),
+    "sigma is left out": ("noise_multiplier", -1),
+    "the root of sigma: a deviation taken for a variance": ("noise_multiplier", -0.5),
+    "the root of sigma C: a deviation taken for a variance": ("sigma C", -0.5),
+    "sigma C is squared: a variance taken for a deviation": ("sigma C", 1),
+    "shared out among layers": ("layers", -0.5),
+    "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
+    "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
+    "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
+    "the noise of one of {k} accumulated batches or workers": ("k", -0.5),
+    "divided by {k} accumulated batches or workers": ("k", -1),
+    "a loss scale of {k:,} divided out of the noise": ("scale", -1),
+}
 
 # What a fix says in the words of the step's library.
 _PHRASES = {
@@ -126,7 +118,7 @@ class Measured(NamedTuple):
       drawn: draws of the noise, a DrawnNoise; None if the noise cannot be judged.
       repeats: the number of seeds that repeat another seed's noise.
       ties: numbers of the noise that agree.
-      p_values, rejected: by row, the p-values of the tests of the noise, and the names of rejected tests.
+      rejected: by row, the names of the rejected tests of the noise.
     """
 
     probe: StepProbe
@@ -138,13 +130,12 @@ class Measured(NamedTuple):
     drawn: Any = None
     repeats: int = 0
     ties: Ties = Ties()
-    p_values: dict[str, dict[str, float]] = {}
     rejected: dict[str, list[str]] = {}
 
     @property
     def replays(self) -> bool:
         """Whether two calls with the same seed give the same parameters."""
-        return self.replay.norm <= min(self.replay.tolerance, 1e100)  # the norm may be infinite
+        return self.replay.norm <= min(self.replay.tolerance, 1e100)  # both may overflow
 
     @property
     def depends_on_seed(self) -> bool:
@@ -158,9 +149,9 @@ class Measured(NamedTuple):
         It does not if noise is scaled by an example, or drawn once for each part of a batch: then there is
         more noise than stated, and the effect of an example is the same for all seeds in a batch of one row.
         """
-        is_clamped = self.ties.is_at_ends and self.ties.is_shared
+        is_clamped = self.ties == Ties(AT_ENDS, is_shared=True)
         is_fixed_alone = self.effect_alone is not None and self.effect_alone.excess <= 0
-        is_in_parts = is_fixed_alone and self.drawn and self.drawn.compute_deviation() > 1.1
+        is_in_parts = is_fixed_alone and self.drawn and self.drawn.given.deviation > 1.1
         is_of_noise = is_in_parts or (self.effect is not None and self.effect.scales_noise)
         return is_clamped or (self.depends_on_seed and not is_of_noise)
 
@@ -173,29 +164,15 @@ class Measured(NamedTuple):
     @property
     def interacts(self) -> bool:
         """Whether examples change each other's gradients."""
-        if not self.judges_movements or not isinstance(self.interaction, Movement):
-            return False
-        return 0 < self.interaction.excess < np.inf
-
-    def list_symptoms(self) -> set[str]:
-        """Returns the symptoms that need a cause, if there is one."""
-        symptoms = set()
-        if not self.replays:
-            symptoms.add("replay")
-        if self.judges_movements:
-            symptoms.add("sensitivity" if self.tried.violations else "too short")
-        if self.interacts:
-            symptoms.add("separation")
-        if self.drawn is not None:
-            symptoms |= {"noise", "independence", "shape", "noise and data"}
-        return symptoms
+        is_measured = isinstance(self.interaction, Movement)
+        return is_measured and 0 < self.interaction.excess < np.inf
 
     def name_layers(self, layers: Any) -> str:
         """Returns the names of the first four layers."""
         return ", ".join(np.array(self.probe.layer_names)[layers[:4]])
 
     def find_mistakes(
-        self, mistakes: Sequence[Factor], factor: float, tolerance: float
+        self, mistakes: Mapping[str, tuple[str, float]], factor: float, tolerance: float
     ) -> list[str]:
         """Returns the names of the mistakes that explain a factor, the best fit first."""
         stated = self.probe.settings
@@ -205,29 +182,39 @@ class Measured(NamedTuple):
             "layers": [np.sum(self.probe.is_layer_trained)],
             "sigma C": [stated.noise_multiplier * stated.clipping_norm],
         }
-        for name, value in stated._asdict().items():
-            quantities[name] = [value]
+        for stated_name, value in stated._asdict().items():
+            quantities[stated_name] = [value]
         errors: dict[str, float] = {}
-        for mistake in mistakes:
-            for k in quantities[mistake.quantity]:
-                predicted = float(k) ** mistake.power
+        for name, (quantity, power) in mistakes.items():
+            for k in quantities[quantity]:
+                predicted = float(k) ** power
                 # Rounded: mistakes that fit equally well stay in the table's order.
                 error = round(abs(factor / predicted - 1), 3)
                 # A factor of about 1 is not an explanation, such as "C is left out" if C is 1.
                 if abs(predicted - 1) > 0.02 and error < tolerance:
-                    errors.setdefault(mistake.name.format(k=k), error)
+                    errors.setdefault(name.format(k=k), error)
         return sorted(errors, key=lambda name: errors[name])
 
 
 def explain(m: Measured) -> list[CheckFinding]:
     """Returns the findings: for each symptom, those of the first cause of the table that fits."""
-    findings = []
-    symptoms = m.list_symptoms()
     known = get_phrases(m.probe)
+    symptoms = set()
+    if not m.replays:
+        symptoms.add("replay")
+    if m.interacts:
+        symptoms.add("separation")
+    if m.judges_movements and m.tried.violations:
+        example, largest = next(iter(m.tried.violations.items()))
+        known |= {"example": example, "norm": largest.norm}
+        symptoms.add("sensitivity")
+    elif m.judges_movements:
+        symptoms.add("too short")
     if m.drawn is not None:
         known["seeds"] = len(m.drawn.given.draws)
-    for example, largest in list(m.tried.violations.items())[:1]:
-        known |= {"example": example, "norm": largest.norm}
+        symptoms.update(_ALL_OF_NOISE)
+
+    findings = []
     for cause in CAUSES:
         if cause.symptom not in symptoms:
             continue
@@ -269,7 +256,7 @@ def _find_size(m: Measured) -> list[Words]:
     tried = m.tried
     if m.drawn is None or m.interacts or tried.tolerance > COARSE:
         return []
-    deviation = m.drawn.compute_deviation()
+    deviation = m.drawn.given.deviation
     error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
     factor = tried.plateau
     if tried.refusal:
@@ -366,7 +353,7 @@ def _find_repeats(m: Measured) -> list[Words]:
     others = m.drawn.others
     if np.any(m.drawn.given.values):
         return _when(m.repeats, which="several seeds", count=m.repeats)
-    constant = np.zeros(1)
+    constant: Any = 0
     if EMPTY in others:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
@@ -380,20 +367,21 @@ def _list_related(m: Measured) -> list[str]:
     return [name for name in m.rejected["independence"] if name != noise.CONSECUTIVE]
 
 
-def _list_rejected(m: Measured, row: str, test: str, statistics: dict[str, float]) -> list[str]:
-    """Returns the layers whose test was rejected since a statistic, 1 in a correct step, is too small."""
-    rejected = m.rejected[row]
-    return [
-        name for name, value in statistics.items() if value < 1 and f"{test} {name}" in rejected
-    ]
+def _find_small(
+    m: Measured, row: str, test: str, statistics: dict[str, float], limit: float
+) -> list[Words]:
+    """Finds layers whose test was rejected, and whose statistic, 1 in a correct step, is below a limit."""
+    layers = []
+    for name, value in statistics.items():
+        if value < limit and f"{test} {name}" in m.rejected[row]:
+            layers.append(name)
+    return _when(layers, where=", ".join(layers[:4]))
 
 
 def _find_cancelling(m: Measured) -> list[Words]:
     """Finds layers with noise that nearly cancels in the sum."""
     shares = noise.compute_shares(m.drawn)
-    layers = _list_rejected(m, "independence", noise.SUM_OF, shares)
-    is_clear = layers and min(shares[name] for name in layers) < 0.2
-    return _when(is_clear, where=", ".join(layers[:4]))
+    return _find_small(m, "independence", noise.SUM_OF, shares, limit=0.2)
 
 
 def _find_silence(m: Measured) -> list[Words]:
@@ -401,7 +389,7 @@ def _find_silence(m: Measured) -> list[Words]:
     given = m.drawn.given
     places = []
     for i in np.flatnonzero((given.freedom > 0) & (given.silent > 0)):
-        part = "a part of " if given.silent[i] < m.drawn.layer_sizes[i] else ""
+        part = "a part of " if given.silent[i] < m.probe.sizes[i] else ""
         places.append(f"{part}{m.probe.layer_names[i]}")
     return _when(places, where=", ".join(places[:4]))
 
@@ -426,7 +414,7 @@ def _find_deviation(m: Measured) -> list[Words]:
         layers = named
     layers = layers[given.silent[layers] == 0]
     # Shared noise leaves fewer independent numbers than the test assumes.
-    is_explained = _list_related(m) and 0.5 < m.drawn.compute_deviation() < 2
+    is_explained = _list_related(m) and 0.5 < m.drawn.given.deviation < 2
     if not wrong or not layers.size or is_explained:
         return []
     deviations = given.deviations[layers]
@@ -451,7 +439,7 @@ def _find_changes(m: Measured) -> list[Words]:
     found: dict[str, Words] = {}
     for batch, other in m.drawn.others.items():
         row = noise.row_of(batch)
-        ratio = m.drawn.compute_deviation(batch) / m.drawn.compute_deviation()
+        ratio = other.deviation / m.drawn.given.deviation
         name = "noise that depends on the batch"
         advice = "take the noise's deviation only from sigma, C and B, and add it once a step"
         if other.not_finite:
@@ -472,10 +460,10 @@ def _find_changes(m: Measured) -> list[Words]:
 
 def _find_one_length(m: Measured) -> list[Words]:
     """Finds layers with noise of nearly one norm, as the only symptom."""
+    if "distribution" in m.rejected["shape"]:
+        return []
     spreads = noise.compute_length_spreads(m.drawn)
-    layers = _list_rejected(m, "shape", noise.LENGTH_OF, spreads)
-    is_only = "distribution" not in m.rejected["shape"]
-    return _when(layers and is_only, where=", ".join(layers[:4]))
+    return _find_small(m, "shape", noise.LENGTH_OF, spreads, limit=1)
 
 
 _EXCESS = "an example that moves the step by more than C"
@@ -617,7 +605,7 @@ CAUSES = (
         "{parts} are often the same for two seeds: there the step shows the sum of gradients.",
         "add noise to all numbers at every step: look for a condition, a mask or a skipped call before it",
         lambda m: _when(
-            m.ties.is_at_one and not m.ties.is_shared,
+            m.ties == Ties(AT_ONE),
             parts="steps" if m.repeats else "numbers of some steps",
         ),
         _ALL_OF_NOISE,
@@ -684,7 +672,7 @@ CAUSES = (
         "noise that is clamped",
         "Several draws agree at the largest and smallest values.",
         "draw it by normal() and do not clamp it",
-        lambda m: _when(m.ties.is_at_ends and not m.ties.is_shared),
+        lambda m: _when(m.ties == Ties(AT_ENDS)),
     ),
     Cause(
         "shape",
@@ -692,7 +680,7 @@ CAUSES = (
         "Draws have few values. Steps with different gradients have different values, which a single step "
         "shows.",
         "draw the noise in float32 or float64, and round the sum after adding it",
-        lambda m: _when(m.ties.agreeing and not m.ties.is_shared),
+        lambda m: _when(m.ties.kind and not m.ties.is_shared),
     ),
     Cause(
         "shape",

@@ -15,14 +15,13 @@ from scipy import stats
 from audit.check.findings import CheckFinding
 from audit.check.loaders import call_user
 from audit.check.noise import compute_two_sided_p_value
-from audit.check.report import CheckOutcome, CheckReport, make_report
+from audit.check.report import LEVEL, CheckOutcome, CheckReport, make_report
 from audit.claims.strategies import Strategy, Toeplitz, find_strategy, read_strategy
 from audit.errors import number, require
 from audit.evidence import arrays
 
 Array = NDArray[np.float64]
 _REPEATED = 0.9  # the correlation of two steps above which they share a draw
-_LEVEL = 1e-3  # of a test that leaves a cause possible
 _FIT = 0.02  # the relative error up to which a deviation agrees with a cause
 _OTHERS = ("sqrt", *(f"{name}:{bands}" for name in ("bsr", "bisr") for bands in range(2, 65)))
 
@@ -180,7 +179,7 @@ def _judge(strategy: Strategy, noise: Array) -> CheckReport:
         ),
     }
 
-    def explain(_: Any, rejected: dict[str, list[str]]) -> list[CheckFinding]:
+    def explain(rejected: dict[str, list[str]]) -> list[CheckFinding]:
         """Returns the bug that explains the rejected tests."""
         if rejected["whiteness"]:
             return [_explain_correlations(strategy, noise, whitened)]
@@ -193,24 +192,23 @@ def _judge(strategy: Strategy, noise: Array) -> CheckReport:
             why = f"The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
         return [_WRONG_SIZE.fill(ratio=ratio, why=why)]
 
-    return make_report("noise", outcomes, ("size", "whiteness"), explain)
+    return make_report("noise", outcomes, explain)
 
 
 def _explain_correlations(strategy: Strategy, noise: Array, whitened: _Whitened) -> CheckFinding:
     """Returns the cause of correlated steps: a repeated draw, a lost state, or another strategy."""
     independent = _whiten(Toeplitz(), noise)
-    if independent.p_value > _LEVEL:
+    if independent.p_value > LEVEL:
         return _INDEPENDENT.fill(ratio=independent.ratio)
     restart = _find_restart(strategy, noise, whitened)
     if restart is not None:
         return restart
+
     # Of several strategies with S[t, t] = 1, the right one leaves the smallest noise (maximum likelihood).
-    sizes = {}
-    for name in _OTHERS:
-        sizes[name] = np.sum(read_strategy(name, len(noise)).multiply(noise) ** 2)
-    likeliest = min(sizes, key=sizes.__getitem__)
-    other = _whiten(read_strategy(likeliest, len(noise)), noise)
-    if other.p_value > _LEVEL:
+    strategies = {name: read_strategy(name, len(noise)) for name in _OTHERS}
+    likeliest = min(_OTHERS, key=lambda name: np.linalg.norm(strategies[name].multiply(noise)))
+    other = _whiten(strategies[likeliest], noise)
+    if other.p_value > LEVEL:
         return _ANOTHER.fill(name=likeliest, ratio=other.ratio)
     return _UNKNOWN.fill(p_value=whitened.p_value)
 
@@ -223,7 +221,7 @@ def _find_restart(strategy: Strategy, noise: Array, whitened: _Whitened) -> Chec
     draws.
     """
     steps, size = noise.shape
-    least = stats.norm.isf(_LEVEL / steps**2) / np.sqrt(size)
+    least = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > least, axis=0)
     restart = int(np.argmax(is_correlated))  # 0 if no step is correlated
     if restart == 0:
@@ -235,4 +233,4 @@ def _find_restart(strategy: Strategy, noise: Array, whitened: _Whitened) -> Chec
     correlation = across[first, second]
     if correlation > _REPEATED:
         return _REPEATS.fill(first=first + 1, second=second + restart + 1, correlation=correlation)
-    return _LOST.fill(step=restart + 1) if joined.p_value > _LEVEL else None
+    return _LOST.fill(step=restart + 1) if joined.p_value > LEVEL else None

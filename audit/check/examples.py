@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.check import trees
-from audit.check.trees import Columns
+from audit.check.trees import Array, Columns
 from audit.errors import require, shown
 
 _SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features
@@ -140,12 +139,12 @@ def _yield_extreme_examples(batch: Columns) -> Iterator[tuple[str, Example]]:
                 yield f"{place}{scaled}{change}", Example(scale_features(variant, scale, batch))
 
 
-def are_tokens(labels: NDArray[Any]) -> bool:
+def are_tokens(labels: Array) -> bool:
     """Returns whether labels are sequences of whole numbers, (examples, tokens)."""
     return labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "iu"
 
 
-def find_padding(labels: NDArray[Any]) -> int | None:
+def find_padding(labels: Array) -> int | None:
     """Returns the token with which shorter labels are padded; None if no label seems to be padded.
 
     It is -100 if that occurs. Otherwise it is a token that some label ends with twice, and that no other
@@ -162,7 +161,7 @@ def find_padding(labels: NDArray[Any]) -> int | None:
     return None
 
 
-def _list_other_labels(labels: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
+def _list_other_labels(labels: Array, label: Array) -> Array:
     """Returns the labels that differ from `label` (1, ...); of a single class, the class before it."""
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))
     is_class = labels.dtype.kind in "iu" and labels.ndim == 1 and label[0] > 0

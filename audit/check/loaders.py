@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.check.report import describe_error
+from audit.check.trees import Array, Integers
 from audit.errors import InputError, number, require, shown
 
 MAX_BATCHES = 100_000  # of a pass that is read to its end
@@ -29,13 +29,8 @@ class DrawnPass(NamedTuple):
       is_whole: whether these are all batches of the pass.
     """
 
-    batches: list[NDArray[np.int64]]
+    batches: list[Integers]
     is_whole: bool
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The number of examples of each batch, (batches,)."""
-        return np.array(list(map(len, self.batches)))
 
 
 def make_draw(loader: Any) -> Draw:
@@ -158,7 +153,7 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
     return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 
 
-def _to_array(batch: Any) -> NDArray[Any]:
+def _to_array(batch: Any) -> Array:
     """Returns a batch of indices of any library as an array; a single column or row becomes a vector."""
     if hasattr(batch, "cpu"):  # a tensor of torch may be on a GPU
         batch = batch.cpu()

@@ -134,10 +134,10 @@ class TriedExamples:
         """
         if not self.plateau or self.tolerance > COARSE:
             return False
-        moves = np.random.default_rng(0).normal(size=self.probe.start.size)
-        moves = moves * self.probe.is_trained  # frozen parameters may have to be positive
+        # Frozen parameters may have to be positive.
+        moves = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
         try:
-            elsewhere = self.probe.begin_at(self.probe.start + moves)
+            elsewhere = self.probe.change(start=self.probe.start + moves)
         except RefusedError:
             return False
         plateau = _measure_each(elsewhere, self.examples, is_added=True).plateau
@@ -172,8 +172,8 @@ class SeedEffect(NamedTuple):
       scales_noise: whether the change is a multiple of the noise in every layer, as if examples scale noise.
     """
 
-    excess: float = 0.0
-    scales_noise: bool = False
+    excess: float
+    scales_noise: bool
 
 
 def try_examples(

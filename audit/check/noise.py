@@ -8,14 +8,12 @@ import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from audit.check import examples, trees
 from audit.check.probe import RefusedError, StepProbe
-from audit.check.trees import Columns, Vector
+from audit.check.trees import Array, Columns, Integers, Mask, Vector
 
-GIVEN = "the batch as given"
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
@@ -52,9 +50,18 @@ class StepNoise(NamedTuple):
 
     draws: Vector
     deviations: Vector
-    freedom: NDArray[np.int64]
-    silent: NDArray[np.int64]
+    freedom: Integers
+    silent: Integers
     not_finite: int
+
+    @property
+    def deviation(self) -> Any:
+        """The standard deviation over all trained layers, in the same units.
+
+        It is the root of the layers' mean variance, weighted by their degrees of freedom; NaN if all
+        parameters are hidden by rounding.
+        """
+        return np.sqrt(np.sum(self.freedom * self.deviations**2) / np.sum(self.freedom))
 
     @property
     def values(self) -> Vector:
@@ -70,43 +77,25 @@ class DrawnNoise(NamedTuple):
 
     Attributes:
       layer_names: (layers,) the layers' names.
-      layer_sizes: (layers,) the number of parameters of each layer.
       layer: (k,) the index of each parameter's layer.
       rounding: (k,) the largest spacing of floating-point numbers that a draw may reach at the batch as
         given, in units of the stated deviation.
       tolerance: the relative error that rounding may cause in a deviation.
-      hidden: the indices of the trained layers whose rounding is coarse in all parameters.
       given: the noise at the batch as given.
       others: the noise at each other batch, by its name.
       refused: by the name of another batch, the error of the step that refused it.
     """
 
     layer_names: list[str]
-    layer_sizes: NDArray[np.int64]
-    layer: NDArray[np.int64]
+    layer: Integers
     rounding: Vector
     tolerance: float
-    hidden: NDArray[np.int64]
     given: StepNoise
     others: dict[str, StepNoise]
     refused: dict[str, str]
 
     @property
-    def batches(self) -> dict[str, StepNoise]:
-        """The noise at all batches, by their names."""
-        return {GIVEN: self.given, **self.others}
-
-    def compute_deviation(self, batch: str = GIVEN) -> Any:
-        """Returns the noise's standard deviation over all trained layers, in units of the stated deviation.
-
-        It is the root of the layers' mean variance, weighted by their degrees of freedom; NaN if all
-        parameters are hidden by rounding.
-        """
-        noise = self.batches[batch]
-        return np.sqrt(np.sum(noise.freedom * noise.deviations**2) / np.sum(noise.freedom))
-
-    @property
-    def has_noise(self) -> NDArray[np.bool_]:
+    def has_noise(self) -> Mask:
         """(k,) Whether a parameter has noise at the batch as given."""
         return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
 
@@ -125,7 +114,7 @@ class DrawnNoise(NamedTuple):
     def is_sign_step(self) -> bool:
         """Returns whether a step moves all parameters equally far on any batch, as Adam's first does."""
         edges = []
-        for noise in self.batches.values():
+        for noise in (self.given, *self.others.values()):
             distances = np.abs(noise.draws[noise.draws != 0])
             if distances.size:
                 # Without the extremes, since a gradient near 0 moves its parameter less.
@@ -190,12 +179,10 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
             refused[name] = str(error)
     return DrawnNoise(
         layer_names=probe.layer_names,
-        layer_sizes=np.bincount(probe.layer),
         layer=probe.layer[is_kept],
         rounding=spacing[is_kept] / deviation,
         # Four spacings leave room for rounding each of the noise's factors, such as sigma C, eta and 1 / B.
         tolerance=4 * float(np.max(probe.spacings)),
-        hidden=np.flatnonzero(probe.is_layer_trained & (given.freedom == 0)),
         given=given,
         others=others,
         refused=refused,
@@ -205,8 +192,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 def _choose_count(probe: StepProbe, seconds: float) -> int:
     """Returns the number of seeds to draw: what layers need and time allows, at least 12."""
     # A layer of p parameters gets p degrees of freedom from each seed.
-    smallest = np.min(np.bincount(probe.layer))
-    needed = max(_FREEDOM / smallest, _NUMBERS / probe.start.size, 64)
+    needed = max(_FREEDOM / min(probe.sizes), _NUMBERS / probe.start.size, 64)
     return int(max(min(needed, 2000, _MAX_SECONDS / seconds), 12))
 
 
@@ -214,8 +200,8 @@ def _draw_at(
     probe: StepProbe,
     rows: Columns,
     seeds: range,
-    is_fine: NDArray[np.bool_],
-    is_kept: NDArray[np.bool_],
+    is_fine: Mask,
+    is_kept: Mask,
 ) -> StepNoise:
     """Takes steps at a batch with different seeds, and measures the noise by which they differ.
 
@@ -266,9 +252,13 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 
     If fewer than two numbers have noise, only its deviations are tested.
     """
-    rows = ("noise", "independence", "shape", "noise and data", "empty batch")
-    p_values: dict[str, dict[str, float]] = {row: {} for row in rows}
-    p_values["noise"] = _test_deviations(drawn)
+    p_values: dict[str, dict[str, float]] = {
+        "noise": _test_deviations(drawn),
+        "independence": {},
+        "shape": {},
+        "noise and data": {},
+        "empty batch": {},
+    }
     if np.sum(drawn.has_noise) < 2:
         return p_values
     p_values["independence"] = _test_independence(drawn)
@@ -297,20 +287,20 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
-    """Tests that the noise is as large at another batch: by an F-test in each layer (Bonferroni)."""
+    """Tests that the noise is as large at another batch: by an F-test in each noisy layer (Bonferroni)."""
     given = drawn.given
-    is_noisy = (given.freedom > 0) & (given.deviations > 0)
+    is_noisy = given.deviations > _MIN_DEVIATION
     quotient = (given.deviations[is_noisy] / other.deviations[is_noisy]) ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
     law = stats.f(given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
-    return min(1.0, float(np.min(p_values)) * len(p_values))
+    return float(np.min(p_values * len(p_values), initial=1.0))
 
 
 def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that noise is uncorrelated between consecutive seeds, layers and numbers."""
     groups = drawn.group_noise()
-    noise = _standardise(groups[ALL_LAYERS])
+    noise = stats.zscore(groups[ALL_LAYERS])
     seeds, numbers = noise.shape
     # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1).
     correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
@@ -325,13 +315,8 @@ def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
         p_values["layers"] = min(1.0, pairs * p_value)
 
     for name, values in groups.items():
-        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(_standardise(values))
+        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(stats.zscore(values))
     return p_values | _test_ratios(drawn, SUM_OF, compute_shares(drawn))
-
-
-def _standardise(values: Vector) -> Vector:
-    """Returns noise (n, numbers) with each number divided by its own deviation over seeds."""
-    return np.asarray(values / values.std(axis=0))
 
 
 def _compute_correlation_p_value(correlation: Any, freedom: int) -> float:
@@ -371,7 +356,7 @@ def compute_shares(drawn: DrawnNoise) -> dict[str, float]:
     """
     shares = {}
     for name, values in drawn.group_noise().items():
-        noise = _standardise(values)
+        noise = stats.zscore(values)
         shares[name] = float(np.mean(np.sum(noise, axis=1) ** 2) / noise.shape[1])
     return shares
 
@@ -431,7 +416,7 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
     return np.minimum(1, 2 * np.minimum(distribution.sf(above), distribution.cdf(below)))
 
 
-def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
+def compute_fit_p_value(values: Array, distribution: Any) -> float:
     """Returns the p-value of a chi-square test that values come from a distribution.
 
     Values are counted in intervals that are as likely as those of a normal law between multiples of half a

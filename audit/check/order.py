@@ -7,16 +7,16 @@ Examples that a pass leaves out count as a last batch. Bounds over many examples
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 from scipy.stats import contingency
 
 from audit.check import loaders
 from audit.check.loaders import Draw
 from audit.check.noise import compute_two_sided_p_value
+from audit.check.trees import Array, Integers
 
 _MAX_PASSES = 64
 _MIN_PASSES = 8
@@ -57,22 +57,6 @@ class OrderTest(NamedTuple):
         """The p-value of a uniform order, of all tests together (Bonferroni)."""
         return min(1.0, len(self.p_values) * min(self.p_values.values()))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the fields by name, and the p-value of all tests together."""
-        return self._asdict() | {"p_value": self.p_value}
-
-
-class _Passes(NamedTuple):
-    """The batch of each example in each pass.
-
-    Attributes:
-      steps: (passes, examples) the index of the batch; the largest index is that of examples left out.
-      sizes: (passes, indices) the number of examples that each index has.
-    """
-
-    steps: NDArray[np.int32]
-    sizes: NDArray[np.int64]
-
 
 class Sight(NamedTuple):
     """A test's p-value, which may exceed 1 by a union bound, and a sentence on its observation."""
@@ -98,21 +82,22 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     least = 1 + math.ceil(math.log(examples / _RARE) / math.log(batches))
     count = max(affordable, least, _MIN_PASSES)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
+    # (passes, examples) the index of an example's batch; the largest index is that of examples left out.
     steps = np.full((count, examples), batches, np.int32)
     for of_pass, drawn in zip(steps, passes, strict=True):
-        of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(drawn.batches)), drawn.sizes)
-    sizes = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)
+        lengths = list(map(len, drawn.batches))
+        of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(lengths)), lengths)
+    # (passes, batches) the number of examples of each batch, without those left out.
+    filled = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)[:, :-1]
 
-    placed = _Passes(steps, sizes)
     sights = {
-        "order": [_test_single_batch(placed), _test_places(placed)],
-        "together": _test_pairs(placed),
+        "order": [_test_single_batch(steps, filled), _test_places(steps)],
+        "together": _test_pairs(steps),
     }
     if sizes_vary:
-        sights["order"].append(_test_sizes(placed))
+        sights["order"].append(_test_sizes(filled, examples))
     strongest = {row: min(tests) for row, tests in sights.items()}
-    filled = sizes[:, :-1]
-    totals = [drawn.sizes.sum() for drawn in passes]
+    totals = [sum(map(len, drawn.batches)) for drawn in passes]
     return OrderTest(
         passes=count,
         batches=int((filled > 0).sum(axis=1).min()),
@@ -125,14 +110,14 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     )
 
 
-def choose_neighbours(examples: int) -> NDArray[np.int64]:
+def choose_neighbours(examples: int) -> Integers:
     """Returns the indices of about 1500 examples in pairs of neighbours, or of all examples if fewer."""
     first = np.linspace(0, examples - 2, _OBSERVED // 2).astype(int)
     return np.unique([first, first + 1])
 
 
 def examine_pairs(
-    together: NDArray[Any], examples: NDArray[np.int64], rate: float, groups: str, count: int
+    together: Array, examples: Integers, rate: float, groups: str, count: int
 ) -> Sight:
     """Tests the two examples that come together most often, by a union bound over all pairs.
 
@@ -152,25 +137,25 @@ def examine_pairs(
     return Sight(p_value, f"Examples {first} and {second} come together {seen}")
 
 
-def _test_single_batch(drawn: _Passes) -> Sight:
+def _test_single_batch(steps: Integers, sizes: Integers) -> Sight:
     """Tests how often an example is in the same batch, not counting passes that leave it out."""
-    passes, examples = drawn.steps.shape
-    left_out = drawn.sizes.shape[1] - 1
+    passes, examples = steps.shape
+    batches = sizes.shape[1]
     # A number for each pair of a batch and an example.
-    pairs = drawn.steps.astype(np.int64) * examples + np.arange(examples)
-    values, counts = np.unique(pairs[drawn.steps < left_out], return_counts=True)
+    pairs = steps.astype(np.int64) * examples + np.arange(examples)
+    values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
     example = values[counts.argmax()] % examples
-    law = stats.binom(passes, drawn.sizes[:, :-1].max() / examples)
+    law = stats.binom(passes, sizes.max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
-    return Sight(examples * left_out * float(law.sf(most - 1)), sentence)
+    return Sight(examples * batches * float(law.sf(most - 1)), sentence)
 
 
-def _test_places(drawn: _Passes) -> Sight:
+def _test_places(steps: Integers) -> Sight:
     """Tests whether the batch of an example depends on its place in the data, by chi-square."""
-    passes, examples = drawn.steps.shape
+    passes, examples = steps.shape
     block_of_example = np.arange(examples) * _BLOCKS // examples
-    table = contingency.crosstab(np.tile(block_of_example, passes), drawn.steps.ravel())
+    table = contingency.crosstab(np.tile(block_of_example, passes), steps.ravel())
     result = stats.chi2_contingency(table.count, correction=False)
     # In each pass both margins are fixed, which raises the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
@@ -178,27 +163,27 @@ def _test_places(drawn: _Passes) -> Sight:
     return Sight(p_value, "When an example comes depends on its place in the data.")
 
 
-def _test_sizes(drawn: _Passes) -> Sight:
+def _test_sizes(sizes: Integers, examples: int) -> Sight:
     """Tests whether sizes vary like those of examples that draw their batches independently."""
-    sizes = drawn.sizes[:, :-1]
-    expected = drawn.steps.shape[1] / sizes.shape[1]
+    expected = examples / sizes.shape[1]
     law = stats.chi2(sizes.size - len(sizes))
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
     return Sight(float(p_value), "Sizes vary more or less than those of balls in bins.")
 
 
-def _test_pairs(drawn: _Passes) -> list[Sight]:
+def _test_pairs(steps: Integers) -> list[Sight]:
     """Tests how often some examples come together: the closest pair, and all of their pairs.
 
     The statistic of all pairs is the sum, over pairs of examples and pairs of passes, of products of
     (together or not, less its mean).
     """
-    passes, examples = drawn.steps.shape
-    rate = float(np.sum(drawn.sizes * (drawn.sizes - 1)) / (passes * examples * (examples - 1)))
+    passes, examples = steps.shape
+    pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
+    rate = float(pairs / (passes * examples * (examples - 1)))
     observed = choose_neighbours(examples)
     counts = np.zeros((len(observed), len(observed)), int)
-    for steps in drawn.steps[:, observed]:
-        counts += np.equal.outer(steps, steps)
+    for of_pass in steps[:, observed]:
+        counts += np.equal.outer(of_pass, of_pass)
     closest = examine_pairs(counts, observed, rate, "passes", passes)
 
     together = counts[np.triu_indices(len(observed), 1)]

@@ -11,17 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.check import examples, trees
 from audit.check.report import describe_error
-from audit.check.trees import Columns, Vector
+from audit.check.trees import Columns, Mask, Vector
 from audit.errors import InputError, number, require, shown
 
 Step = Callable[[Any, Any, int], Any]
 _FLOOR = 5e-4  # the least tolerance of a movement's norm
 _RETURN = "return the parameters' own tree"
-_SIGNATURE = "give (params, batch, seed) -> params"
 
 
 class StepSettings(NamedTuple):
@@ -73,7 +71,8 @@ class StepProbe:
       step: the caller's function.
       settings: the stated numbers.
       rows: the columns of the batch as given.
-      layer_names, dimensions: (layers,) the layers' paths in the parameters' tree, and their numbers of axes.
+      layer_names: (layers,) the layers' paths in the parameters' tree.
+      dimensions, sizes: (layers,) the layers' numbers of axes and of parameters.
       library: the package of the parameters' arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the index of each parameter's layer.
       start: (p,) the parameters before the step.
@@ -83,7 +82,7 @@ class StepProbe:
       is_trained: (p,) whether a parameter has differed from `base` after any step so far.
     """
 
-    def __init__(self, step: Step, params: Any, batch: Any, stated: Mapping[str, Any]) -> None:
+    def __init__(self, step: Step, params: Any, batch: Any, stated: StepSettings) -> None:
         """Runs the step once, on the batch as given with seed 0.
 
         Raises:
@@ -91,9 +90,12 @@ class StepProbe:
             or the step does not return the parameters.
           RefusedError: the step fails on the batch as given.
         """
-        require(callable(step), f"`step={shown(step)}` is not a function: {_SIGNATURE}")
+        require(
+            callable(step),
+            f"`step={shown(step)}` is not a function: give (params, batch, seed) -> params",
+        )
         self.step: Callable[..., Any] = step
-        self.settings = StepSettings(**{name: _read(name, stated[name]) for name in stated})
+        self.settings = StepSettings(*map(_read, stated._fields, stated))
         self._params = params
         self._batch = batch
         self.rows = examples.read_columns("batch", batch)
@@ -105,8 +107,8 @@ class StepProbe:
         require(layers, f"`params={shown(params)}` has no floating-point array: give parameters")
         self.layer_names = list(layers)
         self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
-        sizes = [math.prod(leaf.shape) for leaf in layers.values()]
-        self.layer = np.repeat(np.arange(len(layers)), sizes)
+        self.sizes = [math.prod(leaf.shape) for leaf in layers.values()]
+        self.layer = np.repeat(np.arange(len(layers)), self.sizes)
         self.start = self._read_numbers(layers)
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
 
@@ -129,7 +131,7 @@ class StepProbe:
         return after
 
     @property
-    def is_layer_trained(self) -> NDArray[np.bool_]:
+    def is_layer_trained(self) -> Mask:
         """(layers,) Whether any of a layer's parameters is trained."""
         return np.asarray(self.sum_layers(self.is_trained) > 0)
 
@@ -142,7 +144,7 @@ class StepProbe:
 
         The step gets copies of the parameters, which it may change in place or donate.
         """
-        ends = np.cumsum(np.bincount(self.layer))[:-1]
+        ends = np.cumsum(self.sizes)[:-1]
         values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
 
         def copy_leaf(name: str, leaf: Any) -> Any:
@@ -176,32 +178,30 @@ class StepProbe:
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
         """Returns the layers that a step returned, by their paths, as a vector (p,)."""
         parts = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
-        same_sizes = list(map(np.size, parts)) == np.bincount(self.layer).tolist()
+        same_sizes = list(map(np.size, parts)) == self.sizes
         require(same_sizes, f"`step` returned parameters of other shapes: {_RETURN}")
         return np.concatenate(parts)
 
-    def with_clipping_norm(self, factor: float) -> "StepProbe | None":
-        """Returns a probe of the step with `factor` times the clipping norm, and as much larger noise.
+    def with_larger_norm(self) -> "StepProbe | None":
+        """Returns a probe of the step with 100 times the clipping norm, and as much larger noise.
 
         None if the step does not take `clipping_norm`, or ignores it.
         """
-        clipping_norm = factor * self.settings.clipping_norm
-        changed = copy.copy(self)
-        changed.settings = self.settings._replace(clipping_norm=clipping_norm)
-        changed.step = functools.partial(self.step, clipping_norm=clipping_norm)
+        clipping_norm = 100 * self.settings.clipping_norm
+        settings = self.settings._replace(clipping_norm=clipping_norm)
+        step = functools.partial(self.step, clipping_norm=clipping_norm)
         try:
-            changed = changed.begin_at(self.start)
+            changed = self.change(settings=settings, step=step)
         except RefusedError:
             return None
         return None if np.array_equal(changed.base, self.base) else changed
 
-    def begin_at(self, start: Vector) -> "StepProbe":
-        """Returns a probe that begins at other parameters; raises RefusedError if the step fails there."""
-        moved = copy.copy(self)
-        moved.start = start
-        moved.base = moved._read_numbers(moved._call(self.rows, 0))
-        moved.is_trained = self.is_trained.copy()
-        return moved
+    def change(self, **attributes: Any) -> "StepProbe":
+        """Returns a probe with other attributes, such as `start`; raises RefusedError if the step fails."""
+        changed = copy.copy(self)
+        vars(changed).update(attributes, is_trained=self.is_trained.copy())
+        changed.base = changed._read_numbers(changed._call(self.rows, 0))
+        return changed
 
     def measure(self, difference: Vector, after: Vector, rows: Columns, steps: int = 2) -> Movement:
         """Measures the length of a difference of steps, in eta C / B, without the effect of rounding.

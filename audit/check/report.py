@@ -3,7 +3,7 @@
 import platform
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,9 +51,6 @@ class CheckOutcome(NamedTuple):
     measured: str = ""
 
 
-NameFindings = Callable[[list[CheckFinding], dict[str, list[str]]], Sequence[CheckFinding]]
-
-
 class FindingsError(AssertionError):
     """Raised by `raise_for_findings` for a report that did not pass."""
 
@@ -76,9 +73,9 @@ class CheckReport(NamedTuple):
     subject: str
     checks: tuple[Check, ...]
     findings: tuple[CheckFinding, ...]
-    needed: tuple[str, ...] = ()
-    p_values: Mapping[str, float] = {}
-    figures: Mapping[str, Any] = {}
+    needed: tuple[str, ...]
+    p_values: Mapping[str, float]
+    figures: Mapping[str, Any]
     provenance: Mapping[str, str] = {}
 
     @property
@@ -177,23 +174,22 @@ class CheckReport(NamedTuple):
 def make_report(
     subject: str,
     outcomes: Mapping[str, CheckOutcome],
-    needed: tuple[str, ...],
-    name_findings: NameFindings = lambda certain, _: certain,
+    explain: Callable[[dict[str, list[str]]], Iterable[CheckFinding]] = lambda _: (),
+    needed: tuple[str, ...] = (),
 ) -> CheckReport:
     """Judges all checks and statistical tests together; returns the report.
 
     Args:
       subject: "step", "batches" or "accounting".
       outcomes: the observations of each check, by its row, in the order of the table.
-      needed: the rows that must be tried for the subject to pass.
-      name_findings: a function that explains rejected tests by bugs. It takes the findings that need no test,
-        and the names of the rejected tests by row; it returns all findings.
+      explain: a function from the names of the rejected tests by row to the bugs that explain them.
+      needed: the rows that must be tried for the subject to pass; all by default.
     """
     p_values = {}
-    certain: list[CheckFinding] = []
+    found: list[CheckFinding] = []
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
-        certain += outcome.findings
+        found += outcome.findings
         figures |= outcome.figures
         for test, p_value in outcome.p_values.items():
             p_values[f"{row}: {test}"] = p_value
@@ -201,8 +197,8 @@ def make_report(
     rejected = {}
     for row, outcome in outcomes.items():
         rejected[row] = [test for test in outcome.p_values if f"{row}: {test}" in all_rejected]
-    rows = list(outcomes)
-    unique = dict.fromkeys(name_findings(certain, rejected))
+    rows = tuple(outcomes)
+    unique = dict.fromkeys([*found, *explain(rejected)])
     findings = sorted(unique, key=lambda finding: rows.index(finding.check))
 
     checks = []
@@ -221,7 +217,7 @@ def make_report(
             result = UNTRIED
         parts = filter(None, [text, outcome.measured])
         checks.append(Check(row, result, "; ".join(parts)))
-    return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures)
+    return CheckReport(subject, tuple(checks), tuple(findings), needed or rows, p_values, figures)
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:

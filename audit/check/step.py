@@ -5,8 +5,7 @@ Movements are in units of eta C / B, the farthest that one example may move the 
 """
 
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +15,7 @@ from audit.check import causes, examples, movements, noise, ties
 from audit.check.causes import Measured
 from audit.check.findings import CheckFinding
 from audit.check.movements import COARSE, TriedExamples
-from audit.check.noise import DrawnNoise
-from audit.check.probe import RefusedError, Step, StepProbe
+from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
 from audit.check.report import LEVEL, CheckOutcome, CheckReport, make_report
 from audit.errors import InputError, number, require
 from audit.written import counted
@@ -27,7 +25,6 @@ ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
 _COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, which four steps measure
 _MIN_SIGNAL = 1e-3  # C: a tensor that moves by less is hardly trained
 _SEEDS_ALONE = 8  # to see dropout in a batch of one row
-_LARGER = 100.0  # times C, to see unclipped examples
 _PRECISE = (
     "use float64, a larger learning rate, or return the private gradient in float32, at rate 1"
 )
@@ -37,7 +34,6 @@ _CHANGED_AFTER = (
     "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
     "Adam return the private gradient, with learning_rate=1"
 )
-_OTHER_NOISE = "other noise, at every call or by the batch, hides it"
 _HIDDEN_NOISE = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
 _ALL_CLIPPED = (
     "every example that was tried is clipped, which hides whether others change its gradient: check again "
@@ -129,18 +125,13 @@ def check_step(
         seeds = number("seeds", chosen.seeds, int)
         require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
         chosen = chosen._replace(seeds=seeds)
-    stated = {
-        "clipping_norm": clipping_norm,
-        "noise_multiplier": noise_multiplier,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-    }
+    stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size)
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
             report = _check_probe(StepProbe(step, params, batch, stated), chosen)
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
-    return report.add_provenance(step, stated)
+    return report.add_provenance(step, stated._asdict())
 
 
 def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
@@ -187,17 +178,17 @@ def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
     tests = p_values["noise and data"]
     if min(tests.values(), default=1.0) < LEVEL and _is_changed_in_large_batch(m):
         tests.clear()
-    return _judge(m._replace(p_values=p_values))
+    return _judge(m, "", p_values)
 
 
 def _is_changed_in_large_batch(m: Measured) -> bool:
     """Returns whether something happens after the noise only if the sum of gradients is larger."""
     rows = m.probe.rows
-    effects = []
     for batch in (examples.scale_features(rows, 1e3, rows), examples.join(*[rows] * 4)):
         effect = movements.measure_seed_effect(m.tried, batch)
-        effects.append(m._replace(effect=effect, effect_alone=None).is_changed_after_noise)
-    return any(effects) and not m.depends_on_seed
+        if m._replace(effect=effect).is_changed_after_noise:
+            return not m.depends_on_seed
+    return False
 
 
 def _untried(reason: str, **figures: Any) -> CheckOutcome:
@@ -208,35 +199,38 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
 def _report(tried: dict[str, CheckOutcome], reason: str, **options: Any) -> CheckReport:
     """Returns the report on the rows that were tried, and the reason why the other rows were not."""
     outcomes = dict.fromkeys(ROWS, _untried(reason)) | tried
-    return make_report("step", outcomes, NEEDED, **options)
+    return make_report("step", outcomes, needed=NEEDED, **options)
 
 
-def _judge(m: Measured, reason: str = "") -> CheckReport:
+def _judge(m: Measured, reason: str, p_values: Mapping[str, Any] | None = None) -> CheckReport:
     """Returns the report on a step: the outcomes of all rows, and the causes.
 
     Args:
       m: the measurements.
-      reason: why the noise could not be tested; empty if it was.
+      reason: why the noise could not be tested.
+      p_values: by row, the p-values of the tests of the noise, if it could be tested.
     """
     m, outcomes = _describe_movements(m)
     outcomes["replay"] = _describe_replay(m)
-    if not reason:
-        outcomes |= _describe_noise(m.drawn, m.p_values)
-    return _report(outcomes, reason, name_findings=partial(_explain, m))
+    if p_values is not None:
+        outcomes |= _describe_noise(m, p_values)
 
+    def explain(rejected: dict[str, list[str]]) -> list[CheckFinding]:
+        """Returns the findings: those of the table of causes, and buffers that the step changed."""
+        found = causes.explain(m._replace(rejected=rejected))
+        for name in sorted(getattr(m.probe.step, "changed_buffers", ())):
+            found.append(_RELEASED.fill(name=name))
+        return found
 
-def _explain(m: Measured, _: Any, rejected: dict[str, list[str]]) -> list[CheckFinding]:
-    """Returns the findings: those of the table of causes, and buffers that the step changed."""
-    found = causes.explain(m._replace(rejected=rejected))
-    for name in sorted(getattr(m.probe.step, "changed_buffers", ())):
-        found.append(_RELEASED.fill(name=name))
-    return found
+    return _report(outcomes, reason, explain=explain)
 
 
 def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]:
     """Measures interactions, if movements can be judged; returns them, and the outcomes of these rows."""
     tried = m.tried
-    reason = _CHANGED_AFTER if m.is_changed_after_noise else _OTHER_NOISE
+    reason = "other noise, at every call or by the batch, hides it"
+    if m.is_changed_after_noise:
+        reason = _CHANGED_AFTER
     if m.replays and not tried.is_any_moved:
         reason = "no example changes anything: does the step use its batch?"
     outcomes = dict.fromkeys(("signal", "sensitivity", "separation"), _untried(reason))
@@ -244,7 +238,7 @@ def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]
         outcomes["signal"] = _describe_signal(tried)
     if m.judges_movements:
         is_all_clipped = not tried.refusal and np.min(tried.norms, initial=np.inf) > 1 - COARSE
-        larger = m.probe.with_clipping_norm(_LARGER) if is_all_clipped else None
+        larger = m.probe.with_larger_norm() if is_all_clipped else None
         interaction = movements.measure_interactions(larger or m.probe, tried)
         m = m._replace(interaction=interaction)
         if is_all_clipped and larger is None and not m.interacts:
@@ -332,16 +326,13 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     return CheckOutcome(text, figures=figures, measured=numbers)
 
 
-def _describe_noise(
-    drawn: DrawnNoise, p_values: dict[str, dict[str, float]]
-) -> dict[str, CheckOutcome]:
+def _describe_noise(m: Measured, p_values: Mapping[str, Any]) -> dict[str, CheckOutcome]:
     """Describes the tests of the noise, by row."""
-    reasons = dict.fromkeys(p_values, _HIDDEN_NOISE)
+    drawn = m.drawn
+    outcomes = dict.fromkeys(p_values, _untried(_HIDDEN_NOISE))
     for batch, error in drawn.refused.items():
-        reasons[noise.row_of(batch)] = f"the step refused {batch}: {error}"
-    outcomes = {}
+        outcomes[noise.row_of(batch)] = _untried(f"the step refused {batch}: {error}")
     for row, tested in p_values.items():
-        outcomes[row] = _untried(reasons[row])
         if tested:
             seen = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
             outcomes[row] = CheckOutcome("as stated", p_values=tested, measured=seen)
@@ -352,14 +343,15 @@ def _describe_noise(
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     seeds = len(drawn.given.draws)
     measured = (
-        f"deviation {drawn.compute_deviation():.4g} times eta sigma C / B with {seeds:,} seeds; from "
+        f"deviation {drawn.given.deviation:.4g} times eta sigma C / B with {seeds:,} seeds; from "
         f"{low:.3g} to {high:.3g} passes"
     )
     deviations = zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True)
     figures = {name: value for name, value in deviations if name in p_values["noise"]}
     text = ""
-    if not freedom or len(drawn.hidden):  # other layers do not speak for these
-        where = ", ".join(np.array(drawn.layer_names)[drawn.hidden[:4]]) or "the parameters"
+    hidden = np.flatnonzero(m.probe.is_layer_trained & (drawn.given.freedom == 0))
+    if not freedom or len(hidden):  # other layers do not speak for these
+        where = m.name_layers(hidden) or "the parameters"
         text = (
             f"the noise lies below the rounding of {where}: use float64 or a larger learning rate"
         )

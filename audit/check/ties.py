@@ -13,6 +13,9 @@ from audit.check import noise
 from audit.check.noise import DrawnNoise
 from audit.check.trees import Vector
 
+AT_ENDS = "at ends"
+AT_ONE = "at one value"
+GRID = "on a grid"
 _DENSITY = 0.2821  # 1 / sqrt(4 pi), the density at 0 of the difference of two standard normal draws
 _ERROR = 1e-9  # deviations: more than the errors of float64 arithmetic
 _FLOAT32 = 2.0**-22  # how often two draws of a float32 generator agree
@@ -26,25 +29,21 @@ class Ties(NamedTuple):
     """Numbers of the noise that agree between seeds more often than by chance and rounding.
 
     Attributes:
-      agreeing: how many draws agree with another draw in a parameter, over all compared parameters.
-      is_at_ends: whether most of them agree at the largest and smallest values, as clamped noise does.
-      is_at_one: whether they agree at one value of a parameter, as if noise is missing there.
+      kind: AT_ENDS if most of them agree at the largest and smallest values, as clamped noise does; AT_ONE if
+        they agree at one value of a parameter, as if noise is missing there; GRID otherwise; "" if chance may
+        explain them.
       is_shared: whether draws at another batch agree with them, as if the sum were rounded or clamped too.
     """
 
-    agreeing: int = 0
-    is_at_ends: bool = False
-    is_at_one: bool = False
+    kind: str = ""
     is_shared: bool = False
 
 
 def find_ties(drawn: DrawnNoise) -> Ties:
-    """Returns the ties of the noise's numbers, with `agreeing` 0 if they may be due to chance."""
+    """Returns the ties of the noise's numbers."""
     columns = drawn.has_noise
     draws = np.sort(drawn.given.draws[:, columns], axis=0)
     seeds, numbers = draws.shape
-    if not numbers:
-        return Ties()
     # Two draws agree if they are equal or neighbours in the parameter's floating-point type.
     tolerances = 1.5 * drawn.rounding[columns] + _ERROR
     is_tie = np.diff(draws, axis=0) <= tolerances
@@ -55,33 +54,26 @@ def find_ties(drawn: DrawnNoise) -> Ties:
     # repeats a number.
     rates = 2 * tolerances * _DENSITY / np.std(draws, axis=0) + _FLOAT32
     expected = np.sum(rates) * seeds * (seeds - 1) / 2
-    # Noise with two values has most draws at an end, and clamped noise has few.
-    is_clamped = 0.5 * count < num_at_ends < 0.5 * draws.size
-    is_at_ends = bool(is_clamped and num_at_ends > 3 * expected + _MIN_AT_ENDS)
-    if not is_at_ends and count < 3 * expected + _MIN_TIES:
-        return Ties()
     # The number of values at which draws agree, over all parameters.
     num_values = count - np.sum(is_tie[1:] & is_tie[:-1])
-    return Ties(
-        agreeing=count,
-        is_at_ends=is_at_ends,
-        is_at_one=not is_at_ends and bool(num_values < 1.5 * numbers),
-        is_shared=_are_shared(drawn, tolerances, count),
-    )
+    kind = GRID
+    # Noise with two values has most draws at an end, and clamped noise has few.
+    is_clamped = 0.5 * count < num_at_ends < 0.5 * draws.size
+    if is_clamped and num_at_ends > 3 * expected + _MIN_AT_ENDS:
+        kind = AT_ENDS
+    elif count < 3 * expected + _MIN_TIES:
+        return Ties()
+    elif num_values < 1.5 * numbers:
+        kind = AT_ONE
 
-
-def _are_shared(drawn: DrawnNoise, tolerances: Vector, ties: int) -> bool:
-    """Returns whether draws at another batch agree with draws at the batch as given, which have some ties.
-
-    They do if they agree with them in more than a small share of all their agreements.
-    """
     other = drawn.others.get(noise.QUARTER, drawn.others.get(noise.FEATURES))
     if other is None:
-        return False
-    draws = np.concatenate([drawn.given.draws, other.draws])[:, drawn.has_noise]
-    of_other = _count_ties(draws, tolerances) - ties
-    alone = _count_ties(other.draws[:, drawn.has_noise], tolerances)
-    return bool(of_other - alone > _MIN_SHARED * of_other)
+        return Ties(kind)
+    # Draws at another batch agree with these ones in more than a small share of all their agreements.
+    of_other = other.draws[:, columns]
+    added = _count_ties(np.concatenate([draws, of_other]), tolerances) - count
+    shared = added - _count_ties(of_other, tolerances)
+    return Ties(kind, bool(shared > _MIN_SHARED * added))
 
 
 def _count_ties(draws: Vector, tolerances: Vector) -> int:

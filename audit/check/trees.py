@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from audit.errors import require, shown
 
+Array = NDArray[Any]
 Vector = NDArray[np.float64]
-Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.integer]
+Columns = list[Array]  # a batch's arrays, each (examples, ...)
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # between 1 and 2
 
 
@@ -66,7 +69,7 @@ def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
     return leaves
 
 
-def to_numpy(leaf: Any) -> NDArray[Any]:
+def to_numpy(leaf: Any) -> Array:
     """Returns a copy of an array or tensor as an array of NumPy: floats as float64, others of their type."""
     is_float = "float" in str(leaf.dtype)  # "float32", "torch.float32" and "bfloat16" alike
     if hasattr(leaf, "detach"):  # a tensor of torch
@@ -76,7 +79,7 @@ def to_numpy(leaf: Any) -> NDArray[Any]:
     return np.array(leaf, np.float64 if is_float else None)
 
 
-def restore(values: NDArray[Any], leaf: Any) -> Any:
+def restore(values: Array, leaf: Any) -> Any:
     """Returns values as an array or tensor of the library, type and device of another."""
     if hasattr(leaf, "new_tensor"):  # a tensor of torch
         return leaf.new_tensor(values).requires_grad_(leaf.requires_grad)

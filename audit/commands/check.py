@@ -15,8 +15,7 @@ The exit status is 3 if there is a bug. It is 4 if there is no bug, but a requir
 
 import shlex
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from absl import flags
@@ -30,7 +29,12 @@ from audit.commands.user_file import UserFile, run_user_file
 from audit.errors import InputError, require
 from audit.storage import files
 
-STATED = ("clipping_norm", "noise_multiplier", "learning_rate", "batch_size")
+STATED = {
+    "clipping_norm": "C",
+    "noise_multiplier": "sigma",
+    "learning_rate": "eta",
+    "batch_size": "B",
+}
 FAILED = 3  # exit status if there is a bug
 INCOMPLETE = 4  # exit status without a bug, if a required check could not run
 
@@ -50,10 +54,8 @@ flags.DEFINE_integer("examples", None, "Size of the data set; by default the loa
 flags.DEFINE_string(
     "assumed", "poisson", "Batches: poisson, fixed, shuffled, balls_in_bins, cyclic."
 )
-flags.DEFINE_float("clipping_norm", None, "C, instead of the file's.")
-flags.DEFINE_float("noise_multiplier", None, "sigma, instead of the file's.")
-flags.DEFINE_float("learning_rate", None, "eta, instead of the file's.")
-flags.DEFINE_float("batch_size", None, "B, instead of the file's.")
+for _name, _symbol in STATED.items():
+    flags.DEFINE_float(_name, None, f"{_symbol}, instead of the file's.")
 flags.DEFINE_integer("seeds", None, "Draws of the noise; the default depends on the layers.")
 flags.DEFINE_string("report", None, "Also write a page with pictures into this HTML file.")
 cli.define_json()
@@ -77,7 +79,9 @@ def main() -> None:
 
 
 def check_user_file(subject: str, value: str) -> None:
-    """Checks the "step", "batches" or "noise" in a user's file, mine.py:step, and exits with the status.
+    """Checks the "step", "batches" or "noise" in a user's file, mine.py:step, and prints the report.
+
+    Also writes its page. Exits with status 3 or 4 unless it passed.
 
     Raises:
       InputError: the file fails or misses a definition, or a flag is not for this subject.
@@ -93,7 +97,18 @@ def check_user_file(subject: str, value: str) -> None:
     except InputError as error:  # the flags of the arguments `draw` and `strategy`
         message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
         raise InputError(message) from error
-    _print_report(report, file.path)
+
+    source = {
+        f"SHA-256 of {file.path.name}": files.compute_sha256(file.path),
+        "command": shlex.join(["./run.sh", "check", *sys.argv[1:]]),
+    }
+    report = report._replace(provenance={**report.provenance, **source})
+    print(report.to_json() if FLAGS.json else report)
+    if FLAGS.report is not None:
+        print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
+    if not report.passed:
+        sys.stdout.flush()
+        sys.exit(FAILED if report.findings else INCOMPLETE)
 
 
 def _check_step(file: UserFile) -> CheckReport:
@@ -132,32 +147,17 @@ def _show_progress(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def _print_report(report: CheckReport, path: Path) -> None:
-    """Prints a report on a user's file, writes its page, and exits with status 3 or 4 unless it passed."""
-    source = {
-        f"SHA-256 of {path.name}": files.compute_sha256(path),
-        "command": shlex.join(["./run.sh", "check", *sys.argv[1:]]),
-    }
-    report = report._replace(provenance={**report.provenance, **source})
-    print(report.to_json() if FLAGS.json else report)
-    if FLAGS.report is not None:
-        print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
-    if not report.passed:
-        sys.stdout.flush()
-        sys.exit(FAILED if report.findings else INCOMPLETE)
-
-
-def _read_stated(file: UserFile, needed: Sequence[str]) -> dict[str, Any]:
+def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
     """Returns the stated numbers, from flags or the file; raises InputError if a needed one is missing."""
     stated = file.definitions.get("stated", {})
-    name = file.path.name
-    require(isinstance(stated, dict), f"{name}: stated is not a dict, give {', '.join(STATED)}")
-    given = {name: FLAGS[name].value for name in STATED if FLAGS[name].value is not None}
-    numbers = {**stated, **given}
+    path = file.path.name
+    require(isinstance(stated, dict), f"{path}: stated is not a dict, give {', '.join(STATED)}")
+    numbers = {name: stated[name] for name in STATED if name in stated}
+    numbers |= {name: FLAGS[name].value for name in STATED if FLAGS[name].value is not None}
     missing = [name for name in needed if name not in numbers]
     flags_to_give = "=, --".join(missing)
-    require(not missing, f"{name} does not state {', '.join(missing)}: give --{flags_to_give}=")
-    return {name: numbers[name] for name in STATED if name in numbers}
+    require(not missing, f"{path} does not state {', '.join(missing)}: give --{flags_to_give}=")
+    return numbers
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """One step of anyone's DP-SGD, its batches and its accounting: bugs are found by name, correct ones pass."""
 
 import collections
+import functools
 import hashlib
 import json
 import subprocess
@@ -58,8 +59,8 @@ def _check_broken(take_step, noise_multiplier):
         return take_step(params, np.clip(batch, -0.25, 0.25).sum(axis=0), len(calls))
 
     batch = np.random.default_rng(0).normal(size=(8, 4))
-    stated = {"clipping_norm": 1.0, "learning_rate": 0.1, "batch_size": 8}
-    return audit.check_step(step, np.zeros(4), batch, noise_multiplier=noise_multiplier, **stated)
+    stated = STATED | {"learning_rate": 0.1, "batch_size": 8, "noise_multiplier": noise_multiplier}
+    return audit.check_step(step, np.zeros(4), batch, **stated)
 
 
 def test_a_step_that_gives_nan_on_the_batch_itself_is_reported():
@@ -87,25 +88,18 @@ def test_an_example_passes(example):
     assert {check.result for check in report.checks[:-1]} == {"passed"}
 
 
-@pytest.mark.parametrize(("example", "old", "new", "check"), first_of_each(BUGS))
-def test_a_planted_bug_is_found_by_the_check_that_names_it(example, old, new, check):
-    pytest.importorskip(NEEDS.get(example, "numpy"))
-    report = audit.check_step(**plant_bug(example, old, new))
-    assert check in {finding.check for finding in report.findings}, report
-    assert not report.passed and max(map(len, str(report).splitlines())) <= 80
+PLANTED = [(*bug, f"\n{check}: ") for *bug, check in BUGS]  # a finding begins with its check
+PLANTED += [(engine, *bug) for engine, bugs in NAMED_BUGS.items() for bug in bugs]
 
 
-@pytest.mark.parametrize(
-    ("engine", "old", "new", "says"),
-    first_of_each((engine, *bug) for engine, bugs in NAMED_BUGS.items() for bug in bugs),
-)
-def test_what_a_report_says_of_a_planted_bug(engine, old, new, says):
+@pytest.mark.parametrize(("engine", "old", "new", "says"), first_of_each(PLANTED))
+def test_a_planted_bug_is_named(engine, old, new, says):
     pytest.importorskip(NEEDS.get(engine, "numpy"))
-    options = (
-        {"seeds": 2000} if engine == "numpy" else {}
-    )  # whose power a busy machine would lessen
+    # A busy machine would lessen the power of NumPy's by default.
+    options = {"seeds": 2000} if engine == "numpy" else {}
     report = audit.check_step(**plant_bug(engine, old, new), **options)
-    assert not report.passed and says in flatten(report), report
+    assert not report.passed and says in f"{report} {flatten(report)}", report
+    assert max(map(len, str(report).splitlines())) <= 80
 
 
 MEAN_OVER_ALL = (
@@ -145,7 +139,7 @@ def test_momentum_in_a_closure_is_state_that_is_named():
         after = plain(params, batch, seed)
         return {name: value + 0.3 * (len(memory) > 1) for name, value in after.items()}
 
-    (finding,) = audit.check_step(**given | {"step": step}, seeds=64).findings[:1]
+    finding = audit.check_step(**given | {"step": step}, seeds=64).findings[0]
     assert finding.check == "replay" and "keeps state" in finding.name
 
 
@@ -165,13 +159,10 @@ def of_the_first(params, batch, seed, step):
 def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_first(only):
     for bug, passes in ((("", ""), True), (NO_CLIPPING, False)):
         given = plant_bug("numpy", *bug)
-        plain = given["step"]
-        report = audit.check_step(
-            **given | {"step": lambda *now, plain=plain: only(*now, step=plain)}, seeds=64
-        )
-        assert ("sensitivity" not in {finding.check for finding in report.findings}) == passes, (
-            report
-        )
+        step = functools.partial(only, step=given["step"])
+        report = audit.check_step(**given | {"step": step}, seeds=64)
+        found = {finding.check for finding in report.findings}
+        assert ("sensitivity" not in found) == passes, report
         assert "rows were replaced" in flatten(report)
 
 
@@ -188,6 +179,8 @@ def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_ar
         "mean left out of the clipping norm, or of clipping",
         "no noise in mean",
     }
+    results = {check.name: check.result for check in report.checks}
+    assert results["noise and data"] == "passed"
 
     def silent(params, batch, seed):
         after = plain(params, batch, seed)
@@ -265,25 +258,27 @@ def make_logistic_step(squash=lambda x: x, cast=lambda noise: noise, bound=1.0):
     return step, (rng.normal(size=(32, 8)), rng.integers(0, 2, 32))
 
 
+def check_logistic(step, batch, **stated):
+    return audit.check_step(step, np.zeros(8), batch, **STATED | stated)
+
+
 @pytest.mark.parametrize("sigma", mostly_slow([0.1, 0.3]))
 def test_few_numbers_with_little_noise_are_not_taken_for_noise_that_the_batch_changes(sigma):
     step, batch = make_logistic_step(cast=lambda noise: sigma * noise)
-    stated = STATED | {"noise_multiplier": sigma}
-    assert audit.check_step(step, np.zeros(8), batch, **stated).passed
+    assert check_logistic(step, batch, noise_multiplier=sigma).passed
 
 
 @pytest.mark.parametrize("stated", [0.8, 1.25])
 def test_wrong_noise_may_be_stated(stated):
     step, batch = make_logistic_step()
-    given = STATED | {"noise_multiplier": stated}
-    (finding,) = audit.check_step(step, np.zeros(8), batch, **given, seeds=400).findings
+    (finding,) = check_logistic(step, batch, noise_multiplier=stated, seeds=400).findings
     assert finding.check == "noise" and "More noise than stated loses no privacy" in finding.meaning
     assert float(finding.fix.split()[-1]) == pytest.approx(1, rel=0.1)
 
 
 def test_wrong_noise_where_clipping_is_not_seen_may_be_of_a_step_of_another_size():
     step, batch = make_logistic_step(divide_by_norm, lambda noise: 0.5 * noise, bound=np.inf)
-    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=400)
+    report = check_logistic(step, batch, seeds=400)
     assert "noise of 0." in report.verdict and "or the whole step has another size" in flatten(
         report
     )
@@ -305,7 +300,7 @@ def clamp_norm(x):
 )
 def test_gradients_below_the_norm_show_no_clipping(squash, largest):
     step, batch = make_logistic_step(squash, bound=np.inf)
-    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
+    report = check_logistic(step, batch, seeds=64)
     assert f"the largest movement was {largest} C" in report.verdict
     with pytest.raises(FindingsError, match="INCOMPLETE"):
         report.raise_for_findings()
@@ -318,9 +313,9 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
         total = (w - step(w, batch, seed)) * 32 / 0.5
         return w - 0.5 / 32 * np.round(8 * total) / 8
 
-    report = audit.check_step(step, np.zeros(8), batch, **STATED)
+    report = check_logistic(step, batch)
     assert "grid that the sum is not on" in report.verdict
-    rounded = audit.check_step(round_all, np.zeros(8), batch, **STATED)
+    rounded = check_logistic(round_all, batch)
     assert "grid" not in rounded.verdict
 
 
@@ -349,7 +344,7 @@ def test_a_step_that_ends_the_program_is_refused():
         sys.exit(0)
 
     with pytest.raises(audit.InputError, match="ends the program"):
-        audit.check_step(ends, np.zeros(8), make_logistic_step()[1], **STATED)
+        check_logistic(ends, make_logistic_step()[1])
 
 
 def test_extreme_examples_of_the_callers_are_tried():
@@ -394,7 +389,7 @@ def test_what_is_infinite_is_null_in_json():
         after = step(w, batch, seed)
         return np.where(np.abs(batch[0]).max() > 100, np.inf, after)
 
-    report = audit.check_step(overflow, np.zeros(8), batch, **STATED, seeds=12)
+    report = check_logistic(overflow, batch, seeds=12)
     seen = report.figures["movements"].values()
     kept = json.loads(report.to_json())["figures"]["movements"].values()
     assert np.inf in seen and [norm is None for norm in kept] == [norm == np.inf for norm in seen]
@@ -451,7 +446,7 @@ def test_a_test_without_a_p_value_is_neither_passed_nor_in_the_way_of_others():
     p_values = {"first": np.nan, "second": 1e-9, "third": 0.5}
     assert find_rejected_tests(p_values) == {"second"}
     outcomes = {name: CheckOutcome("", p_values={"it": p}) for name, p in p_values.items()}
-    report = make_report("step", outcomes, ("first",))
+    report = make_report("step", outcomes, needed=("first",))
     results = [check.result for check in report.checks]
     assert results == ["could not be tried", "failed", "passed"]
     assert not report.passed
@@ -487,12 +482,7 @@ def test_opacus_as_released_changes_its_divisor_between_neighbours(examples, is_
 
     batch = torch.randn(examples, 8), torch.randint(3, (examples,))
     size = int(examples / -(-examples // 10))
-    stated = {
-        "clipping_norm": 1.5,
-        "noise_multiplier": 1.1,
-        "learning_rate": 0.5,
-        "batch_size": size,
-    }
+    stated = STATED | {"clipping_norm": 1.5, "noise_multiplier": 1.1, "batch_size": size}
     report = audit.check_step(step, network.state_dict(), batch, **stated, seeds=20)
     assert ("sensitivity" in {finding.check for finding in report.findings}) == is_bug, report
 
@@ -544,10 +534,9 @@ def test_layers_that_are_clipped_to_their_shares_are_no_step_of_another_size(see
             after[name] = params[name] - (clipped.sum(axis=0) + noise) / 32
         return after
 
-    rng = np.random.default_rng(3)
-    batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
+    _, batch = make_logistic_step()
     params = {"w": np.zeros(8), "b": np.zeros(1), "c": np.zeros(8), "d": np.zeros(8)}
-    stated = {"clipping_norm": 1, "noise_multiplier": 1, "learning_rate": 1, "batch_size": 32}
+    stated = STATED | {"learning_rate": 1}
     assert not audit.check_step(step, params, batch, **stated, seeds=seeds).findings
 
 
@@ -565,8 +554,7 @@ def test_layers_that_stop_at_their_shares_of_the_norm_show_clipping(share):
         noise = {name: rng.normal(size=value.shape) for name, value in params.items()}
         return {name: params[name] - (sums[name] + noise[name]) / 32 for name in params}
 
-    rng = np.random.default_rng(3)
-    batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
-    stated = {"clipping_norm": 1, "noise_multiplier": 1, "learning_rate": 1, "batch_size": 32}
-    report = audit.check_step(step, {"w": np.zeros(8), "b": np.zeros(1)}, batch, **stated, seeds=64)
+    _, batch = make_logistic_step()
+    start = {"w": np.zeros(8), "b": np.zeros(1)}
+    report = audit.check_step(step, start, batch, **STATED | {"learning_rate": 1}, seeds=64)
     assert report.passed == (share < 1), report
