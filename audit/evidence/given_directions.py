@@ -36,13 +36,12 @@ from scipy import special
 
 from audit.errors import InputError, number, require, require_type
 from audit.evidence import arrays
-from audit.evidence.arrays import require_few_failed
+from audit.evidence.arrays import Array, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
 from audit.evidence.repeats import check_either
 from audit.laws import cosine_law
 
-Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # the error of each test
 MIN_COSINES = 10  # the smallest number of canaries of a run, or of all cosines, for a test
@@ -208,12 +207,10 @@ def measure_spread(design: Fresh) -> CosineSpread:
     runs = int(np.count_nonzero(presence.any(1)))
     canaries = cosines.shape[1]
     if canaries == 1:
-        values = cosines[presence]
-        deviations = values - values.mean() if len(values) else values
-        freedom = len(values) - 1
-    else:
-        deviations = _about_means(cosines, presence)
-        freedom = int(presence.sum()) - runs
+        cosines = cosines.T
+        presence = presence.T
+    deviations = _about_means(cosines, presence)
+    freedom = int(presence.sum()) - int(np.count_nonzero(presence.any(1)))
     numerator = float(max(freedom, 1))
     denominator = _MANY
     if runs != 1 or not design.plain:
