@@ -39,8 +39,6 @@ from audit.methods.method import (
     NoiseFloor,
 )
 
-Worlds = tuple[Array, Array]
-
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
 _MIN_PILOT = 20  # scores of a world, but at most half of them
@@ -299,7 +297,7 @@ def _test_splits(
     return parameter, counts_of_splits[deciding]
 
 
-def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> Worlds:
+def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> tuple[Array, Array]:
     """Splits a world's scores at random into (pilot, rest), both in the order of the scores given."""
     chosen = np.zeros(len(world), bool)
     size = _find_pilot_size(len(world), family)

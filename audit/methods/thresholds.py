@@ -15,7 +15,6 @@ from audit.methods.exact import GAUSSIAN, Family
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-Worlds = tuple[Array, Array]
 # The constants of the choice on a pilot are tuned; no bound's validity depends on them.
 _PRIOR = 5.0  # scores of normal distributions that are added to the pilot's, as a prior
 _DOUBT = (
@@ -82,7 +81,9 @@ class Rank(NamedTuple):
     rank: int
 
 
-def choose_on_pilot(pilot: Worlds, n_in: int, n_out: int, family: Family, error: float) -> Rank:
+def choose_on_pilot(
+    pilot: tuple[Array, Array], n_in: int, n_out: int, family: Family, error: float
+) -> Rank:
     """Chooses, on a pilot's scores, the rank of the further score that should be the best threshold.
 
     The best threshold gives the largest lower limit of a privacy parameter. Ranks 1, 2, 4, ... of either
