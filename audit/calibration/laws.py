@@ -178,8 +178,7 @@ def _find_tied_truth(failing_runs: float, setting: KnownMechanism) -> Truth:
 
 def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
     """Returns the values of methods for a single run's coins, without those that assume a wrong curve."""
-    evidence = one_run_bounds.weigh_coins(coins)
-    bounds = one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence)
+    bounds = one_run_bounds.bound_by_guesses(coins, setting.delta, setting.confidence)
     if GAUSSIAN_CURVE in setting.law.breaks:
         bounds = [bound for bound in bounds if not bound.assumes.gaussian]
     return _values(bounds)

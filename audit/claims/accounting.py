@@ -59,18 +59,15 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
     Raises:
       InputError: Values out of range.
     """
-    _require_steps(noise_multiplier, insertions, delta)
-    if insertions == 0:
-        return 0.0
-    if noise_multiplier == 0:
-        return np.inf
+    mu = mu_upper_bound(noise_multiplier, insertions)
+    conversions.require_delta(delta)
+    if mu == 0 or np.isinf(mu):
+        return mu
     import dp_accounting  # slow to load
 
-    composed_noise_multiplier = noise_multiplier / np.sqrt(insertions)
     # With much noise dp-accounting takes the log of a probability that underflows to 0.
     with np.errstate(divide="ignore"):
-        epsilon = dp_accounting.get_epsilon_gaussian(composed_noise_multiplier, delta, tol=1e-10)
-        return float(epsilon)
+        return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta, tol=1e-10))
 
 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
@@ -105,7 +102,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     share = 1e-5
     least_grid = _GRID
     if sigma < _SMALL_NOISE:
-        first_grid = _find_coarse_grid(unsampled)
+        first_grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
         share = _RELATIVE_GRID
         least_grid = _LEAST_COARSE_GRID
     epsilon = float(account_sampled(composition, first_grid).get_epsilon(delta))
@@ -131,12 +128,7 @@ def account_curve(steps: Composition) -> "PLDAccountant":
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
     epsilon_unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, _GRIDS_DELTA)
-    return account_sampled(steps, _find_coarse_grid(epsilon_unsampled))
-
-
-def _find_coarse_grid(unsampled: float) -> float:
-    """Returns the spacing of privacy losses with little noise, given epsilon without sampling."""
-    return min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
+    return account_sampled(steps, min(_RELATIVE_GRID * epsilon_unsampled, COARSEST_GRID))
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
@@ -183,9 +175,16 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     Source: Dong, Roth and Su (2022), Corollary 3.3. It is infinite without noise, and 0 without insertions.
 
     Raises:
-      InputError: Values out of range.
+      InputError: Values out of range. Otherwise mu is 0, infinite, or from 1e-9 to 1e12.
     """
-    _require_steps(noise_multiplier, insertions, 0.5)
+    require(
+        noise_multiplier == 0 or MIN_NOISE <= noise_multiplier <= MAX_NOISE,
+        f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {MIN_NOISE:g} to {MAX_NOISE:g}",
+    )
+    require(
+        0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions),
+        f"`insertions={insertions}`: give a whole number from 0 to {MOST_INSERTIONS:,}",
+    )
     if insertions == 0:
         return 0.0
     if noise_multiplier == 0:
@@ -212,19 +211,6 @@ def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
     require(is_large, f"`delta={delta}`: {advice} least {LEAST_SAMPLED_DELTA:g}")
 
 
-def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for values out of range; mu is then 0, infinite, or from 1e-9 to 1e12."""
-    require(
-        noise_multiplier == 0 or MIN_NOISE <= noise_multiplier <= MAX_NOISE,
-        f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {MIN_NOISE:g} to {MAX_NOISE:g}",
-    )
-    require(
-        0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions),
-        f"`insertions={insertions}`: give a whole number from 0 to {MOST_INSERTIONS:,}",
-    )
-    conversions.require_delta(delta)
-
-
 def insert_step(insert: str | int, k: int) -> int:
     """Returns the number of a step in a period, 1 to k, from "first", "last" or a number.
 
@@ -238,9 +224,8 @@ def insert_step(insert: str | int, k: int) -> int:
     # A flag gives a string of digits; more than 19 exceed any period.
     if isinstance(step, str) and step.isdecimal() and len(step) < 20:
         step = int(step)
-    valid = type(step) is int and 1 <= step <= k
     require(
-        valid,
+        type(step) is int and 1 <= step <= k,
         f"`insert={shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "
         "period",
     )

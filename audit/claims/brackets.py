@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.claims import accounting
-from audit.claims.accounting import LEAST_PARTICIPANT_NOISE, LEAST_SAMPLED_DELTA
+from audit.claims.accounting import LEAST_SAMPLED_DELTA
 from audit.claims.random_allocation import account_allocation
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 LEAST_ALLOCATION_NOISE = 0.1
-LEAST_GRID = 1e-4  # of privacy losses
+_LOSS_GRID = 1e-4  # the spacing of privacy losses
 _BUCKETS = 400
 
 
@@ -76,10 +76,7 @@ def bracket_shuffled(
 
 
 def compute_shuffled_epsilon(
-    noise_multiplier: float,
-    batches: int,
-    epochs: int,
-    delta: float,
+    noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> float:
     """Returns a lower bound on epsilon if each epoch shuffles the examples into batches.
 
@@ -89,15 +86,16 @@ def compute_shuffled_epsilon(
     the others. The adversary observes only the bucket of the largest noisy sum of an epoch. Epochs compose,
     since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205). Privacy losses are rounded down.
 
-    The bound is 0 with a noise multiplier below 0.05, which makes privacy losses too large, and with a delta
-    below 1e-12.
+    The noise multiplier must be at least 0.05, since privacy losses are too large otherwise, and delta at
+    least 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite loss, and its Fourier
+    transforms have errors of about 1e-14.
     """
+    from dp_accounting.pld import privacy_loss_distribution
+
+    sigma = noise_multiplier
     # Any edges give a lower bound. Sums are in units of C, above the mean of the other batches' sums. The
     # largest sum is seldom below -2 sigma. The largest noise of b sums is about sigma sqrt(2 log b), and 6
     # sigma more cover nearly all of its law.
-    sigma = noise_multiplier
-    if sigma < LEAST_PARTICIPANT_NOISE:
-        return 0.0
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
@@ -112,45 +110,22 @@ def compute_shuffled_epsilon(
         with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
             return np.log(np.diff(cdf))
 
+    # Three simplifications can only lower epsilon: losses are rounded down to the grid; buckets that are
+    # possible in only one world are left out; and only the losses of training with the example count.
     with_example = compute_log_masses(2.0)
     without_example = compute_log_masses(1.0)
-    return compute_least_epsilon(with_example, without_example, epochs, delta)
-
-
-def compute_least_epsilon(
-    inside: NDArray[np.float64],
-    outside: NDArray[np.float64],
-    compositions: int,
-    delta: float,
-    grid: float = LEAST_GRID,
-) -> float:
-    """Returns a lower bound on epsilon of compositions of a mechanism with a finite number of outputs.
-
-    `inside` and `outside` (buckets,) are the log probabilities of buckets with and without the example, and
-    `grid` is the spacing of privacy losses. Three simplifications can only lower epsilon: losses are rounded
-    down to the grid; buckets that are possible in only one world are left out; and only the losses of
-    training with the example count.
-
-    The result is 0 with a delta below 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite
-    loss, and its Fourier transforms have errors of about 1e-14.
-    """
-    from dp_accounting.pld import privacy_loss_distribution
-
-    if delta < LEAST_SAMPLED_DELTA:
-        return 0.0
-
-    # In dp-accounting's form {bucket: log probability}.
-    common_inside = {}
-    common_outside = {}
-    for bucket in np.flatnonzero(np.isfinite(inside) & np.isfinite(outside)):
-        common_inside[int(bucket)] = float(inside[bucket])
-        common_outside[int(bucket)] = float(outside[bucket])
+    possible = np.flatnonzero(np.isfinite(with_example) & np.isfinite(without_example)).tolist()
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
-        log_probability_mass_function_lower=common_outside,  # losses are log(upper / lower)
-        log_probability_mass_function_upper=common_inside,
+        # In the form {bucket: log probability}; losses are log(upper / lower).
+        log_probability_mass_function_lower=dict(
+            zip(possible, without_example[possible], strict=True)
+        ),
+        log_probability_mass_function_upper=dict(
+            zip(possible, with_example[possible], strict=True)
+        ),
         pessimistic_estimate=False,  # losses are rounded down
-        value_discretization_interval=grid,
+        value_discretization_interval=_LOSS_GRID,
     )
     with np.errstate(over="ignore"):  # exponentials of large losses become infinite
-        epsilon = privacy_loss.self_compose(compositions).get_epsilon_for_delta(delta)
+        epsilon = privacy_loss.self_compose(epochs).get_epsilon_for_delta(delta)
     return float(max(0.0, epsilon))

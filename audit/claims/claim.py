@@ -13,9 +13,10 @@ Neighbouring relation: add or remove a single example.
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.claims import accounting
@@ -32,10 +33,10 @@ from audit.claims.hidden_state import (
 from audit.claims.random_allocation import account_allocation
 from audit.errors import number, plain, require
 from audit.evidence import arrays
+from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
-Array = NDArray[np.float64]
 # The epsilons of a sampled mechanism's trade-off curve.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
@@ -45,6 +46,11 @@ _SECRET = ACCOUNTED._replace(
 
 class Claim:
     """A claim on a mechanism; subclasses add its curve, and its steps if they are known."""
+
+    def _store(self, **checked: Any) -> None:
+        """Stores the checked values of fields, which are frozen afterwards."""
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def assumes(self) -> Assumption:
@@ -93,7 +99,7 @@ class Gdp(Claim):
         """Raises InputError for a mu below 0 or above MOST_MU."""
         mu = number("mu", self.mu, float)
         require(0 <= mu <= MOST_MU, f"`mu={mu:g}`: give a number from 0 to {MOST_MU:g}")
-        object.__setattr__(self, "mu", mu)
+        self._store(mu=mu)
 
     @property
     def gaussian_mu(self) -> float:
@@ -132,8 +138,7 @@ class EpsilonDelta(Claim):
         delta = number("delta", delta, float)
         require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number, at least 0")
         require(0 <= delta < 1, f"`delta={delta:g}`: give a number from 0 to below 1")
-        object.__setattr__(self, "stated_epsilon", epsilon)
-        object.__setattr__(self, "stated_delta", delta)
+        self._store(stated_epsilon=epsilon, stated_delta=delta)
 
     def __repr__(self) -> str:
         """Returns the call that makes this claim."""
@@ -197,9 +202,8 @@ class DpSgd(Claim):
         if self.lipschitz is not None:
             # Raises InputError for other types.
             arrays.floats("values of `lipschitz`", self.lipschitz)
-        fields = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert")
-        for name, value in zip(fields, (sigma, insertions, rate, k, step_in_period), strict=True):
-            object.__setattr__(self, name, value)
+        self._store(noise_multiplier=sigma, insertions=insertions, sampling_rate=rate)
+        self._store(k=k, insert=step_in_period)
 
     @property
     def assumes(self) -> Assumption:
@@ -230,19 +234,17 @@ class DpSgd(Claim):
         does.
         """
         rates = _check_rates(alpha)
-        if not accounting.counts_sampling(self.composition):
-            mu = accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
-            if math.isinf(mu):  # a rate of 0 would give NaN below
-                return np.ones_like(rates)
-            return np.asarray(special.ndtr(special.ndtri(rates) + mu))
-        return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
+        if accounting.counts_sampling(self.composition):
+            return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
+        if self.noise_multiplier == 0 and self.insertions:
+            return np.ones_like(rates)
+        return Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.insertions)).power(rates)
 
     def last_model(self, delta: float) -> HiddenState | None:
         """Returns the upper bound on the last model; None without `lipschitz`."""
         if self.lipschitz is None:
             return None
-        step_in_period = insert_step(self.insert, self.k)
-        periods = Periods(self.lipschitz, self.k, step_in_period)
+        periods = Periods(self.lipschitz, self.k, int(self.insert))
 
         def compute(lipschitz: ArrayLike) -> HiddenStateBound:
             """Returns the bound on the last model for any Lipschitz constants of the same schedule."""
@@ -323,8 +325,5 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
 def _check_rates(alpha: ArrayLike) -> Array:
     """Returns false-positive rates as float64; raises InputError unless all are in [0, 1]."""
     rates = arrays.floats("values of `alpha`", alpha)
-    require(
-        bool(((rates >= 0) & (rates <= 1)).all()),
-        "`alpha` must be between 0 and 1",
-    )
+    require(((rates >= 0) & (rates <= 1)).all(), "`alpha` must be between 0 and 1")
     return rates

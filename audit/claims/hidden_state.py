@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from audit.claims import accounting
-from audit.claims.accounting import Composition, insert_step
+from audit.claims.accounting import Composition
 from audit.claims.measured import MEASURED
 from audit.errors import InputError, require
 from audit.evidence import arrays
@@ -128,11 +128,6 @@ class HiddenState(NamedTuple):
         return f"{rounded_up} if steps expand {_TIMES[factor]} as much"
 
     @property
-    def mean_constant(self) -> float:
-        """Returns the mean Lipschitz constant of the steps."""
-        return float(np.mean(np.asarray(self.periods.lipschitz, np.float64)))
-
-    @property
     def range(self) -> tuple[float, float]:
         """Returns the least and the largest Lipschitz constant."""
         constants = np.asarray(self.periods.lipschitz)
@@ -162,19 +157,12 @@ def hidden_state_bound(
       delta: The delta of epsilon.
 
     Raises:
-      InputError: If values are out of range or shapes do not match.
+      InputError: If constants, noise or delta are out of range, or shapes do not match.
     """
-    s = arrays.floats("values of `shifts`", shifts)
-    require(s.ndim == 1, f"`shifts` has shape {s.shape}: give a number for each step")
+    s = np.asarray(shifts, np.float64)
     steps = len(s)
-    s = spread_over_steps("shifts", s, steps)  # checks values
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
-    conversions.require_delta(delta)
-    noiseless = np.flatnonzero((s > 0) & (n == 0))
-    if noiseless.size:
-        step = noiseless[0] + 1
-        raise InputError(f"`noise` is 0 at step {step}, which has a shift: give a number above 0")
 
     # Any maps attain the bound before the first shift that reaches the last model: their slopes are c_t.
     in_noise = np.zeros(steps)  # a_t / n_t
@@ -214,14 +202,13 @@ def bound_periods(
     insertions = composition.insertions
     k = periods.k
     composed_mu = accounting.mu_upper_bound(sigma, insertions)
-    insert = insert_step(periods.insert, k)
     steps = insertions * k
     require(
         steps <= MOST_STEPS,
         f"`insertions={insertions}` and `k={k}` are {steps:,} steps: give at most {MOST_STEPS:,}",
     )
     eta = spread_over_steps("step_sizes", step_sizes, steps)
-    shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
+    shifts = np.where(np.arange(steps) % k == periods.insert - 1, eta, 0.0)
     if math.isinf(composed_mu):  # insertions without noise
         # Each step pays for its own shift. Linear maps with the Lipschitz constants as slopes preserve all
         # distances (unless a constant after the last insertion is 0).

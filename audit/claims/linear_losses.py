@@ -16,7 +16,6 @@ from scipy import special
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.errors import require
 from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import Assumption
@@ -41,15 +40,9 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
       composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
       steps: T, at least n.
       delta: The delta of epsilon.
-
-    Raises:
-      InputError: If values are out of range.
     """
     sigma, n, rate = composition
     mu = accounting.mu_upper_bound(sigma, n)
-    require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
-    require(steps >= n, f"`steps={steps}`: give at least the {n:,} insertions")
-    conversions.require_delta(delta)
     if mu == 0 or math.isinf(mu):
         return mu
 
@@ -82,11 +75,11 @@ def _compute_epsilon(
         """Returns the log ratio at x of the densities with and without insertions."""
         return float(special.logsumexp(log_law + counts * (x - counts / 2) / deviation**2))
 
-    def compute_log_excess(x: float) -> float:
-        """Returns the log of the excess that equals delta at the right threshold, for the threshold x.
+    def compute_difference(x: float) -> float:
+        """Returns the log of the excess less log delta, which is 0 at the right threshold x.
 
-        With r the ratio of densities P / Q at x, it is log(P(above x) - r Q(above x)) for sign 1, and
-        log(Q(below x) - P(below x) / r) for sign -1. It is -inf without an excess.
+        With r the ratio of densities P / Q at x, the excess is P(above x) - r Q(above x) for sign 1, and
+        Q(below x) - P(below x) / r for sign -1. Its log is at least -1e6 here: a search needs finite values.
         """
         log_ratio = compute_log_ratio(x)
         log_inserted = float(
@@ -98,15 +91,8 @@ def _compute_epsilon(
         if sign == -1:
             minuend = log_plain
             subtrahend = log_inserted - log_ratio
-        if subtrahend >= minuend:
-            return -math.inf
-        # log(e^a - e^b) = a + log(1 - e^(b - a))
-        return minuend + math.log(-math.expm1(subtrahend - minuend))
-
-    def compute_difference(x: float) -> float:
-        """Returns the log of the excess at x less log delta, never -inf: a search needs finite values."""
-        # -1e6 is below the log of any delta.
-        return max(compute_log_excess(x), -1e6) - math.log(delta)
+        log_excess = float(conversions.log_difference(minuend, subtrahend))
+        return max(log_excess, -1e6) - math.log(delta)
 
     # Epsilon is 0 at the x with equal densities. Each term of the ratio, exp(c (x - c / 2) / deviation^2) of
     # a count c, is at most 1 at the first end of the search and at least 1 at the last.

@@ -14,16 +14,15 @@ import dataclasses
 import functools
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from audit.claims.accounting import LAST, insert_step
 from audit.claims.claim import Claim, Gdp
 from audit.claims.strategies import Strategy, find_strategy, require_steps
 from audit.errors import number, plain, require
+from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, Assumption
-
-Array = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +63,7 @@ class MatrixMechanism(Claim):
         k = number("k", self.k, int)
         place = insert_step(plain(self.insert), k)
         require(k <= steps, f"`k` must be at most the {steps} steps, got {k}")
-        fields = ("noise_multiplier", "steps", "k", "insert")
-        for name, value in zip(fields, (sigma, steps, k, place), strict=True):
-            object.__setattr__(self, name, value)
+        self._store(noise_multiplier=sigma, steps=steps, k=k, insert=place)
         self._sensitivity()  # checks numbers
 
     @functools.cached_property
@@ -142,7 +139,7 @@ class MatrixMechanism(Claim):
         column = self.encoder.multiply(start)
         is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
         shape = "coefficients that are not negative and do not increase"
-        require(bool(is_decreasing), f"`min_separation` needs a Toeplitz strategy of {shape}")
+        require(is_decreasing, f"`min_separation` needs a Toeplitz strategy of {shape}")
         pattern = np.zeros(self.steps)
         pattern[: separation * min(count, fitting) : separation] = 1
         return float(np.linalg.norm(self.encoder.multiply(pattern)))

@@ -113,7 +113,7 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     if not above:
         return _Law(means, masses[is_possible], 0.0)
     beyond = float(masses_times_mean[~is_possible].sum())
-    return _spread(means, masses[is_possible], np.flatnonzero(is_possible), grid, beyond)
+    return _spread(means, masses[is_possible], grid, beyond)
 
 
 def _average(
@@ -134,40 +134,29 @@ def _average(
     high = share * _find_high(first) + (1 - share) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), cells + 1)
 
-    # In logarithms all cells are equally wide. 0 is below the grid, cells + 1 above it.
-    log_width = math.log(edges[1] / edges[0])
     values = values.ravel()
     masses = masses.ravel()
-    with np.errstate(divide="ignore"):
-        places = np.floor(np.log(values / low) / log_width)
-    places = np.clip(places, -1, cells).astype(np.intp) + 1
-
     if not above:  # each cell's mass is concentrated at its mean
+        places = np.searchsorted(
+            edges, values, side="right"
+        )  # 0 is below the grid, cells + 1 above it
         totals = _sum_by_place(places, masses, cells + 2)
         totals_times_mean = _sum_by_place(places, masses * values, cells + 2)
         is_possible = totals > 0
         means = totals_times_mean[is_possible] / totals[is_possible]
         return _Law(means, totals[is_possible], 0.0)
-    return _spread(values, masses, places, np.append(0.0, edges), beyond)
+    return _spread(values, masses, np.append(0.0, edges), beyond)
 
 
-def _spread(
-    values: Array, masses: Array, places: NDArray[np.intp], grid: Array, beyond: float
-) -> _Law:
+def _spread(values: Array, masses: Array, grid: Array, beyond: float) -> _Law:
     """Returns the law with each atom's mass split between the two adjacent grid points, at the same mean.
 
-    Atoms above the grid move to its last point, and their mean excess is added to `beyond`. `places` (n,)
-    has the grid point below each atom, up to a rounding error of 1. The first of the ascending points is not
-    above any atom.
+    Atoms above the grid move to its last point, and their mean excess is added to `beyond`. The first of the
+    ascending points is not above any atom.
     """
     last = len(grid) - 1
+    places = np.searchsorted(grid, values, side="right") - 1
     below = np.clip(places, 0, last - 1)
-
-    # Corrects rounding errors of 1 within that range.
-    below -= values < grid[below]
-    below = np.clip(below, 0, last - 1)
-    below += (values >= grid[below + 1]) & (below < last - 1)
-
     # An atom above the grid moves to the last point.
     upper_shares = (values - grid[below]) / (grid[below + 1] - grid[below])
     upper = masses * np.clip(upper_shares, 0.0, 1.0)
@@ -186,14 +175,14 @@ def _find_low(law: _Law) -> float:
     """Returns the lower end of a grid: a positive value with almost no mass below it."""
     place = int(np.searchsorted(np.cumsum(law.masses), _LEAST_MASS))
     first_positive = int(np.flatnonzero(law.values > 0)[0])
-    return float(law.values[max(min(place, len(law.values) - 1), first_positive)])
+    return float(law.values[max(place, first_positive)])
 
 
 def _find_high(law: _Law) -> float:
     """Returns the upper end of a grid: a value with almost no part of the mean above it."""
     means_from_above = np.cumsum((law.values * law.masses)[::-1])
     place = int(np.searchsorted(means_from_above, _LEAST_MASS**2))
-    return float(law.values[::-1][min(place, len(law.values) - 1)])
+    return float(law.values[::-1][place])
 
 
 def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistribution":
@@ -215,16 +204,16 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MOST_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
-    below = np.clip(np.floor(logs / grid).astype(np.intp) - first, 0, size - 2)
 
     # The masses with the example (in) and without it (out), and of infinite losses.
     if not above:
+        below = np.floor(logs / grid).astype(np.intp) - first
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
         infinite_in = infinite_out = 0.0  # left out, which lowers delta too
     else:
         points = np.exp(grid * (first + np.arange(size)))  # values of X
-        masses_out = _spread(np.exp(logs), masses, below, points, 0.0).masses
+        masses_out = _spread(np.exp(logs), masses, points, 0.0).masses
         masses_in = masses_out * points
         # With the example, mass without an atom counts as an infinite loss: `law.beyond`, or 1 minus the
         # masses. Rounding makes them differ; the larger is safe. Without it, -log X is infinite at X = 0.

@@ -47,15 +47,13 @@ class ShuffledSteps(NamedTuple):
       noise_multiplier: sigma.
       batches: The number of batches in an epoch, a step each.
       epochs: The number of epochs.
-      lipschitz: (T,) the Lipschitz constants of all steps, including the tail.
-      tail: The number of steps at the end that add noise and no gradient.
+      lipschitz: (T,) the Lipschitz constants of all steps, including noise-only steps at the end.
     """
 
     noise_multiplier: float
     batches: int
     epochs: int
     lipschitz: Array
-    tail: int
 
     @property
     def insertable(self) -> int:
@@ -107,9 +105,7 @@ def make_schedule(
       InputError: Constants out of range, or neither a number nor one for each step of the epochs.
     """
     constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
-    return ShuffledSteps(
-        noise_multiplier, batches, epochs, np.append(constants, np.ones(tail)), tail
-    )
+    return ShuffledSteps(noise_multiplier, batches, epochs, np.append(constants, np.ones(tail)))
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
@@ -211,17 +207,14 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     log_from = weights.log_after[orders]
     log_from_following = weights.log_after[following]
 
-    # log(e^a - e^b) = a + log(1 - e^(b - a)), with b at most a except for rounding.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drop_before = np.minimum(log_before - log_before_following, 0.0)
-        by_sums_before = log_before_following + np.log(-np.expm1(drop_before))
-        drop_from = np.minimum(log_from_following - log_from, 0.0)
-        by_sums_from = log_from + np.log(-np.expm1(drop_from))
-    log_noises = np.where(log_before < log_from_following, by_sums_before, by_sums_from)
-
-    # The sum is at least the W^2 of its first step, which replaces NaN and smaller results of rounding.
+    log_noises = np.where(
+        log_before < log_from_following,
+        conversions.log_difference(log_before_following, log_before),
+        conversions.log_difference(log_from, log_from_following),
+    )
+    # The sum is at least the W^2 of its first step, which replaces smaller results of rounding.
     log_least = 2 * weights.log_w[np.minimum(orders, steps - 1)]
-    return np.asarray(np.fmax(log_noises, log_least))
+    return np.maximum(log_noises, log_least)
 
 
 def compute_log_deltas(mus: Array, epsilon: float) -> Array:
@@ -233,9 +226,7 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_first = special.log_ndtr(-epsilon / mus + mus / 2)
         log_second = epsilon + special.log_ndtr(-epsilon / mus - mus / 2)
-        # Rounding may not make it negative.
-        log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
-    return np.where(mus > 0, log_first + log_share, -np.inf)
+    return np.where(mus > 0, conversions.log_difference(log_first, log_second), -np.inf)
 
 
 def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:

@@ -18,31 +18,15 @@ import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from audit.errors import InputError, number, require, shown
+from audit.evidence.arrays import Array
 
-Array = NDArray[np.float64]
 INDEPENDENT = "independent"
-
-
-class Strategy(Protocol):
-    """A lower-triangular matrix S with a positive diagonal, as functions."""
-
-    def multiply(self, values: Array) -> Array:
-        """Returns S x for x (T, ...)."""
-
-    def solve(self, values: Array) -> Array:
-        """Returns S^-1 x for x (T, ...)."""
-
-    def solve_transposed(self, values: Array) -> Array:
-        """Returns S^-T x for x (T,)."""
-
-    def stream(self, steps: int) -> tuple[Array, Array]:
-        """Returns the coefficients of noise as a stream, `Coefficients` of audit/mechanism/noise.py."""
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
@@ -64,25 +48,29 @@ class Toeplitz(NamedTuple):
     denominator: tuple[float, ...] = (1.0,)
 
     def multiply(self, values: Array) -> Array:
+        """Returns S x for x (T, ...)."""
         return _filter(self.numerator, self.denominator, values)
 
     def solve(self, values: Array) -> Array:
+        """Returns S^-1 x for x (T, ...)."""
         return _filter(self.denominator, self.numerator, values)
 
     def solve_transposed(self, values: Array) -> Array:
+        """Returns S^-T x for x (T,)."""
         return self.solve(values[::-1])[::-1]
 
     def stream(self, steps: int) -> tuple[Array, Array]:
+        """Returns the coefficients of noise as a stream, `Coefficients` of audit/mechanism/noise.py."""
         return np.array(self.numerator), np.array(self.denominator)
 
 
 class Dense(NamedTuple):
-    """A strategy of T steps as a lower-triangular matrix S (T, T)."""
+    """A strategy of T steps as a lower-triangular matrix S (T, T), with the functions of `Toeplitz`."""
 
     matrix: Array
 
     def multiply(self, values: Array) -> Array:
-        return np.asarray(self.matrix @ values)
+        return self.matrix @ values
 
     def solve(self, values: Array) -> Array:
         return np.asarray(np.linalg.solve(self.matrix, values))
@@ -99,34 +87,29 @@ class Dense(NamedTuple):
         return np.ones(1), rows
 
 
+Strategy = Toeplitz | Dense
+
+
 def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     """Returns the first coefficients of the power series of (1 - L)^exponent."""
     orders = np.arange(1, count)
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
 
 
-def _make_square_root(_: float, steps: int) -> Toeplitz:
-    """Returns the square root as 1 / (1 - L)^(1/2): its noise needs no earlier noise, only earlier draws."""
-    return Toeplitz(denominator=expand_power(0.5, steps))
-
-
-def _make_bsr(bands: float, steps: int) -> Toeplitz:
-    """Returns the banded square root."""
-    return Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps)))
-
-
-def _make_bisr(bands: float, steps: int) -> Toeplitz:
-    """Returns the banded inverse square root."""
-    return Toeplitz(denominator=expand_power(0.5, min(int(bands), steps)))
-
-
 # Functions of the number after the colon and of the steps, with examples of the text.
 _NAMED: dict[str, tuple[Callable[[float, int], Toeplitz], str]] = {
     INDEPENDENT: (lambda _, steps: Toeplitz(), INDEPENDENT),
     "lambda": (lambda share, steps: Toeplitz(denominator=(1.0, -share)), "lambda:0.9"),
-    "sqrt": (_make_square_root, "sqrt"),
-    "bsr": (_make_bsr, "bsr:16"),
-    "bisr": (_make_bisr, "bisr:16"),
+    # As 1 / (1 - L)^(1/2), whose noise needs no earlier noise, only earlier draws.
+    "sqrt": (lambda _, steps: Toeplitz(denominator=expand_power(0.5, steps)), "sqrt"),
+    "bsr": (
+        lambda bands, steps: Toeplitz(numerator=expand_power(-0.5, min(int(bands), steps))),
+        "bsr:16",
+    ),
+    "bisr": (
+        lambda bands, steps: Toeplitz(denominator=expand_power(0.5, min(int(bands), steps))),
+        "bisr:16",
+    ),
 }
 
 
@@ -168,7 +151,12 @@ def read_strategy(text: str, steps: int) -> Strategy:
         require(Path(path).is_file(), unknown)
         is_same = not checksum or checksum == _compute_checksum(path)
         require(is_same, f"`noise={path}` has changed since the audit: restore it, or audit again")
-        return _read_file(path, steps)
+        try:
+            values = np.load(path) if path.endswith(".npy") else np.loadtxt(path)
+            values = np.asarray(values, np.float64)
+        except (OSError, ValueError) as error:
+            raise InputError(f"`noise={path}` has no numbers: {error}") from error
+        return make_strategy(values, steps)
     make, example = _NAMED[name]
     require(bool(colon) == (":" in example), unknown)
     value = 0.0
@@ -184,26 +172,16 @@ def read_strategy(text: str, steps: int) -> Strategy:
     return make(value, steps)
 
 
-def _read_file(path: str, steps: int) -> Strategy:
-    """Returns the strategy in a file; raises InputError if it does not fit T steps."""
-    try:
-        values = np.load(path) if path.endswith(".npy") else np.loadtxt(path)
-        values = np.asarray(values, np.float64)
-    except (OSError, ValueError) as error:
-        raise InputError(f"`noise={path}` has no numbers: {error}") from error
-    return make_strategy(values, steps)
-
-
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
     """Returns the strategy with the coefficients (n,) or matrix (T, T) of S; raises InputError if unfit."""
     array = np.asarray(values, np.float64)
-    require(bool(np.all(np.isfinite(array))), "the strategy's numbers must be finite")
+    require(np.all(np.isfinite(array)), "the strategy's numbers must be finite")
     if array.ndim == 1 and array.size:
         require(array[0] > 0, f"the first coefficient must be positive, got {array[0]:g}")
         return Toeplitz(numerator=tuple(array[:steps].tolist()))
     fits = array.shape == (steps, steps)
     require(fits, f"the strategy has shape {array.shape}: give (n,) or {(steps, steps)}")
-    is_lower = np.array_equal(array, np.tril(array)) and bool(np.all(np.diag(array) > 0))
+    is_lower = np.array_equal(array, np.tril(array)) and np.all(np.diag(array) > 0)
     require(is_lower, "the matrix must be lower triangular, with a positive diagonal")
     return Dense(array)
 

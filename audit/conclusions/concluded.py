@@ -73,7 +73,7 @@ def _find_of_one_run(evidence: OneRun, level: Level) -> list[Finding]:
     if cosines is not None:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
-        findings += one_run_bounds.bound_by_guesses(one_run_bounds.weigh_coins(coins), *level)
+        findings += one_run_bounds.bound_by_guesses(coins, *level)
     if cosines is not None and evidence.is_null_known:
         findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
@@ -142,7 +142,12 @@ def _describe(evidence: Evidence) -> Iterator[str]:
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
-        share = f"{evidence.failed:,} of {evidence.count_scores()}"
+        number = sum(map(len, evidence.pooled()))
+        unit = "scores"
+        if isinstance(evidence, Fresh):
+            number = evidence.cosines.size
+            unit = "ranks" if evidence.draws else "cosines"
+        share = f"{evidence.failed:,} of {number:,} {unit}"
         yield f"{share} are NaN (failed runs): each counts as the lowest score"
     if isinstance(evidence, Sets) and evidence.labelled:
         runs = evidence.inserted.size + evidence.fresh.size

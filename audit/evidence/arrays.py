@@ -31,8 +31,8 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     """
     masked = f"{name} have masked entries: drop them with .compressed()"
     try:
-        has_mask = isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
-        array = np.zeros(0) if has_mask else np.asarray(values)
+        has_mask = np.ma.is_masked(values)
+        array = np.asarray(values)
     # PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} must be numbers in rows of equal length: give an array") from None

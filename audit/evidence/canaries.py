@@ -31,10 +31,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.evidence import arrays
-from audit.evidence.arrays import hash_ranks, rank_all, require_apart, require_few_failed
+from audit.evidence.arrays import Array, hash_ranks, rank_all, require_apart, require_few_failed
 from audit.written import counted
 
-Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 _PILOT_SHARE = 0.05  # of a set's runs, to choose the threshold
 _MIN_PILOT = 4  # runs
@@ -93,18 +92,6 @@ class RunErrors(NamedTuple):
         """Returns the largest possible counts of (misses, false alarms) over all runs."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
-    def smoothed(self) -> list[float]:
-        """Returns the average [false-positive rate, false-negative rate] over all runs, never 0.
-
-        It is the posterior mean under Jeffreys' prior.
-        """
-        guesses_in, guesses_out = self.guesses()
-        alarms = self.scale_out * self.alarms.sum()
-        misses = self.scale_in * self.misses.sum()
-        false_positive_rate = (alarms + 0.5) / (guesses_out + 1)
-        false_negative_rate = (misses + 0.5) / (guesses_in + 1)
-        return [false_positive_rate, false_negative_rate]
-
 
 class Counted(NamedTuple):
     """A threshold and its errors.
@@ -157,9 +144,6 @@ class Coins(NamedTuple):
     def shape(self) -> Shape:
         return _find_shape(self.canaries)
 
-    def count_scores(self) -> str:
-        return f"{self.scores.size:,} scores"
-
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run."""
         return [Rows(self.scores, self.presence)]
@@ -182,10 +166,6 @@ class Coins(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns (scores in, scores out), flat."""
         return self.scores[self.presence], self.scores[~self.presence]
-
-    def by_run(self) -> "list[Coins]":
-        """Returns the only set of runs, with canaries in and canaries out."""
-        return [self]
 
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors at a threshold."""
@@ -235,9 +215,6 @@ class Sets(NamedTuple):
     def shape(self) -> Shape:
         return _find_shape(self.canaries)
 
-    def count_scores(self) -> str:
-        return f"{self.inserted.size + self.fresh.size:,} scores"
-
     def rows(self) -> list[Rows]:
         """Returns a table of the runs with the canaries, and one of the runs without."""
         return [Rows(self.inserted), Rows(self.fresh)]
@@ -268,12 +245,6 @@ class Sets(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns (scores in, scores out), flat."""
         return self.inserted.ravel(), self.fresh.ravel()
-
-    def by_run(self) -> list[Coins]:
-        """Returns the runs with all canaries in, then those with all out."""
-        inserted = Coins(self.inserted, np.ones(self.inserted.shape, bool))
-        fresh = Coins(self.fresh, np.zeros(self.fresh.shape, bool))
-        return [inserted, fresh]
 
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors at a threshold: misses with the canaries, false alarms without."""
@@ -324,14 +295,6 @@ class Fresh(NamedTuple):
     @property
     def shape(self) -> Shape:
         return Shape.FRESH_DIRECTIONS
-
-    @property
-    def unit(self) -> str:
-        """Returns "cosines" or "ranks"."""
-        return "ranks" if self.draws else "cosines"
-
-    def count_scores(self) -> str:
-        return f"{self.cosines.size:,} {self.unit}"
 
     def rows(self) -> list[Rows]:
         if self.ranked is not None:
@@ -425,11 +388,13 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns a user's scores by world, after checks.
+    """Returns the evidence of runs with the canaries and of other runs without them, after checks.
 
     Args:
-      scores_in: (n,) or (n, K), the scores of n runs with the canary; NaN for a failed run.
-      scores_out: (m,) or (m, M), the scores of m runs without it.
+      scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, NaN for a
+        failed run.
+      scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
+        contain K - 1 canaries, which are not scored: runs without any would make bounds too high.
 
     Raises:
       InputError: for values that are not scores, bits of presence instead of the scores out, an empty world,

@@ -15,12 +15,11 @@ epsilon above 0, and 48 at 100 times the limit.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.errors import InputError
+from audit.evidence.arrays import Array
 from audit.written import counted
 
-Array = NDArray[np.float64]
 MAX_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
 _LEVEL = 1e-6  # the probability that unrounded cosines look rounded
 _PRECISION = 2.0**-23  # relative; rounded cosines in float32 differ from the grid by less

@@ -20,27 +20,13 @@ from audit.errors import require, require_type
 from audit.evidence import arrays, canaries, fair_coins, given_directions
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.arrays import floats
-from audit.evidence.canaries import Coins, Fresh, Sets
+from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import OneRun
 from audit.evidence.ranks import ranks as ranks
+from audit.evidence.repeats import Evidence as Evidence
 from audit.evidence.repeats import check_either
 
-Evidence = Sets | Coins | Fresh | OneRun
-
-
-def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the evidence of runs with the canaries and of other runs without them.
-
-    Args:
-      scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, NaN for a
-        failed run.
-      scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
-        contain K - 1 canaries, which are not scored: runs without any would make bounds too high.
-
-    Raises:
-      InputError: for values that are not scores, and for bits of presence instead of the scores out.
-    """
-    return canaries.make_sets(scores_in, scores_out)
+two_worlds = canaries.make_sets
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:

@@ -28,7 +28,7 @@ P(cosine > t) is at most a(t) for any fixed value of a failure: here -1, below a
 ignore failures, which only affects rejections.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,13 +36,12 @@ from scipy import special
 
 from audit.errors import InputError, number, require, require_type
 from audit.evidence import arrays
-from audit.evidence.arrays import require_few_failed
+from audit.evidence.arrays import Array, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
 from audit.evidence.repeats import check_either
 from audit.laws import cosine_law
 
-Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # the error of each test
 MIN_COSINES = 10  # the smallest number of canaries of a run, or of all cosines, for a test
@@ -56,21 +55,6 @@ _FIX = (
 )
 _SHUFFLE = "shuffle each run's cosines if they are sorted, or canaries take part unequally"
 _SAME = f"directions look the same in every run: draw them afresh, or {_SHUFFLE}"
-
-
-class CosineSpread(NamedTuple):
-    """The spread of the cosines of inserted canaries.
-
-    Attributes:
-      squares: sum of the squared deviations of the cosines from their means; freedom / d on average.
-      freedom: number of independent deviations.
-      numerator, denominator: degrees of freedom of the F law of squares * d / freedom.
-    """
-
-    squares: float
-    freedom: int
-    numerator: float
-    denominator: float
 
 
 def given(
@@ -189,7 +173,7 @@ def describe_dimension(design: Fresh) -> str:
     tested = ""
     if len(design.out()) >= MIN_COSINES:
         tested = f"{len(design.out()):,} cosines of canaries that were not inserted"
-    elif measure_spread(design).freedom >= MIN_COSINES - 1:
+    elif measure_spread(design)[1] >= MIN_COSINES - 1:
         count = int((design.presence & (design.cosines != FAILED)).sum())
         tested = f"the spread of {count:,} cosines"
     if not tested:
@@ -197,31 +181,23 @@ def describe_dimension(design: Fresh) -> str:
     return f"dimension {design.dimension:,} was tested by {tested}, which shows only a large excess; {danger}"
 
 
-def measure_spread(design: Fresh) -> CosineSpread:
-    """Returns the spread of the cosines of inserted canaries about their run's mean, and its F law.
+def measure_spread(design: Fresh) -> tuple[float, int]:
+    """Returns the spread of the cosines of inserted canaries about their run's mean.
 
-    With one canary per run, they spread about the mean of all runs. Failed runs are left out. The module's
-    docstring explains the F law.
+    With one canary per run, they spread about the mean of all runs. Failed runs are left out.
+
+    Returns:
+      (sum of the squared deviations of the cosines from their means, freedom / d on average; freedom, the
+        number of independent deviations)
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
-    runs = int(np.count_nonzero(presence.any(1)))
-    canaries = cosines.shape[1]
-    if canaries == 1:
-        values = cosines[presence]
-        deviations = values - values.mean() if len(values) else values
-        freedom = len(values) - 1
-    else:
-        deviations = _about_means(cosines, presence)
-        freedom = int(presence.sum()) - runs
-    numerator = float(max(freedom, 1))
-    denominator = _MANY
-    if runs != 1 or not design.plain:
-        # The lower limits keep the law defined for K = d, or without any run.
-        independent_share = max(1 - canaries / design.dimension, 1 / design.dimension)
-        numerator = max(freedom * independent_share, 1.0)
-        denominator = float(max(runs * (design.dimension - canaries), 1))
-    return CosineSpread(float(np.square(deviations).sum()), freedom, numerator, denominator)
+    if cosines.shape[1] == 1:
+        cosines = cosines.T
+        presence = presence.T
+    deviations = _about_means(cosines, presence)
+    freedom = int(presence.sum()) - int(np.count_nonzero(presence.any(1)))
+    return float(np.square(deviations).sum()), freedom
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
@@ -255,17 +231,26 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if cosines of inserted canaries spread significantly more than 1/sqrt(d).
 
-    A smaller spread is allowed: bounds are valid with too small a dimension.
+    A smaller spread is allowed: bounds are valid with too small a dimension. The module's docstring explains
+    the F law.
     """
-    if len(design.out()) >= MIN_COSINES:
+    squares, freedom = measure_spread(design)
+    if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
         return
-    spread = measure_spread(design)
-    if spread.freedom < MIN_COSINES - 1:
+    numerator = float(freedom)
+    denominator = _MANY
+    canaries = design.cosines.shape[1]
+    is_present = design.presence & (design.cosines != FAILED)
+    runs = int(np.count_nonzero(is_present.any(1)))
+    if runs > 1 or not design.plain:
+        # The lower limits keep the law defined for K = d.
+        independent_share = max(1 - canaries / design.dimension, 1 / design.dimension)
+        numerator = max(freedom * independent_share, 1.0)
+        denominator = float(max(runs * (design.dimension - canaries), 1))
+    ratio = squares * design.dimension / freedom
+    if special.fdtrc(numerator, denominator, ratio) >= LEVEL:
         return
-    ratio = spread.squares * design.dimension / spread.freedom
-    if special.fdtrc(spread.numerator, spread.denominator, ratio) >= LEVEL:
-        return
-    suggested = max(round(spread.freedom / spread.squares), 1)
+    suggested = max(round(freedom / squares), 1)
     raise InputError(
         f"`dimension={design.dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), those of uniform "
         f"directions by 1, as these would in about {suggested:,} dimensions: {_FIX}"

@@ -4,12 +4,11 @@ audit/methods/README.md explains why its law stays exact.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
 from audit.errors import InputError, require
+from audit.evidence.arrays import Array
 
-Array = NDArray[np.float64]
 # The least share of a direction's squared length outside the span of the others.
 _MIN_OUTSIDE = 1e-9
 

@@ -3,14 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from audit.errors import require
 from audit.evidence import arrays
+from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins, Shape
-from audit.laws import cosine_law
 
-Array = NDArray[np.float64]
 LEAST_CANARIES = 10
 
 
@@ -82,9 +81,8 @@ def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimensi
       dimension: d, the number of trained parameters.
 
     Raises:
-      InputError: for an array of another shape, an invalid cosine, or a dimension out of range.
+      InputError: for an array of another shape, or an invalid cosine.
     """
-    cosine_law.require_dimension(dimension)
     checked = _check_cosines("observed", observed)
     if unobserved is None:
         return Cosines(checked, np.empty(0), dimension)

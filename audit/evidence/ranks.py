@@ -24,10 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import number, require, require_type
 from audit.evidence import arrays
-from audit.evidence.arrays import require_few_failed
+from audit.evidence.arrays import Array, require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
 
-Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # a smaller p-value means that two laws differ
 MOST_DRAWS = 10**9
@@ -166,7 +165,7 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     tails = np.asarray(ranks, np.float64) / (draws + 1)
     tails = np.minimum(tails, _MAX_TAIL)
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
-    return np.asarray(cosines - _BELOW * np.abs(cosines))
+    return cosines - _BELOW * np.abs(cosines)
 
 
 def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
@@ -179,11 +178,8 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 
     Args:
       ranks: (R, K), from 1 to M + 1.
-      is_out: (R, K), whether a rank counts.
+      is_out: (R, K), whether a rank counts; at least one does.
       draws: M, the number of fresh draws in each run.
-
-    Returns:
-      The p-value; 1 if no canary was out.
     """
     from scipy import special  # slow to load
 
@@ -191,8 +187,6 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 
     canaries_out = is_out.sum(1)  # of each run
     total_out = int(canaries_out.sum())
-    if not total_out:
-        return 1.0
     own_variance = 1 / total_out
     squares = float(canaries_out @ canaries_out)
     shared_variance = squares / total_out**2 / draws

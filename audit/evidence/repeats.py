@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from audit.errors import InputError
 from audit.evidence.canaries import FAILED, Coins, Fresh, Rows, Sets
 from audit.evidence.one_run import OneRun
+from audit.written import counted
 
 Bits = NDArray[np.bool_]
 Places = NDArray[np.int64]
@@ -51,9 +52,7 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
     number = sum(int(repeated.sum()) for repeated in repeats)
     if not number:
         return None
-    remark = f"{number:,} rows repeat earlier rows"
-    if number == 1:
-        remark = "1 row repeats an earlier row"
+    remark = counted(number, "row repeats an earlier row", "rows repeat earlier rows")
     return CountedOnce(evidence.select([~repeated for repeated in repeats]), remark)
 
 
@@ -76,7 +75,11 @@ def _find_repeats(table: Rows) -> Bits:
     values = table.scores
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
-    numbers, counts = _number_rows(values)
+    if values.shape[1] == 1:  # much faster than comparing rows
+        values = values[:, 0]
+    # A number for each row, equal for equal rows, and each number's count.
+    _, numbers, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
+    numbers = numbers.ravel()
     order = np.argsort(numbers, kind="stable")
     group_starts = np.cumsum(counts) - counts
     before = np.empty(len(numbers), np.int64)
@@ -92,14 +95,6 @@ def _find_repeats(table: Rows) -> Bits:
         original_counts = counts // times
         return before >= original_counts[numbers]
     return is_repeated & _are_distinctive(table)
-
-
-def _number_rows(values: NDArray[Any]) -> tuple[Places, Places]:
-    """Returns a number (n,) for each row of values (n, K), equal for equal rows, and each number's count."""
-    if values.shape[1] == 1:  # much faster than comparing rows
-        values = values[:, 0]
-    _, numbers, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
-    return numbers.ravel(), counts
 
 
 def _look_pasted(counts: Places) -> bool:

@@ -31,7 +31,6 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     9). The result has epsilon's shape, and is -inf if delta is 0.
     """
     eps = np.asarray(epsilon, np.float64)
-    require(mu >= 0, f"`mu` must be at least 0, got {mu}")
     if np.isinf(mu):
         return np.zeros_like(eps)  # delta is 1 at every epsilon
     if mu < _SMALL_MU:
@@ -132,12 +131,9 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         log_delta = log_delta_from_mu(mu, epsilon)
         return max(float(log_delta - np.log(delta)), -1e6)
 
-    def is_too_small(mu: float) -> bool:
-        return compute_excess(mu) < 0
-
     # At mu = sqrt(2 epsilon) the first term of delta is 1/2, so few doublings are needed.
     first = np.sqrt(2 * epsilon) + 1
-    _, high = find_bracket(is_too_small, first)
+    _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first)
     # Only relative precision counts because mu may be tiny.
     root = scipy.optimize.brentq(
         compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14, maxiter=_MAX_ITERATIONS

@@ -37,7 +37,8 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
       dimension: d >= 2.
     """
     t = np.asarray(cosine, np.float64)
-    require_dimension(dimension)
+    fix = "give the number of trained parameters, at least 2"
+    require(dimension >= 2, f"`dimension={dimension}`: {fix}")
     size = np.abs(t)
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
     log_far_tail = _limit_far_tail(size, dimension)
@@ -102,14 +103,6 @@ def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float
     return float(canaries * special.betainccinv(outside, inside, error / canaries))
 
 
-def require_dimension(dimension: int) -> None:
-    """Raises InputError unless the dimension is at least 2."""
-    require(
-        dimension >= 2,
-        f"`dimension={dimension}`: give the number of trained parameters, at least 2",
-    )
-
-
 class AndersonDarling(NamedTuple):
     """The result of the test of normality.
 
@@ -128,18 +121,12 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """Tests whether values (n,) are normal, with fitted mean and variance, by Anderson and Darling's A^2.
 
     A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) of the standardised order
-    statistics z_1 <= ... <= z_n (Stephens, 1974).
-
-    Raises:
-      InputError: Fewer than 8 values, or all are equal.
+    statistics z_1 <= ... <= z_n (Stephens, 1974). There must be at least 8 values, which differ: the
+    correction for n fails for fewer.
     """
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
-    # The correction for n fails for few values: at 3 it is even negative. 8 is the usual limit.
-    require(n >= 8, f"the test of normality needs at least 8 values, got {n}")
-    deviation = x.std(ddof=1)
-    require(deviation > 0, f"the test of normality needs different values, got {n} times {x[0]:g}")
-    z = (x - x.mean()) / deviation
+    z = (x - x.mean()) / x.std(ddof=1)
     weights = (2 * np.arange(1, n + 1) - 1) / n
     log_below = special.log_ndtr(z)
     log_above = special.log_ndtr(-z[::-1])

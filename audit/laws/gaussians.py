@@ -137,4 +137,4 @@ def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Ar
     log_larger = special.log_ndtr(np.where(is_above_0, -low, high))
     log_smaller = special.log_ndtr(np.where(is_above_0, -high, low))
     log_inside = conversions.log_difference(log_larger, log_smaller)
-    return np.asarray(np.where(is_outside, log_outside, log_inside))
+    return np.where(is_outside, log_outside, log_inside)

@@ -103,9 +103,6 @@ class KnownLaw(NamedTuple):
     law: ScoreFamily
     parameter: float
 
-    def __str__(self) -> str:
-        return f"{self.law.name} {self.parameter:.3g}"
-
     def scores(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
         """Draws scores (in, out), n each."""
         scores_in = self.law.sample(rng, self.parameter, True, n)

@@ -60,6 +60,14 @@ _FIRST_PARAMETER = (
 )
 _HALVINGS = 24  # of an interval of the parameter, for the bound
 _COARSE_HALVINGS = 12  # for the choice of bets
+# Indices in STAKES of bets on a single error rate: every third that is not 0.
+_ALONE = np.arange(1, len(STAKES), 3)
+_SHARE_ALONE = _ALONE_SHARE / (2 * len(_ALONE))  # of each such bet
+_NEIGHBOUR_SHARE = (1 - _BEST_SHARE - _ALONE_SHARE) / len(_NEIGHBOURS)
+# Of the capital, on the pilot's best bet, its neighbours, and the bets on each single error rate.
+SHARES = np.repeat(
+    [_BEST_SHARE, _NEIGHBOUR_SHARE, _SHARE_ALONE], [1, len(_NEIGHBOURS), 2 * len(_ALONE)]
+)
 
 
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
@@ -106,32 +114,21 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
       error: The probability that the limit exceeds the truth.
     """
     target = float(-np.log(error))  # log(1 / error)
-    if counted.rest.paired:
+    errors = counted.rest
+    if errors.paired:
         find_least_capital = _bet_on_coins(family, counted, target)
     else:
         find_least_capital = _bet_on_sets(family, counted, target)
-
-    def is_rejected(parameter: float) -> bool:
-        return find_least_capital(parameter) >= target
-
-    fpr, fnr = counted.rest.smoothed()
+    # The average rates, never 0: posterior means under Jeffreys' prior.
+    guesses_in, guesses_out = errors.guesses()
+    fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
+    fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if observed <= 0:
         return 0.0
-    return find_largest_refuted(is_rejected, observed, _HALVINGS)
-
-
-def _split_capital(alone: int) -> Array:
-    """Returns the bets' shares of the capital (1 + neighbours + 2 * alone,), which sum to 1.
-
-    The pilot's best bet gets 0.7, its neighbours 0.2 together, and the bets on a single error rate 0.1
-    together.
-    """
-    neighbours = len(_NEIGHBOURS)
-    neighbour_share = (1 - _BEST_SHARE - _ALONE_SHARE) / neighbours
-    alone_share = _ALONE_SHARE / (2 * alone)
-    numbers = [1, neighbours, 2 * alone]
-    return np.repeat([_BEST_SHARE, neighbour_share, alone_share], numbers)
+    return find_largest_refuted(
+        lambda parameter: find_least_capital(parameter) >= target, observed, _HALVINGS
+    )
 
 
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
@@ -147,7 +144,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     runs_per_pilot_run_in = len(rates_in) / len(pilot_in)
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
     predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
-    stakes_out, stakes_in, shares = _choose_pairs(family, predicted_out, predicted_in, target)
+    stakes_out, stakes_in = _choose_pairs(family, predicted_out, predicted_in, target)
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
@@ -156,26 +153,22 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
         # (L, cells)
         of_alarms = growth_out[stakes_out, :-1]
         of_misses = growth_in[stakes_in[:, None], corners]
-        return float(mix_bets(of_alarms + of_misses, shares).min())
+        return float(mix_bets(of_alarms + of_misses, SHARES).min())
 
     return find_least_capital
 
 
-# The indices in STAKES of L stakes on false-positive and on false-negative rates, and their shares of the
-# capital.
-_Pairs = tuple[NDArray[np.int64], NDArray[np.int64], Array]
-
-
-def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
+def _choose_pairs(
+    family: Family, growth_out: Array, growth_in: Array, target: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
     The others are pairs of larger or smaller stakes by a common factor, and bets on a single set of runs. The
-    best pair comes first, with its share of the capital. `growth_out` and `growth_in` are the predicted log
+    result has the indices in STAKES of the L stakes on false positives and on false negatives, in the order
+    of SHARES. `growth_out` and `growth_in` are the predicted log
     growth (S, levels) of STAKES at _COARSE_LEVELS, on false positives and on false negatives.
     """
     size = len(STAKES)
-    alone = np.arange(1, size, 3)  # stakes of bets on a single set: every third that is not 0
-    log_alone_share = np.log(_ALONE_SHARE / (2 * len(alone)))
 
     def find_margins(parameter: float) -> Array:
         """Returns by how much each pair of stakes (S, S) exceeds the target on a parameter's curve.
@@ -186,10 +179,10 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         # (S, cells)
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
-        best_out = at_corners_out[alone].max(0)
-        best_in = at_corners_in[alone].max(0)
+        best_out = at_corners_out[_ALONE].max(0)
+        best_in = at_corners_in[_ALONE].max(0)
         best_alone = np.maximum(best_out, best_in)
-        is_left = best_alone + log_alone_share < target
+        is_left = best_alone + np.log(_SHARE_ALONE) < target
         # (S, S, cells that are left)
         sums = at_corners_out[:, None, is_left] + at_corners_in[None, :, is_left]
         least = sums.min(-1, initial=np.inf)
@@ -203,10 +196,10 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     # has stake 0 on the other.
     neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
-    no_stake = np.zeros_like(alone)
-    stakes_out = np.concatenate([[best_out], neighbours_out, alone, no_stake])
-    stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, alone])
-    return stakes_out, stakes_in, _split_capital(len(alone))
+    no_stake = np.zeros_like(_ALONE)
+    stakes_out = np.concatenate([[best_out], neighbours_out, _ALONE, no_stake])
+    stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, _ALONE])
+    return stakes_out, stakes_in
 
 
 def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
@@ -214,11 +207,11 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
 
     A bet with a margin of at least 0 should reject the parameter.
     """
-
-    def should_be_rejected(parameter: float) -> bool:
-        return bool(find_margins(parameter).max() >= 0)
-
-    largest = find_largest_refuted(should_be_rejected, _FIRST_PARAMETER, _COARSE_HALVINGS)
+    largest = find_largest_refuted(
+        lambda parameter: bool(find_margins(parameter).max() >= 0),
+        _FIRST_PARAMETER,
+        _COARSE_HALVINGS,
+    )
     return find_margins(largest)
 
 
@@ -233,52 +226,44 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
     return np.clip(places, 0, None)  # only rounding gives a rate below 0
 
 
-# The parts, the stakes and the shares of the capital of L bets.
-_CoinBets = tuple[Array, Array, Array]
-
-
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for runs with coins.
 
     A bet is on z = part * FN + (1 - part) * FP, a weighted average of a run's error rates.
     """
-    parts_of_bets, stakes, shares = _choose_coin_bets(family, counted, target)
+    parts, stakes = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z, (bets, means).
     rows = []
-    for part, stake in zip(parts_of_bets, stakes, strict=True):
-        single_stake = np.array([stake])
-        rows.append(_compute_coin_growth(counted.rest, part, _MEANS, single_stake))
+    for part, stake in zip(parts, stakes[:, None], strict=True):
+        rows.append(_compute_coin_growth(counted.rest, part, _MEANS, stake))
     growth = np.concatenate(rows)
-    bet_indices = np.arange(len(stakes))[:, None]
-    parts = parts_of_bets[:, None]
 
     def find_least_capital(parameter: float) -> float:
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         # (bets, cells)
-        means = parts * false_negative + (1 - parts) * false_positive
+        means = np.outer(parts, false_negative) + np.outer(1 - parts, false_positive)
         # Rounding means down to _MEANS never increases the capital.
         below = np.searchsorted(_MEANS, means, side="right") - 1
         # Only rounding gives a mean below 0.
-        growth_on_curve = np.where(below >= 0, growth[bet_indices, below], -np.inf)
-        return float(mix_bets(growth_on_curve, shares).min())
+        growth_on_curve = np.where(below >= 0, np.take_along_axis(growth, below, 1), -np.inf)
+        return float(mix_bets(growth_on_curve, SHARES).min())
 
     return find_least_capital
 
 
-def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
+def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Returns the bet that should reject the largest parameter, and others in case it does not.
 
     The others are larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1). The
-    best bet comes first, with its share of the capital.
+    result has the parts and the stakes (L,), in the order of SHARES.
 
     The pilot's log growth, scaled to the number of counted runs, gives each bet a critical mean of z that
     should suffice for `target`. The bet should reject a parameter if z has at least this mean everywhere on
     the parameter's curve, except at points that bets on a single error rate should reject.
     """
     stakes = STAKES[1:]  # without the stake 0
-    stakes_alone = STAKES[1::3]  # of bets on a single error rate
-    alone_share = _ALONE_SHARE / (2 * len(stakes_alone))
+    stakes_alone = STAKES[_ALONE]
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
@@ -293,8 +278,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         return np.where(sufficient.any(1), first_means, 2.0)
 
     # Bets on a single rate should reject the points of a curve at these rates or above them.
-    critical_rate_out = find_critical_means(0.0, stakes_alone, alone_share).min()
-    critical_rate_in = find_critical_means(1.0, stakes_alone, alone_share).min()
+    critical_rate_out = find_critical_means(0.0, stakes_alone, _SHARE_ALONE).min()
+    critical_rate_in = find_critical_means(1.0, stakes_alone, _SHARE_ALONE).min()
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
@@ -302,8 +287,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
-        parts = _PARTS[:, None]
-        means = parts * fnr[remaining] + (1 - parts) * fpr[remaining]  # (parts, points)
+        # (parts, points)
+        means = np.outer(_PARTS, fnr[remaining]) + np.outer(1 - _PARTS, fpr[remaining])
         least_means = means.min(1, initial=1.0)  # 1 if no point remains
         return np.asarray(least_means[:, None] - critical_means)
 
@@ -311,11 +296,10 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     best_part, best_stake = np.unravel_index(best, critical_means.shape)
     offsets = np.concatenate([[0], _NEIGHBOURS])
     neighbours = np.clip(best_stake + offsets, 0, len(stakes) - 1)
-    alone = len(stakes_alone)
-    numbers = [len(neighbours), alone, alone]
+    numbers = [len(neighbours), len(_ALONE), len(_ALONE)]
     parts = np.repeat([_PARTS[best_part], 0.0, 1.0], numbers)
     all_stakes = np.concatenate([stakes[neighbours], stakes_alone, stakes_alone])
-    return parts, all_stakes, _split_capital(alone)
+    return parts, all_stakes
 
 
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:

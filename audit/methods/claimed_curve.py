@@ -21,12 +21,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from audit.evidence.arrays import Array
 from audit.laws.intervals import find_largest_refuted
 
-Array = NDArray[np.float64]
 Power = Callable[[Array], Array]  # false-positive rates -> the largest power that a claim allows
 
 # Thresholds in standard deviations of a left-out score: values of Student's T for cosines, normal deviates
@@ -167,10 +166,8 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
     """Returns a path (R,): after each run, the mu below which runs so far refute every Gaussian guarantee.
 
     Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of 1/128 of that of all
-    runs. The path is empty, (0,), if rows are not in start order.
+    runs. Rows must be in start order.
     """
-    if not counted.in_order:
-        return np.zeros(0)
     path = np.zeros(len(counted.shares))
     for mu in np.linspace(0.0, least_mu, _PATH_STEPS + 1):
         test = examine_claim(counted, gaussian_power(float(mu)), confidence)
@@ -196,7 +193,7 @@ def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
         bets = np.ones(1)  # all of the capital
     staked_gains = bets[:, None] * gains[:, None, :]
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log1p(staked_gains))
+        return np.log1p(staked_gains)
 
 
 def share_capital(near: int, far: int) -> Array:
@@ -212,8 +209,9 @@ class ScoreSummary(NamedTuple):
 
     Attributes:
       mean: The mean score, in standard deviations of a left-out score.
-      between: The standard deviation of runs' means in excess of the canaries' own deviation.
-      within: The standard deviation of scores among the canaries of a run.
+      between: The standard deviation of runs' means in excess of the canaries' own deviation; 0 for a single
+        run, or with a single canary per run.
+      within: The standard deviation of scores among the canaries of a run; 1 with a single canary per run.
       runs: The number of runs.
       canaries: The number of inserted canaries in a run.
     """
@@ -223,29 +221,6 @@ class ScoreSummary(NamedTuple):
     within: float
     runs: int
     canaries: int
-
-
-def summarise_scores(runs: list[Array]) -> ScoreSummary:
-    """Returns the means and standard deviations of runs' scores, (K,) each, to simulate runs like them.
-
-    Scores are in standard deviations of a left-out score. With a single canary per run, `within` is 1 and
-    `between` is 0. `between` is 0 for a single run, too.
-    """
-    means = np.array([run.mean() for run in runs])
-    mean_size = np.mean([len(run) for run in runs])
-    canaries = max(1, round(float(mean_size)))
-    deviations = np.concatenate([run - run.mean() for run in runs])
-    degrees = len(deviations) - len(runs)  # a mean is fitted to each run
-    within = 1.0
-    between = 0.0
-    if degrees > 0:
-        within = float(np.sqrt(deviations @ deviations / degrees))
-        if len(runs) > 1:
-            variance = float(means.var(ddof=1))
-            excess = variance - within**2 / canaries
-            between = float(np.sqrt(max(excess, 0.0)))
-    mean = float(means.mean())
-    return ScoreSummary(mean, between, within, len(runs), canaries)
 
 
 def find_least_departure(
@@ -307,4 +282,4 @@ def draw_shares(
     totals = cells.sum(axis=-1, keepdims=True)
     counts = rng.multinomial(canaries, cells / totals)
     below = np.cumsum(counts, axis=-1)[..., :-1]  # the last cell ends at inf
-    return np.asarray(1 - below / canaries)
+    return 1 - below / canaries

@@ -29,14 +29,12 @@ class TradeOffCurve(NamedTuple):
       false_negative_rate: (k,) the observed rate at each threshold.
       false_positive_limits: The limits of the true false-positive rates, (k,) each.
       false_negative_limits: The limits of the true false-negative rates, (k,) each.
-      confidence: The confidence of all limits together.
     """
 
     false_positive_rate: Array
     false_negative_rate: Array
     false_positive_limits: Interval
     false_negative_limits: Interval
-    confidence: float
 
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits of threshold tests' least false-negative rate at false-positive rates (n,).
@@ -76,7 +74,6 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
         errors.false_negatives / len(scores_in),
         limit_rates(errors.false_positives, len(scores_out), error),
         limit_rates(errors.false_negatives, len(scores_in), error),
-        confidence,
     )
 
 

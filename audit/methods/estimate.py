@@ -23,9 +23,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from audit.evidence.arrays import hash_ranks
+from audit.evidence.arrays import Array, hash_ranks
 from audit.laws import conversions
 from audit.methods import exact, thresholds
 from audit.methods.method import (
@@ -39,9 +38,6 @@ from audit.methods.method import (
     Method,
     NoiseFloor,
 )
-
-Array = NDArray[np.float64]
-Worlds = tuple[Array, Array]
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
@@ -143,12 +139,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     Gaussian curve. Scores are (n,) in and (m,) out; `confidence` is that of each rate's two-sided limits.
     """
     error = (1 - confidence) / 2
-    threshold, mu = thresholds.best_empirical(
-        scores_in, scores_out, conversions.mu_from_rates, error
-    )
+    threshold, mu = thresholds.best_empirical(scores_in, scores_out, error)
     mu = max(mu, 0.0)
-    at = np.array([threshold])
-    false_positives, false_negatives = thresholds.count_errors(scores_in, scores_out, at)
     return Estimate(
         IN_SAMPLE,
         conversions.epsilon_from_mu(mu, delta),
@@ -156,8 +148,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
         delta,
         confidence,
         threshold,
-        int(false_positives[0]),
-        int(false_negatives[0]),
+        int((scores_out > threshold).sum()),
+        int((scores_in <= threshold).sum()),
         len(scores_in),
         len(scores_out),
         caveat=_IN_SAMPLE.text,
@@ -277,10 +269,8 @@ def _test_splits(
             (pilot_in, pilot_out),
             len(rest_in),
             len(rest_out),
-            family.parameter,
+            family,
             (1 - confidence) * _REJECTING / _SPLITS,  # the level of each split's test
-            # Under a Gaussian curve scores are normal, up to an increasing map.
-            any_shape=family is not exact.GAUSSIAN,
         )
         # The threshold's world has rank - 1 errors. The test is of the errors of the other world.
         rank = chosen.rank
@@ -307,7 +297,7 @@ def _test_splits(
     return parameter, counts_of_splits[deciding]
 
 
-def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> Worlds:
+def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> tuple[Array, Array]:
     """Splits a world's scores at random into (pilot, rest), both in the order of the scores given."""
     chosen = np.zeros(len(world), bool)
     size = _find_pilot_size(len(world), family)

@@ -24,13 +24,13 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
+from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-Array = NDArray[np.float64]
 # The upper ends of U's cells, as quantiles.
 _SCORES = np.linspace(-6.0, 6.0, 481)
 _LEVELS = np.append(special.ndtr(_SCORES), 1.0)

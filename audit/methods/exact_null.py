@@ -31,16 +31,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import hash_ranks
+from audit.evidence.arrays import Array, hash_ranks
 from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import Exceedances, ScoreSummary, summarise_scores
+from audit.methods.claimed_curve import Exceedances, ScoreSummary
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
-
-Array = NDArray[np.float64]
 
 EXACT_NULL = FRESH_DIRECTIONS.free
 EXACT_NULL_GDP = "exact_null_gdp"
@@ -89,7 +87,7 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
     """Returns the cosine t / sqrt(d - 1 + t^2) of a value t of Student's T with d - 1 degrees of freedom."""
     t = np.asarray(student, np.float64)
-    return np.asarray(t / np.sqrt(dimension - 1 + t * t))
+    return t / np.sqrt(dimension - 1 + t * t)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,7 +233,20 @@ def summarise_design(design: Fresh) -> ScoreSummary:
         remainder = np.maximum(1 - run * run, _TINY)
         student = run * np.sqrt((design.dimension - 1) / remainder)
         runs.append(np.maximum(student, -_FAR))
-    return summarise_scores(runs)
+    means = np.array([run.mean() for run in runs])
+    mean_size = np.mean([len(run) for run in runs])
+    canaries = max(1, round(float(mean_size)))
+    deviations = np.concatenate([run - run.mean() for run in runs])
+    degrees = len(deviations) - len(runs)  # a mean is fitted to each run
+    within = 1.0
+    between = 0.0
+    if degrees > 0:
+        within = float(np.sqrt(deviations @ deviations / degrees))
+        if len(runs) > 1:
+            variance = float(means.var(ddof=1))
+            excess = variance - within**2 / canaries
+            between = float(np.sqrt(max(excess, 0.0)))
+    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
 
 
 def expand_to_runs(design: Fresh, values: Array) -> Array:
@@ -431,7 +442,7 @@ class Capital:
 def _compute_shares(run: Array, levels: Array) -> Array:
     """Returns the shares (T,) of a run's cosines (K,) above each level (T,)."""
     not_above = np.searchsorted(np.sort(run), levels, side="right")
-    return np.asarray((len(run) - not_above) / len(run))
+    return (len(run) - not_above) / len(run)
 
 
 def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:

@@ -133,10 +133,7 @@ def _compute_drawn(sizes: Array, shares: Array, near: Fit) -> Array:
         normalized = probabilities / probabilities.sum()
         worlds.append(rng.multinomial(int(size), normalized, _TABLES))
     tables = np.stack(worlds, 1).astype(np.float64)
-    mus = np.full(_TABLES, near.mu)
-    cuts = np.tile(near.cuts, (_TABLES, 1))
-    fits = fit_tables(tables, Fit(mus, cuts))
-    return _compute_statistics(tables, fits)
+    return _compute_statistics(tables, fit_tables(tables, near))
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
@@ -145,9 +142,7 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
     Spread is squared because it is two-sided.
     """
     cells = compute_likelihood_ratio(tables, fits)
-    rao_scores = compute_rao_scores(tables, fits)
-    spread = rao_scores[..., 0]
-    tails = rao_scores[..., 1]
+    spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
     return np.stack([cells, spread**2, tails], -1)
 
 
@@ -313,13 +308,8 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
       jacobian: J, (..., 2, cells, p) the derivatives of cell shares by p parameters.
       weights: (..., 2, cells) each world's number of scores over the cell's share.
     """
-    parameters = jacobian.shape[-1]
-    shape = (*jacobian.shape[:-3], -1, parameters)
-    flat = jacobian.reshape(shape)
-    flat_weights = weights.reshape(flat.shape[:-1])
-    weighted = flat_weights[..., None] * flat
-    information: Array = np.swapaxes(flat, -1, -2) @ weighted
-    return information + 1e-9 * np.eye(parameters)
+    of_worlds = np.swapaxes(jacobian, -1, -2) @ (weights[..., None] * jacobian)
+    return np.asarray(of_worlds.sum(-3) + 1e-9 * np.eye(jacobian.shape[-1]))
 
 
 def fit_tables(table: Array, near: Fit | None = None) -> Fit:
@@ -365,10 +355,8 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     expected counts e of the fit.
     """
     expected = table.sum(-1, keepdims=True) * _expand(fit).shares
-    # Empty cells contribute 0: xlogy(0, y) is 0 for y > 0. Rounding may leave the sum below 0.
-    terms = special.xlogy(table, np.maximum(table, 1) / expected)
-    statistic = 2 * terms.sum((-1, -2))
-    return np.asarray(np.maximum(statistic, 0.0))
+    statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
+    return np.asarray(np.maximum(statistic, 0.0))  # rounding may leave it below 0
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:

@@ -31,9 +31,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from audit.evidence.arrays import Array
 from audit.evidence.canaries import Counted, Design, RunErrors
 from audit.laws import conversions
 from audit.methods import betting, exact, thresholds
@@ -48,8 +48,6 @@ from audit.methods.method import (
     Assumption,
     Method,
 )
-
-Array = NDArray[np.float64]
 
 LIFTED_GAUSSIAN, LIFTED = MANY_CANARIES
 MANY_RUNS = Assumption(
@@ -85,12 +83,6 @@ class CanaryMethod(Method):
     prove: Callable[[Counted, float, float], Proven]
     canaries: int = 1
 
-    def family(self, delta: float) -> Family:
-        """Returns the trade-off functions for the choice of a threshold."""
-        if self.assumes.gaussian:
-            return exact.GAUSSIAN
-        return exact.approximate_dp(delta)
-
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
@@ -98,7 +90,10 @@ class CanaryMethod(Method):
         uses a part of the error. The pilot's rates stay the same: the coins of the counted runs must not
         affect the pilot's choice.
         """
-        counted = count(design, self.family(delta), 1 - confidence)
+        family = exact.approximate_dp(delta)  # for the choice of a threshold
+        if self.assumes.gaussian:
+            family = exact.GAUSSIAN
+        counted = count(design, family, 1 - confidence)
         errors = counted.rest
         widened, error = design.widen(errors, 1 - confidence)
         assumes = self.assumes
@@ -308,19 +303,18 @@ def counterpart(method: str) -> CanaryMethod | None:
     return next((record for record in METHODS.values() if record.counterpart == method), None)
 
 
-def usable(canaries: int) -> dict[str, CanaryMethod]:
-    """Returns the methods, by name, that need no more than this number of canaries per run."""
-    return {name: method for name, method in METHODS.items() if method.canaries <= canaries}
-
-
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds of all methods that the number of canaries allows, in the order of METHODS.
 
     Raises:
       InputError: Too few runs.
     """
-    methods = usable(min(design.canaries)).values()
-    return [method.bound(design, delta, confidence) for method in methods]
+    canaries = min(design.canaries)
+    return [
+        method.bound(design, delta, confidence)
+        for method in METHODS.values()
+        if method.canaries <= canaries
+    ]
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:

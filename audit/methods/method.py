@@ -54,7 +54,6 @@ class Mark(NamedTuple):
       place: The rank, from left to right, among the marks at a single point of the axis.
       filled: Whether the marker is filled.
       outline: A matplotlib colour for the marker's edge; empty for its own colour.
-      line: The width of lines, in points.
     """
 
     color: str
@@ -63,7 +62,6 @@ class Mark(NamedTuple):
     place: int
     filled: bool = True
     outline: str = ""
-    line: float = 0.8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -109,36 +109,23 @@ def make_design(cosines: Cosines) -> Fresh:
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
-def weigh_coins(design: Coins) -> Array:
-    """Returns (K,) a number for each coin of a single run, positive if the guess is right.
-
-    A score above the median guesses that its canary is in. The distance from the median is the certainty of
-    the guess.
+def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
+    """Returns the bounds `one_run_guesses` and `one_run_gaussian` of a run, from at most 20,000 coins.
 
     Raises:
       InputError: Fewer than 40 canaries: 20 choose the number of guesses, the others are guessed.
     """
-    canaries = design.scores.shape[1]
-    few = f"there are {canaries} canaries with coins: give at least {LEAST_COINS}"
-    require(canaries >= LEAST_COINS, few)
-    scores = design.scores[0]
-    distances = scores - np.median(scores)
-    return np.asarray(np.where(design.presence[0], distances, -distances))
+    return [compute(coins, delta, confidence) for compute in OF_COINS.values()]
 
 
-def bound_by_guesses(signed: Array, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds `one_run_guesses` and `one_run_gaussian`, from at most 20,000 coins."""
-    return [compute(signed, delta, confidence) for compute in OF_COINS.values()]
-
-
-def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
+def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
     A pilot chooses how many of the other coins are guessed. For delta > 0 the bound is proven for a fixed
-    number (Errata O11). `signed` are the numbers (K,) of `weigh_coins`.
+    number (Errata O11).
     """
     error = 1 - confidence
-    ordered = _split_and_order(signed)
+    ordered = _split_and_order(design)
     # At delta = 0 the bound grows as the upper limit of the share of wrong guesses falls. The number of wrong
     # guesses is rounded up to be conservative.
     numbers = ordered.guess_counts
@@ -151,24 +138,25 @@ def from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
     return Bound(ONE_RUN_GUESSES, epsilon, None, *levels, **counts, assumes=FAIR_COINS)
 
 
-def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bound:
+def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
     Coins are guessed as in `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
     Its epsilon follows from mu and is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
-    ordered = _split_and_order(signed)
+    ordered = _split_and_order(design)
     coins = len(ordered.right)
     numbers = ordered.guess_counts
     expected_right = np.floor(numbers * ordered.expected_shares)  # conservative
-
-    def should_be_refuted(mus: Array) -> NDArray[np.bool_]:
-        """Returns whether each number of guesses, with its expected right guesses, refutes its mu."""
-        return gaussian_refutes(coins, numbers, expected_right, mus, error)
-
     least = np.zeros(len(numbers))
-    predicted, _ = bisect(should_be_refuted, least, least + _FIRST_MU, _COARSE_HALVINGS)
+    # The largest mu that each number of guesses refutes, if its expected guesses are right.
+    predicted, _ = bisect(
+        lambda mus: gaussian_refutes(coins, numbers, expected_right, mus, error),
+        least,
+        least + _FIRST_MU,
+        _COARSE_HALVINGS,
+    )
     number = int(numbers[np.argmax(predicted)])
     right, counts = ordered.count_guesses(number)
     mu = mu_from_guesses(coins, number, right, error)
@@ -178,7 +166,7 @@ def gaussian_from_guesses(signed: Array, delta: float, confidence: float) -> Bou
     )
 
 
-CoinMethod = Callable[[Array, float, float], Bound]  # signed, delta, confidence
+CoinMethod = Callable[[Coins, float, float], Bound]  # a single run, delta, confidence
 
 OF_COINS: dict[str, CoinMethod] = {
     ONE_RUN_GUESSES: from_guesses,
@@ -215,12 +203,18 @@ class _OrderedCoins(NamedTuple):
         }
 
 
-def _split_and_order(signed: Array) -> _OrderedCoins:
+def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    The pilot is a fifth of the coins, but at least 20. A normal law fitted to it predicts the share of right
-    guesses.
+    A score above the median guesses that its canary is in. The distance from the median is the certainty of
+    the guess. The pilot is a fifth of the coins, but at least 20. A normal law fitted to it predicts the
+    share of right guesses.
     """
+    scores = design.scores[0]
+    few = f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}"
+    require(len(scores) >= LEAST_COINS, few)
+    distances = scores - np.median(scores)
+    signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
     # Only the sign of the evidence depends on the coins. The pilot and the order of the other coins depend on
     # its size, so they cannot favour right guesses.
     certainty = np.abs(signed)
@@ -256,8 +250,6 @@ def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, erro
       delta: The delta of epsilon.
       error: The probability of refuting a true epsilon.
     """
-    if right == 0:  # 0 or more right guesses are certain, whatever epsilon
-        return 0.0
     return find_largest_refuted(
         lambda epsilon: log_p_approximate(coins, number, right, epsilon, delta) <= np.log(error),
         1.0,
@@ -319,8 +311,7 @@ def gaussian_refutes(
       mu: The hypotheses; guesses, right and mu broadcast.
       error: The level of the test.
     """
-    inputs = [np.asarray(values, np.float64) for values in (guesses, right, mu)]
-    r, v, mus = np.broadcast_arrays(*inputs)
+    r, v, mus = np.broadcast_arrays(guesses, right, mu)
     q = np.full(r.shape, error)  # q_(j+1), then q_j
     q_sum = np.full(r.shape, error)  # S_(j+1), then S_j
     most_right = int(v.max(initial=0))  # `initial` is for empty arrays

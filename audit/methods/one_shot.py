@@ -20,12 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from audit.evidence.arrays import Array
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, gaussians, intervals
 from audit.laws.gaussians import Gaussian
+from audit.methods import thresholds
 from audit.methods.estimate import Estimate
 from audit.methods.method import NoiseFloor
 
@@ -35,7 +36,6 @@ ONE_SHOT_JEFFREYS = "one_shot_jeffreys"
 # The prior of the limits' beta law: 1/2 for Jeffreys, 1 for Clopper and Pearson.
 LIMITS = {ONE_SHOT_JEFFREYS: 0.5, "one_shot_clopper_pearson": 1.0}
 
-Array = NDArray[np.float64]
 
 _STANDARD = Gaussian(0.0, 1.0)
 _SIMULATED_FITS = 2000  # simulated fits of means and deviations
@@ -57,18 +57,14 @@ def fit(values: Array, dimension: int) -> Gaussian:
     return Gaussian(mean, deviation)
 
 
-def fitted(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the exact epsilon between the normal laws of unobserved (null) and observed (seen) cosines."""
-    return gaussians.epsilon(null, seen, delta)
-
-
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
     """Returns the exact epsilon between normal laws with both means and the null's standard deviation."""
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
 
+# Functions of the normal laws of unobserved (null) and observed (seen) cosines, and of delta.
 FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
-    ONE_SHOT_FITTED: fitted,
+    ONE_SHOT_FITTED: gaussians.epsilon,
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
 }
 
@@ -168,26 +164,16 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
       prior: The prior of the limits' beta law, 1/2 for Jeffreys' limits, 1 for Clopper and Pearson's.
     """
     points = np.sort(run.observed)
-    limits_in = _limit_error_rates(len(points), error, prior)
+    misses = np.arange(len(points))
     if not len(run.unobserved):
         log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
         if run.dimension < _EXACT_BELOW:
             log_fpr = cosine_law.log_sf(points, run.dimension)
         fpr = np.maximum(np.exp(log_fpr), _TINY)
-        fnr = limits_in[:-1]
     else:
-        thresholds = np.concatenate([[-np.inf], run.observed, run.unobserved])
-        misses = np.searchsorted(points, thresholds, side="right")
-        not_above = np.searchsorted(np.sort(run.unobserved), thresholds, side="right")
-        unobserved = len(run.unobserved)
-        limits_out = _limit_error_rates(unobserved, error, prior)
-        fpr = limits_out[unobserved - not_above]
-        fnr = limits_in[misses]
+        levels = np.concatenate([[-np.inf], run.observed, run.unobserved])
+        alarms, misses = thresholds.count_errors(points, run.unobserved, levels)
+        fpr = intervals.clopper_pearson_upper(alarms, len(run.unobserved), error, prior)
+    fnr = intervals.clopper_pearson_upper(misses, len(points), error, prior)
     epsilons = conversions.epsilon_from_rates(fpr, fnr, delta)
     return float(epsilons.max(initial=0.0))
-
-
-def _limit_error_rates(trials: int, error: float, prior: float) -> Array:
-    """Returns upper limits (trials + 1,) of error rates for 0, 1, ..., trials errors."""
-    counts = np.arange(trials + 1)
-    return intervals.clopper_pearson_upper(counts, trials, error, prior)

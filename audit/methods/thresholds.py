@@ -4,18 +4,17 @@ A bound is a confidence bound only for a threshold that does not depend on the c
 here choose on a set of scores; `estimate` must count others. A score above the threshold is a guess of "in".
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.laws import intervals
+from audit.laws import conversions, intervals
+from audit.methods.exact import GAUSSIAN, Family
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-Worlds = tuple[Array, Array]
 # The constants of the choice on a pilot are tuned; no bound's validity depends on them.
 _PRIOR = 5.0  # scores of normal distributions that are added to the pilot's, as a prior
 _DOUBT = (
@@ -30,10 +29,6 @@ _MISFIT = (
 _CLEAR = 1.5  # standard deviations by which counted rates are raised
 _LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
 _MAX_THRESHOLDS = 200_000  # of `best_empirical`
-
-
-# Maps false-positive and false-negative rates, which broadcast, to the parameter of the curve through both.
-Parameter = Callable[[Array, Array], Array]
 
 
 class ErrorCounts(NamedTuple):
@@ -55,20 +50,17 @@ def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Erro
     return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
 
 
-def best_empirical(
-    scores_in: Array, scores_out: Array, parameter: Parameter, error: float
-) -> tuple[float, float]:
-    """Returns the threshold with the largest privacy parameter on the scores, and that parameter.
+def best_empirical(scores_in: Array, scores_out: Array, error: float) -> tuple[float, float]:
+    """Returns the threshold with the largest mu on the scores, and that mu.
 
     The thresholds are the midpoints between neighbouring distinct scores (hidden-state paper, Algorithm 4),
-    thinned out evenly from 200,000 on. At each, the parameter is that of the trade-off curve through
+    thinned out evenly from 200,000 on. At each, mu is that of the Gaussian trade-off curve through
     Clopper-Pearson upper limits of both error rates (Errata H12 of experiments/hidden_state/README.md). The
     largest is not a confidence bound because the same scores choose the threshold.
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it; at least two scores must differ.
-      parameter: Maps false-positive and false-negative rates to the privacy parameter.
       error: The error probability of each rate's upper limit.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
@@ -77,9 +69,9 @@ def best_empirical(
     counts = count_errors(scores_in, scores_out, points)
     fpr = intervals.clopper_pearson_upper(counts.false_positives, len(scores_out), error)
     fnr = intervals.clopper_pearson_upper(counts.false_negatives, len(scores_in), error)
-    limits = parameter(fpr, fnr)
-    best = int(np.argmax(limits))
-    return float(points[best]), float(limits[best])
+    mus = conversions.mu_from_rates(fpr, fnr)
+    best = int(np.argmax(mus))
+    return float(points[best]), float(mus[best])
 
 
 class Rank(NamedTuple):
@@ -90,22 +82,22 @@ class Rank(NamedTuple):
 
 
 def choose_on_pilot(
-    pilot: Worlds, n_in: int, n_out: int, parameter: Parameter, error: float, any_shape: bool
+    pilot: tuple[Array, Array], n_in: int, n_out: int, family: Family, error: float
 ) -> Rank:
     """Chooses, on a pilot's scores, the rank of the further score that should be the best threshold.
 
     The best threshold gives the largest lower limit of a privacy parameter. Ranks 1, 2, 4, ... of either
     world are tried. The usual choice is the best rank for normal distributions with the pilot's area under
-    the ROC curve, which varies little between pilots. With `any_shape`, the pilot's error counts overrule it
-    if they clearly contradict normal distributions, or clearly predict a larger limit at another rank. The
-    choice depends only on the order of the scores.
+    the ROC curve, which varies little between pilots. Under a Gaussian curve scores are normal, up to an
+    increasing map. In other families, the pilot's error counts overrule the usual choice if they clearly
+    contradict normal distributions, or clearly predict a larger limit at another rank. The choice depends
+    only on the order of the scores.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
       n_in, n_out: The numbers of further scores.
-      parameter: Maps false-positive and false-negative rates to the privacy parameter.
+      family: The trade-off functions, with the privacy parameter.
       error: The error probability of each rate's upper limit.
-      any_shape: Whether scores may be far from normal.
     """
     pilot_in, pilot_out = pilot
     if not len(pilot_in) or not len(pilot_out):  # any rank is valid
@@ -113,11 +105,11 @@ def choose_on_pilot(
 
     mu = _estimate_separation(pilot_in, pilot_out)
     # For the highest scores out, all scores are negated, and the worlds change places.
-    by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
-    by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
+    by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, family, error)
+    by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     normal, counted, places, misfits = np.hstack([by_in, by_out])
     best = int(np.argmax(normal))
-    if any_shape:
+    if family is not GAUSSIAN:
         steady = places >= _STEADY
         best_counted = int(np.argmax(counted))
         # The margin is the error of the counts. A poor choice makes the bound weaker, but not wrong.
@@ -141,7 +133,7 @@ def _judge_ranks(
     n_own: int,
     n_other: int,
     mu: float,
-    parameter: Parameter,
+    family: Family,
     error: float,
 ) -> Array:
     """Predicts the limits that thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
@@ -155,7 +147,7 @@ def _judge_ranks(
       other: The pilot's scores of the other world, most of them lower.
       n_own, n_other: The numbers of further scores of both worlds.
       mu: The distance of both worlds in standard deviations, if they are normal.
-      parameter: Maps false-positive and false-negative rates to the privacy parameter. It is symmetric.
+      family: The trade-off functions, which are symmetric, with the privacy parameter.
       error: The error probability of each rate's upper limit.
 
     Returns:
@@ -183,7 +175,7 @@ def _judge_ranks(
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
     other_errors = n_other * (1 - np.stack([normal_at_level, shares]))
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
-    limits = np.round(parameter(other_limits, own_limit), 9)
+    limits = np.round(family.parameter(other_limits, own_limit), 9)
 
     # A count varies binomially with the other scores, and with the score's position by about 1 / sqrt(place).
     expected = size * normal_at_place

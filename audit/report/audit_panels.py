@@ -319,7 +319,7 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is for independent scores
         low, high = np.clip(curve.band(grid), grid[0] / 2, 1 - grid[0] / 2)
-        label = f"{show_percent(curve.confidence)} band"
+        label = f"{show_percent(conclusion.confidence)} band"
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     rates = []
     worlds = (curve.false_positive_rate, curve.false_negative_rate)

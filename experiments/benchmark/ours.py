@@ -58,7 +58,7 @@ def from_coins(
     compute: one_run_bounds.CoinMethod, coins: Coins, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from the coins of a single run."""
-    return compute(one_run_bounds.weigh_coins(coins), delta, confidence).epsilon
+    return compute(coins, delta, confidence).epsilon
 
 
 def from_directions(

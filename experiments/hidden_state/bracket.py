@@ -180,7 +180,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         "at_most": state.bound.epsilon,
         "word": word,
         "margin": state.margins[_MARGIN].epsilon,
-        "expansion": state.mean_constant,
+        "expansion": float(np.asarray(state.periods.lipschitz).mean()),
     }
 
 

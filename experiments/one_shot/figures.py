@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from audit.claims.accounting import epsilon_upper_bound
 from audit.evidence import one_run as one_run_evidence
-from audit.laws import conversions, cosine_law
+from audit.laws import conversions, cosine_law, gaussians
 from audit.laws.gaussians import Gaussian
 from audit.methods import one_shot
 from audit.methods.method import NoiseFloor
@@ -246,7 +246,7 @@ def _compute_quantiles(
         presence = scores.presence[first : first + runs]
         null = known_null or one_shot.fit(values[~presence], dimension)
         observed = one_shot.fit(values[presence], dimension)
-        epsilons.append(one_shot.fitted(null, observed, delta))
+        epsilons.append(gaussians.epsilon(null, observed, delta))
     return np.quantile(epsilons, QUANTILES)
 
 

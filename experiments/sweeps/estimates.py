@@ -56,7 +56,7 @@ def looks() -> dict[str, MarkLook]:
             "marker": mark.marker,
             "ms": mark.size,
             "mec": mark.outline or None,  # the color of the marker's edge
-            "elinewidth": mark.line,  # the width of the error bar
+            "elinewidth": 0.8,  # the width of the error bar
         }
         if not mark.filled:
             look["mfc"] = "white"  # the color of the marker's face

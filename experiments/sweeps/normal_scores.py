@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.canaries import Design
+from audit.evidence.canaries import Coins, Design
 from audit.laws.intervals import Interval
 
 Array = NDArray[np.float64]
@@ -59,10 +59,15 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     without are two sets, and R is the size of the smaller. The interval is [0, inf) if a set has fewer than
     two runs, or if the distance is undefined.
     """
-    sets_of_runs = design.by_run()
+    if isinstance(design, Coins):
+        sets_of_runs = [(design.scores, design.presence)]
+    else:
+        all_in = np.ones(design.inserted.shape, bool)
+        all_out = np.zeros(design.fresh.shape, bool)
+        sets_of_runs = [(design.inserted, all_in), (design.fresh, all_out)]
     # Centering keeps digits in sums of squares and does not change distances.
     center = np.concatenate(design.pooled()).mean()
-    all_sums = [_sum_by_run(runs.scores - center, runs.presence) for runs in sets_of_runs]
+    all_sums = [_sum_by_run(scores - center, presence) for scores, presence in sets_of_runs]
     fewest_runs = min(map(len, all_sums))
     total = np.concatenate(all_sums).sum(0)  # (6,), over all runs of all sets
     distance = float(_compute_distance(total))

@@ -146,7 +146,7 @@ def test_bounds_of_many_small_runs_stay_below_the_accounted_epsilon(sigma, obser
     scores = _many_small_runs(200, sigma, observe)
     upper, above, most = epsilon_upper_bound(sigma, 1, 1e-5), 0, 0.0
     for values, bits in zip(scores.scores, scores.presence, strict=True):
-        evidence = one_run_bounds.weigh_coins(given.coins(values[None], bits[None]).coins)
+        evidence = given.coins(values[None], bits[None]).coins
         largest = max(
             bound.epsilon for bound in one_run_bounds.bound_by_guesses(evidence, 1e-5, 0.95)
         )

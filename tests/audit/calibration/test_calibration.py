@@ -67,7 +67,11 @@ def test_a_method_that_claims_too_much_is_caught(monkeypatch):
     assert result.exceeding > allowed_share(0.05, SETTING.audits)
 
 
-KNOWN = [KnownLaw(law, parameter) for law in LAWS.values() for parameter in law.parameters]
+KNOWN = [
+    pytest.param(KnownLaw(law, parameter), id=f"{law.name} {parameter}")
+    for law in LAWS.values()
+    for parameter in law.parameters
+]
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01, 0.3])
@@ -97,7 +101,7 @@ def test_quadrature_finds_the_gaussian_epsilon(mu, delta):
     assert known.epsilon(delta) == truth
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=str)
+@pytest.mark.parametrize("known", KNOWN)
 @pytest.mark.parametrize("inserted", [False, True])
 def test_scores_and_the_distribution_function_have_the_density(known, inserted):
     x = np.linspace(-60, 60, 400_001)
@@ -108,7 +112,7 @@ def test_scores_and_the_distribution_function_have_the_density(known, inserted):
     assert stats.kstest(scores, lambda s: np.interp(s, x, below)).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=str)
+@pytest.mark.parametrize("known", KNOWN)
 def test_quantiles_are_those_of_the_even_mixture(known):
     levels = np.array([0.01, 0.3, 0.5, 0.9])
     found = known.quantiles(levels)

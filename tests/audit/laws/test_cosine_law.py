@@ -104,9 +104,6 @@ def test_it_keeps_its_level_and_sees_what_is_not_normal():
         assert share == pytest.approx(level, abs=4 * np.sqrt(level / 1000))
     assert anderson_darling(rng.exponential(size=300)).rejected_at == 0.01
     assert {one.rejected_at for one in found} > {None, 0.15}
-    for bad in (np.ones(20), np.arange(7.0)):
-        with pytest.raises(InputError):
-            anderson_darling(bad)
 
 
 def directly(rng, canaries, dimension, sigma):

@@ -59,7 +59,7 @@ def test_small_curves():
     np.testing.assert_allclose(curve.false_positive_rate, [1, 0.5, 0, 0])
     np.testing.assert_allclose(curve.false_negative_rate, [0, 0, 1 / 3, 1])
     at = Interval(np.array([0.2]), np.array([0.5])), Interval(np.array([0.1]), np.array([0.3]))
-    curve = curves.TradeOffCurve(np.array([0.3]), np.array([0.2]), *at, 0.9)
+    curve = curves.TradeOffCurve(np.array([0.3]), np.array([0.2]), *at)
     lower, upper = curve.band([0.0, 0.19, 0.2, 0.49, 0.5, 1.0])
     np.testing.assert_array_equal(lower, [0.1, 0.1, 0, 0, 0, 0])
     np.testing.assert_array_equal(upper, [1, 1, 1, 1, 0.3, 0.3])

@@ -154,7 +154,7 @@ def test_corners_of_cells_are_just_below_the_curve(family):
 def test_the_least_capital_of_coins_at_corners_is_not_above_that_on_the_curve(family):
     counted = lifted.count(normal_coins(1.0, 60, 8), family, 0.05)
     on_corners = betting._bet_on_coins(family, counted, np.log(20))
-    parts, stakes, shares = betting._choose_coin_bets(family, counted, np.log(20))
+    parts, stakes = betting._choose_coin_bets(family, counted, np.log(20))
     rates = special.ndtr(np.linspace(-6, 6, 4001))
     for parameter in (0.0, 0.3, 0.8, 1.5):
         growth = []
@@ -162,7 +162,7 @@ def test_the_least_capital_of_coins_at_corners_is_not_above_that_on_the_curve(fa
             means = part * family.trade_off(parameter, rates) + (1 - part) * rates
             stakes_of_bet = np.array([stake])
             growth.append(betting._compute_coin_growth(counted.rest, part, means, stakes_of_bet))
-        on_curve = betting.mix_bets(np.concatenate(growth), shares)
+        on_curve = betting.mix_bets(np.concatenate(growth), betting.SHARES)
         assert on_corners(parameter) <= on_curve.min() + 1e-9
 
 
@@ -174,8 +174,7 @@ SEPARATED = Coins(np.tile([[0.0, 1.0]], (20, 1)), np.tile([[False, True]], (20, 
     [SEPARATED, Coins(SEPARATED.scores * 0 + 1, SEPARATED.presence), normal_coins(1.0, 8, 1)],
 )
 def test_pilots_without_a_spread_or_a_world_are_no_trouble(design):
-    for name in lifted.usable(min(design.canaries)):
-        assert found(name, design).epsilon >= 0
+    assert all(bound.epsilon >= 0 for bound in lifted.bounds(design, DELTA, CONFIDENCE))
 
 
 def test_separation_is_seen_and_what_cannot_be_used_said():

@@ -16,7 +16,6 @@ from audit.methods.one_run_bounds import (
     gaussian_refutes,
     log_p_approximate,
     mu_from_guesses,
-    weigh_coins,
 )
 from tests.cases import draw_null_cosines, mostly_slow
 
@@ -69,22 +68,22 @@ def test_the_exact_null_of_one_run_holds_where_all_canaries_stand_or_fall_togeth
 )
 def test_guesses_are_below_the_truth_and_near_what_is_possible(mu, least):
     truth = conversions.epsilon_from_mu(mu, DELTA)
-    audits = (bound_by_guesses(weigh_coins(coined(mu, 1000, s)), DELTA, 0.95) for s in range(6))
+    audits = (bound_by_guesses(coined(mu, 1000, s), DELTA, 0.95) for s in range(6))
     found = np.array([[bound.epsilon for bound in bounds] for bounds in audits])
     assert (found <= truth).all() and (np.median(found, 0) > least).all()
 
 
 def test_what_guesses_say_in_any_unit_and_turned():
-    first, second = bound_by_guesses(weigh_coins(coined(3.0, 400)), DELTA, 0.95)
+    first, second = bound_by_guesses(coined(3.0, 400), DELTA, 0.95)
     assert (first.method, second.method) == (ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN)
     assert first.mu is None and second.epsilon == conversions.epsilon_from_mu(second.mu, DELTA)
     assert first.assumes == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes.text
     assert first.counted.endswith("right of 320")
     design = coined(2.0, 300)
     moved = Coins(1000.0 * design.scores - 7.0, design.presence)
-    found = [bound_by_guesses(weigh_coins(one), DELTA, 0.95) for one in (design, moved)]
+    found = [bound_by_guesses(one, DELTA, 0.95) for one in (design, moved)]
     assert [b.epsilon for b in found[0]] == pytest.approx([b.epsilon for b in found[1]])
-    found = bound_by_guesses(weigh_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
+    found = bound_by_guesses(Coins(-design.scores, design.presence), DELTA, 0.95)
     assert [one.epsilon for one in found] == [0, 0]
 
 
@@ -105,10 +104,7 @@ def test_a_sorted_file_proves_no_more():
         rng = np.random.default_rng(seed)
         bits = np.arange(400) < 200
         scores = rng.integers(2, size=400).astype(float)
-        proved += (
-            bound_by_guesses(weigh_coins(Coins(scores[None], bits[None])), DELTA, 0.95)[0].epsilon
-            > 0
-        )
+        proved += bound_by_guesses(Coins(scores[None], bits[None]), DELTA, 0.95)[0].epsilon > 0
     assert proved <= 5
 
 

@@ -7,7 +7,7 @@ from scipy import signal, stats
 
 from audit.claims.accounting import epsilon_upper_bound
 from audit.evidence import given
-from audit.laws import conversions, cosine_law
+from audit.laws import conversions, cosine_law, gaussians
 from audit.methods import one_shot
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.settings import make
@@ -114,7 +114,7 @@ def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
         cosines = given.paired_cosines(observed, unobserved, 100_000).cosines
         null = one_shot.fit(unobserved, 100_000)
         fit = one_shot.fit(observed, 100_000)
-        estimate = float(one_shot.fitted(null, fit, TABLE_6_DELTA))
+        estimate = float(gaussians.epsilon(null, fit, TABLE_6_DELTA))
         found.append((estimate, one_shot.in_sample(cosines, TABLE_6_DELTA, 0.05, 0.5)))
     # The paper's mean and deviation of eps_est and eps_lo over 50 runs.
     distances = np.abs(np.mean(found, axis=0) - (6.8, 1.82))
@@ -148,7 +148,7 @@ def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high
     unobserved, observed = find_largest(np.random.default_rng(0), 1000, 100, 1 / sigma, momentum)
     null = one_shot.fit(unobserved, 1)
     fit = one_shot.fit(observed, 1)
-    assert low < one_shot.fitted(null, fit, LEVELS.delta) < high
+    assert low < gaussians.epsilon(null, fit, LEVELS.delta) < high
 
 
 @pytest.mark.slow
