@@ -142,7 +142,7 @@ def _draw_coins(
     common: float, failing_runs: float, rng: Generator, setting: KnownMechanism
 ) -> Coins:
     """Draws runs with canaries that are inserted by coins."""
-    present = rng.random((setting.runs, setting.canaries)) < 0.5
+    present = _draw_bits(rng, setting)
     signal = _draw_signal(failing_runs, rng, setting)
     return Coins(signal * present + _draw_noise(common, rng, setting), present)
 
