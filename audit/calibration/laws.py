@@ -328,8 +328,7 @@ def _make_score_law(law: known_laws.ScoreFamily) -> Law:
     if law is known_laws.GAUSSIAN:
         breaks = _NOTHING
     draw_scores = partial(_draw_scores, law)
-    find_truth = partial(score_truth, law)
-    return Law(law.name, draw_scores, find_truth, _audit_scores, breaks)
+    return Law(law.name, draw_scores, partial(score_truth, law), _audit_scores, breaks)
 
 
 def _tie(draw: Callable[..., Design]) -> dict[str, Law]:

@@ -163,10 +163,8 @@ def build(
     join: base.Join | None = None
     if sampler.name == POISSON:
         join = joining.draw_by_coins
-    elif sampler.name == SHUFFLED:
-        join = joining.draw_by_shuffling(sampler.batches)
     elif sampler.batches:
-        join = joining.draw_by_dice(sampler.batches)
+        join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
