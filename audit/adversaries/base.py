@@ -24,14 +24,14 @@ from audit.settings.fields import deciding
 __all__ = ["jax", "jnp", "mechanism"]
 
 
+@dataclasses.dataclass(frozen=True)
 class _Module:
     """A module that is imported when one of its attributes is first read."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    path: str
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        return getattr(importlib.import_module(self.path), attribute)
 
 
 if TYPE_CHECKING:

@@ -161,8 +161,38 @@ class Sphere(NamedTuple):
         return jnp.asarray(products / jnp.maximum(lengths, _TINY))
 
     def score_leaving_one_out(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (K,) of each canary's direction with u, off the other canaries' directions."""
-        return _leave_one_out_cosines(self.keys, self.find_movement(theta_t))
+        """Returns the cosine (K,) of each direction with the part of u orthogonal to all other directions.
+
+        With the inverse H of the Gram matrix of the directions V (K, p), and w = H V u,
+
+            cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
+
+        or 0 if that part of u is 0. The projection of u onto all directions is V' w, of squared length (V u)'
+        w. The part of direction k orthogonal to the others has the squared length 1 / H_kk, and the dot
+        product w_k / H_kk with u. So u's component along that part has the squared length w_k^2 / H_kk.
+        """
+        u = self.find_movement(theta_t)
+
+        def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> Tree:
+            """Adds a block to the directions' dot products with u (K,) and to their Gram matrix (K, K)."""
+            products, gram = total
+            return products + directions @ u_block, gram + directions @ directions.T
+
+        size = len(self.keys)
+        start = (jnp.zeros(size), jnp.zeros((size, size)))
+        products, gram = _fold_blocks(self.keys, u, start, add)
+
+        lengths = jnp.sqrt(jnp.diagonal(gram))
+        products = products / lengths
+        inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
+
+        weights = inverse @ products
+        diagonal = jnp.diagonal(inverse)
+        # The squared length of u's part off all directions, which rounding may make negative.
+        off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
+        along = weights / diagonal
+        off_others = jnp.sqrt(off_all + weights**2 / diagonal)
+        return jnp.asarray(along / jnp.maximum(off_others, _TINY))
 
 
 def fresh_directions(
@@ -274,37 +304,3 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     low = lower_root**2 * lower_factor / parameters
     high = upper_root**2 * upper_factor / parameters
     return low, high
-
-
-def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
-    """Returns the cosine (K,) of each direction with the part of u (p,) orthogonal to all other directions.
-
-    With the inverse H of the Gram matrix of the directions V (K, p), and w = H V u,
-
-        cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
-
-    or 0 if that part of u is 0. The projection of u onto all directions is V' w, of squared length (V u)' w.
-    The part of direction k orthogonal to the others has the squared length 1 / H_kk, and the dot product w_k
-    / H_kk with u. So u's component along that part has the squared length w_k^2 / H_kk.
-    """
-
-    def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
-        """Adds a block to the directions' dot products with u (K,) and to their Gram matrix (K, K)."""
-        products, gram = total
-        return products + directions @ u_block, gram + directions @ directions.T
-
-    size = len(keys)
-    start = (jnp.zeros(size), jnp.zeros((size, size)))
-    products, gram = _fold_blocks(keys, u, start, add)
-
-    lengths = jnp.sqrt(jnp.diagonal(gram))
-    products = products / lengths
-    inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
-
-    weights = inverse @ products
-    diagonal = jnp.diagonal(inverse)
-    # The squared length of u's part off all directions, which rounding may make negative.
-    off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
-    along = weights / diagonal
-    off_others = jnp.sqrt(off_all + weights**2 / diagonal)
-    return jnp.asarray(along / jnp.maximum(off_others, _TINY))

@@ -7,10 +7,9 @@ data of the audited runs. With fewer than 100 parameters for each canary, use le
 
 import difflib
 import fnmatch
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from audit.errors import number, require
 
@@ -66,21 +65,21 @@ def choose_tensors(
     require(parameters, "`parameters` has no tensor: give those that the optimizer updates")
     reasons = {name: _refuse(parameters, name) for name in parameters}
     usable = [name for name in parameters if not reasons[name]]
+    sizes = {name: math.prod(tensor.shape) for name, tensor in parameters.items()}
     names = usable
     if within == AUTO:
         require(usable, f"no tensor is fit for directions: {next(iter(reasons.values()))}")
-        names = [max(usable, key=lambda name: _size(parameters[name]))]
+        names = [max(usable, key=sizes.__getitem__)]
     elif within != ALL:
         patterns = [within] if isinstance(within, str) else list(within)
         names = _find_names(parameters, patterns)
     for name in names:
         require(not reasons[name], f"`within={name}` {reasons[name]}: choose another tensor")
-    sizes = {name: _size(parameters[name]) for name in parameters}
     dimension = sum(sizes[name] for name in names)
     few = f"`canaries` must be at most {dimension // 2}, half the parameters"
     require(2 * count <= dimension, f"{few} of {', '.join(names[:_MAX_SHOWN])}, got {count}")
-    trained = [name for name in parameters if _is_trained(parameters[name])]
-    return Subspace(tuple(names), dimension, sum(sizes[name] for name in trained))
+    trained = sum(sizes[name] for name in parameters if _is_trained(parameters[name]))
+    return Subspace(tuple(names), dimension, trained)
 
 
 def _refuse(parameters: Mapping[str, Any], name: str) -> str:
@@ -117,8 +116,3 @@ def _address(one: Any) -> int:
 def _is_trained(one: Any) -> bool:
     """Returns whether a tensor is trained: all arrays, and torch's tensors with a gradient."""
     return bool(getattr(one, "requires_grad", True))
-
-
-def _size(one: Any) -> int:
-    """Returns the number of a tensor's entries."""
-    return int(np.prod(one.shape, dtype=np.int64))

@@ -142,7 +142,7 @@ def _draw_coins(
     common: float, failing_runs: float, rng: Generator, setting: KnownMechanism
 ) -> Coins:
     """Draws runs with canaries that are inserted by coins."""
-    present = rng.random((setting.runs, setting.canaries)) < 0.5
+    present = _draw_bits(rng, setting)
     signal = _draw_signal(failing_runs, rng, setting)
     return Coins(signal * present + _draw_noise(common, rng, setting), present)
 
@@ -327,8 +327,7 @@ def _make_score_law(law: known_laws.ScoreFamily) -> Law:
     if law is known_laws.GAUSSIAN:
         breaks = _NOTHING
     draw_scores = partial(_draw_scores, law)
-    find_truth = partial(score_truth, law)
-    return Law(law.name, draw_scores, find_truth, _audit_scores, breaks)
+    return Law(law.name, draw_scores, partial(score_truth, law), _audit_scores, breaks)
 
 
 def _tie(draw: Callable[..., Design]) -> dict[str, Law]:

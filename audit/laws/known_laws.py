@@ -181,7 +181,8 @@ _LOGISTIC = Kernel("logistic", special.expit)
 GAUSSIAN = ScoreFamily(
     "gaussian", (0.0, 0.25, 1.0, 1.77, 3.95), NORMAL, _shifted, conversions.epsilon_from_mu
 )
-_FAMILIES = (
+LAWS: dict[str, ScoreFamily] = {}
+for _family in (
     GAUSSIAN,
     ScoreFamily("laplace", (0.5, 1.0, 3.0, 6.0), _LAPLACE, _shifted),  # epsilon: shift over scale
     ScoreFamily("randomized_response", (1.0, 3.0, 6.0), NORMAL, _response_parts),  # epsilon
@@ -189,5 +190,5 @@ _FAMILIES = (
     ScoreFamily("logistic", (2.0,), _LOGISTIC, _shifted),
     ScoreFamily("subsampled", (0.3, 0.5, 1.0), NORMAL, _subsampled_parts),  # spread; rate 0.1
     ScoreFamily("unequal_spread", (0.7, 1.5), NORMAL, _unequal_parts),
-)
-LAWS = {family.name: family for family in _FAMILIES}
+):
+    LAWS[_family.name] = _family

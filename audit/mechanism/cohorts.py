@@ -59,8 +59,3 @@ def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
     """
     order = np.argsort(-counts[cohorts], axis=1, kind="stable")
     return np.take_along_axis(cohorts, order, axis=1)
-
-
-def most_rounds(cohorts: Indices, clients: int) -> int:
-    """Returns the largest number of rounds that any single client joins."""
-    return int(np.bincount(cohorts.ravel(), minlength=clients).max())

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from audit.mechanism import base
+from audit.mechanism import base, noise
 from audit.mechanism.base import step_memory
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.noise import INDEPENDENT, Draw, NoiseStrategy
 
 _THETAS_IN_MEMORY = 4  # vectors (p,) of a run
 
@@ -31,12 +30,12 @@ class DPSGD(NamedTuple):
     Attributes:
       clipped_sum: the clipping strategy.
       optimizer: learning rate -> the Optax optimizer.
-      noise: how the noise of different steps is correlated; its coefficients are `Hyperparameters.own`.
+      bands: b, the number of coefficients in the numerator of correlated noise (`Hyperparameters.own`).
     """
 
     clipped_sum: ClippedSum
     optimizer: Callable[[Array], optax.GradientTransformation] = optax.sgd
-    noise: NoiseStrategy = INDEPENDENT
+    bands: int = 1
 
 
 def mechanism(choices: DPSGD) -> base.Mechanism:
@@ -44,7 +43,9 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
 
     def start(theta_0: Array) -> base.State:
         optimizer = choices.optimizer(jnp.float32(0))
-        memory = choices.noise.init(theta_0)
+        memory: base.Tree = ()
+        if choices.bands > 1:  # an array without entries has no place on several devices
+            memory = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
         return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0), noise=memory)
 
     def segment(
@@ -109,9 +110,8 @@ def step(
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
     # C may be infinite, and 0 times infinity is NaN.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
-    draw = Draw(run_key, state.step, deviation)
-    noise, memory = choices.noise.next(hyper.own, state.noise, draw, state.theta)
-    total = clipped_gradients + extra + noise
+    added, memory = noise.draw_for_step(hyper.own, state, run_key, deviation)
+    total = clipped_gradients + extra + added
 
     mean = total / len(batch[1])
     learning_rate = jnp.asarray(hyper.learning_rate)
@@ -126,8 +126,3 @@ def step(
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
     return base.State(theta, optimizer_state, state.step + 1, state.seen, memory)
-
-
-def without_privacy(hyper: base.Hyperparameters) -> base.Hyperparameters:
-    """Returns the hyperparameters of training without noise and without clipping."""
-    return hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)

@@ -27,9 +27,8 @@ _MEMORY_SHARE = 0.25
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
-_BY_RUN = PartitionSpec("runs")
-_EVERYWHERE = PartitionSpec()
-
+# By the axis of runs of an array; None for an array that all runs share.
+_SPECS = {0: PartitionSpec("runs"), None: PartitionSpec()}
 
 # The number of compiled programs of a kind in memory, cached by their arguments, compared by `==`.
 MAX_PROGRAMS = 64
@@ -65,12 +64,12 @@ class Placement(NamedTuple):
 
     def by_run(self, tree: T) -> T:
         """Spreads arrays by their leading axis of runs. The mesh's "runs" axis must divide its length."""
-        spread: T = jax.device_put(tree, NamedSharding(self.mesh, _BY_RUN))
+        spread: T = jax.device_put(tree, NamedSharding(self.mesh, _SPECS[0]))
         return spread
 
     def everywhere(self, tree: T) -> T:
         """Copies arrays to each device."""
-        copied: T = jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
+        copied: T = jax.device_put(tree, NamedSharding(self.mesh, _SPECS[None]))
         return copied
 
     def over_runs(
@@ -88,12 +87,11 @@ class Placement(NamedTuple):
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
           donated: the positions of arguments with buffers that the results may reuse.
         """
-        specs = tuple(_EVERYWHERE if axis is None else _BY_RUN for axis in axes)
         mapped = jax.shard_map(
             jax.vmap(function, axes),
             mesh=self.mesh,
-            in_specs=specs,
-            out_specs=_BY_RUN,
+            in_specs=tuple(map(_SPECS.get, axes)),
+            out_specs=_SPECS[0],
             check_vma=False,  # devices that share a run agree
         )
         return jax.jit(mapped, donate_argnums=donated)

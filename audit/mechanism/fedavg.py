@@ -116,15 +116,28 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
+        def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+            """Returns the loss of a single example, for canaries that are examples."""
+            batch_of_1 = (example[0][None], example[1][None])
+            return choices.losses(choices.unravel(theta), batch_of_1)[0]
+
+        clipped_sum = per_example(loss)
+
         def advance(state: base.State, now: base.Schedule) -> tuple[base.State, None]:
             """Takes a single round: `now` is its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = jnp.asarray(hyper.clipping_norm * state.optimizer.scale)
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
-            total = _add_canaries(choices, canaries, state, norm, mask, run_key, sums)
+            step = state.step
+            joining = canaries.joining(step, run_key)
+            inserted = base.sum_canaries(joining, step, state.theta, norm, mask, clipped_sum)
+            # Canaries count as clipped whatever their norm: the one-shot audit's directions have an infinite
+            # norm.
+            unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
+            total = Sums(sums.updates + inserted, unclipped)
             after = _update_server(choices, hyper, state, norm, total, key)
-            return canaries.remember(state.step, after), None
+            return canaries.remember(step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
@@ -290,29 +303,3 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     # 2 is above any uniform draw.
     ranks = jnp.where(positions < count, draws, 2.0)
     return jnp.argsort(ranks, axis=1)
-
-
-def _add_canaries(
-    choices: FedAvg,
-    canaries: base.Canaries,
-    state: base.State,
-    norm: Array,
-    mask: Array,
-    run_key: Array,
-    sums: Sums,
-) -> Sums:
-    """Returns a round's sums plus the canaries that join the round.
-
-    Canaries count as clipped whatever their norm: the one-shot audit's directions have an infinite norm.
-    """
-    canaries = canaries.joining(state.step, run_key)
-
-    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
-        """Returns the loss of a single example, for canaries that are examples."""
-        batch_of_1 = (example[0][None], example[1][None])
-        return choices.losses(choices.unravel(theta), batch_of_1)[0]
-
-    clipped_sum = per_example(loss)
-    inserted = base.sum_canaries(canaries, state.step, state.theta, norm, mask, clipped_sum)
-    unclipped = sums.unclipped - 0.5 * jnp.sum(canaries.presence * mask)
-    return Sums(sums.updates + inserted, unclipped)

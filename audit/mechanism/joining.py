@@ -5,7 +5,6 @@ They draw only from the run's key and the step, so the draws do not depend on ch
 
 import functools
 import zlib
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -32,37 +31,12 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
 
 
 @functools.lru_cache
-def draw_by_dice(batches: int) -> Join:
-    """Returns the function that draws, by balls-in-bins sampling, which canaries join a step.
+def draw_by_epochs(batches: int, shuffles: bool) -> Join:
+    """Returns the function that draws which canaries join a step, one step in each epoch of `batches` steps.
 
-    Each canary joins one uniformly drawn step of each epoch of `batches` steps, independently of the others.
-    """
-
-    def draw_places(key: Array, canaries: int) -> Array:
-        return jax.random.randint(key, (canaries,), 0, batches)
-
-    return _join_at_places(draw_places, batches)
-
-
-@functools.lru_cache
-def draw_by_shuffling(batches: int) -> Join:
-    """Returns the function that draws, by shuffling, which canaries join a step.
-
-    In each epoch of `batches` steps every canary gets a distinct random slot and joins the step of that
-    slot. All steps have the same number of slots. Some stay empty.
-    """
-
-    def draw_places(key: Array, canaries: int) -> Array:
-        slots = batches * -(-canaries // batches)  # at least one per canary
-        return jax.random.permutation(key, slots)[:canaries] % batches
-
-    return _join_at_places(draw_places, batches)
-
-
-def _join_at_places(draw_places: Callable[[Array, int], Array], batches: int) -> Join:
-    """Returns the function that makes each canary join a single step of each epoch of `batches` steps.
-
-    `draw_places` maps an epoch's key and K to the canaries' steps (K,), from 0.
+    If it shuffles, every canary gets a distinct random slot and joins the step of that slot. All steps have
+    the same number of slots. Some stay empty. Otherwise each canary joins a uniformly drawn step,
+    independently of the others (balls-in-bins sampling).
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
@@ -71,7 +45,12 @@ def _join_at_places(draw_places: Callable[[Array, int], Array], batches: int) ->
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)
-        places = draw_places(key, len(presence))
+        canaries = len(presence)
+        if shuffles:
+            slots = batches * -(-canaries // batches)  # at least one per canary
+            places = jax.random.permutation(key, slots)[:canaries] % batches
+        else:
+            places = jax.random.randint(key, (canaries,), 0, batches)
         return presence * (places == step % batches)
 
     return join

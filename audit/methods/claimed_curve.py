@@ -131,7 +131,7 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     runs, bets, thresholds = log_factors.shape
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
     # The shares of left-out thresholds stay unused.
-    start_shares = np.tile(_SHARES[:thresholds] / bets, bets)
+    start_shares = np.tile(share_capital()[:thresholds] / bets, bets)
     with np.errstate(divide="ignore"):
         return np.asarray(special.logsumexp(log_components, axis=1, b=start_shares))
 
@@ -180,7 +180,7 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
 def find_main_threshold(counted: Exceedances, power: Power) -> int:
     """Returns the index of the threshold with most of the capital against a claim after all runs."""
     log_components = _compute_log_factors(counted, power).sum(axis=0)
-    by_threshold = special.logsumexp(log_components, axis=0) + np.log(_SHARES)
+    by_threshold = special.logsumexp(log_components, axis=0) + np.log(share_capital())
     return int(by_threshold.argmax())
 
 
@@ -196,12 +196,9 @@ def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
         return np.log1p(staked_gains)
 
 
-def share_capital(near: int, far: int) -> Array:
+def share_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
     """Returns the shares (near + far,) of the capital: 95% on the near thresholds, 5% on the far ones."""
     return np.repeat([(1 - _FAR_SHARE) / near, _FAR_SHARE / far], [near, far])
-
-
-_SHARES = share_capital(len(NEAR), len(FAR))  # on each of THRESHOLDS
 
 
 class ScoreSummary(NamedTuple):

@@ -24,6 +24,8 @@ def cores() -> int:
 def prepare_jax(cpu_devices: int = 0) -> None:
     """Configures JAX before it starts a device: full float32 and a cache of compiled programs.
 
+    A message on stderr reports a cache that can't be made.
+
     `cpu_devices` is the number of devices that JAX makes of a CPU; 0: one for each core.
 
     Raises:
@@ -43,7 +45,18 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         os.environ.setdefault("NPROC", str(count))  # XLA's threads, by default one for each core
     jax.config.update("jax_default_matmul_precision", "float32")
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        _cache_programs()
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = cache / "hidden-state-audit" / "jax"
+        try:
+            # Only for the user, because JAX runs these programs.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+        except OSError as error:
+            print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
+        else:
+            jax.config.update("jax_compilation_cache_dir", str(folder))
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+            jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)  # however small
     try:
         jax.local_devices()
     # JAX raises AssertionError if CUDA is requested and not installed.
@@ -53,24 +66,6 @@ def prepare_jax(cpu_devices: int = 0) -> None:
             raise InputError(f"JAX finds no device: {error}") from None
         problem = f"JAX_PLATFORMS={platforms}: JAX finds no such device here"
         raise InputError(f"{problem}; unset it, or set it to cpu") from None
-
-
-def _cache_programs() -> None:
-    """Makes JAX keep compiled programs in the user's cache; reports on stderr if it can't be made."""
-    import jax
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "hidden-state-audit" / "jax"
-    try:
-        # Only for the user, because JAX runs these programs.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-    except OSError as error:
-        print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)  # however small
 
 
 # Called with the number of trained runs since the last call, which may be a fraction.

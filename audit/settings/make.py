@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.sphere import SphereFields
-from audit.claims.strategies import pin_file
+from audit.claims.strategies import INDEPENDENT, pin_file
 from audit.errors import InputError, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import (
@@ -128,7 +128,8 @@ def make_setting(
     # The batch size is not checked yet.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
-    values["noise"] = pin_file(values["noise"])
+    if values["noise"] != INDEPENDENT:
+        values["noise"] = pin_file(values["noise"])
     periodicity = values["periodicity"]
     # Settings with the same meaning get the same identity.
     names = {"1": FIRST, str(periodicity): LAST}

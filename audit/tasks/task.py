@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -266,13 +265,16 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def tasks() -> Mapping[str, Task]:
     """Returns the tasks of models that train on examples, by model; {} without `models/`."""
-    zoo = _find_zoo()
-    return {} if isinstance(zoo, str) else zoo.TASKS
+    try:
+        found: Mapping[str, Task] = _find_zoo("").TASKS
+    except InputError:
+        return {}
+    return found
 
 
 def task(model: str) -> Task:
     """Returns the task of a repository model that trains on examples; raises InputError without one."""
-    row: Task = _require_zoo(model).task(model)
+    row: Task = _find_zoo(model).task(model)
     return row
 
 
@@ -286,26 +288,18 @@ def find_task(model: str) -> Task | None:
 
 def federated_task(model: str) -> FederatedTask:
     """Returns the task of a repository model that trains on clients; raises InputError without one."""
-    row: FederatedTask = _require_zoo(model).federated_task(model)
+    row: FederatedTask = _find_zoo(model).federated_task(model)
     return row
 
 
-def _require_zoo(model: str) -> Any:
-    """Returns the module `models.catalogue`; raises InputError if it can't be used."""
-    zoo = _find_zoo()
-    require(not isinstance(zoo, str), f"`model={model}` is a model of the repository: {zoo}")
-    return zoo
-
-
-@cache
-def _find_zoo() -> Any:
-    """Returns the module `models.catalogue`, or a string with the reason why it can't be used, and advice.
+def _find_zoo(model: str) -> Any:
+    """Returns the module `models.catalogue`; raises InputError, about `model`, if it can't be used.
 
     It may add the repository's root to sys.path.
     """
-    if not (_ROOT / "run.sh").is_file():
-        fix = "give your own model to audit.audit_loss"
-        return f"{fix}, or run your script in a clone of the repository"
+    problem = f"`model={model}` is a model of the repository"
+    fix = "give your own model to audit.audit_loss, or run your script in a clone of the repository"
+    require((_ROOT / "run.sh").is_file(), f"{problem}: {fix}")
     if importlib.util.find_spec("models") is None:
         sys.path.append(str(_ROOT))
         importlib.invalidate_caches()
@@ -313,7 +307,7 @@ def _find_zoo() -> Any:
     assert spec is not None
     # Another package or module named `models` may come first.
     locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
-    if Path(locations[0]).resolve() == _ROOT / "models":
-        return importlib.import_module("models.catalogue")
+    is_ours = Path(locations[0]).resolve() == _ROOT / "models"
     fix = "rename that, or start your script with ./run.sh python"
-    return f"{locations[0]} has the same name; {fix}"
+    require(is_ours, f"{problem}: {locations[0]} has the same name; {fix}")
+    return importlib.import_module("models.catalogue")

@@ -16,7 +16,7 @@ from jax import Array
 from audit.adversaries.base import Adversary, Knowledge
 from audit.claims.strategies import INDEPENDENT, read_strategy
 from audit.errors import require
-from audit.mechanism import base, cohorts, dpsgd, joining, noise
+from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
@@ -163,10 +163,8 @@ def build(
     join: base.Join | None = None
     if sampler.name == POISSON:
         join = joining.draw_by_coins
-    elif sampler.name == SHUFFLED:
-        join = joining.draw_by_shuffling(sampler.batches)
     elif sampler.batches:
-        join = joining.draw_by_dice(sampler.batches)
+        join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
@@ -217,9 +215,9 @@ def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     fields = setting.mechanism
     coefficients = _read_noise(setting)
-    strategy = noise.correlate(len(coefficients.numerator)) if coefficients else noise.INDEPENDENT
+    bands = len(coefficients.numerator) if coefficients else 1
     at_precision = _at_precision(clipped_sum, fields.precision)
-    return dpsgd.DPSGD(at_precision, OPTIMIZERS[fields.optimizer], strategy)
+    return dpsgd.DPSGD(at_precision, OPTIMIZERS[fields.optimizer], bands)
 
 
 _make_mechanism = lru_cache(MAX_PROGRAMS)(dpsgd.mechanism)

@@ -158,15 +158,9 @@ def make_request(
             measuring.measure_zoo(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
 
-    return Request(
-        setting, dataset, runs, make_recipe(setting, dataset), level, find_steps, until=until
-    )
-
-
-def make_recipe(setting: Setting, dataset: Dataset) -> GameRecipe:
-    """Returns the recipe for the game of one of the repository's models."""
     key = json.dumps([identity(setting), dataset.checksum])
-    return GameRecipe(key, partial(build.build, setting), build.provenance)
+    recipe = GameRecipe(key, partial(build.build, setting), build.provenance)
+    return Request(setting, dataset, runs, recipe, level, find_steps, until=until)
 
 
 def audit(

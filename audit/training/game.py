@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.stages import Wrapped
-from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary, shapes
@@ -78,10 +77,23 @@ class Game(NamedTuple):
     segment_steps: int = ensemble.SEGMENT_STEPS
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns whether each of the K canaries is inserted, (R, K), in the runs of these indices (R,)."""
+        """Returns whether each of the K canaries is inserted, (R, K), in the runs of these indices (R,).
+
+        Unless all are, a single canary is inserted in runs with an odd index. Of several canaries, each is
+        inserted with probability 1/2, independently.
+        """
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
-        return presence(runs, self.adversary.canaries, self.seed)
+        if self.adversary.canaries == 1:
+            return np.asarray(runs[:, None] % 2 == 1)
+        key = root(self.seed, "presence")
+
+        def toss(run: Array) -> Array:
+            """Tosses a fair coin for each canary of a run, (K,)."""
+            run_key = jax.random.fold_in(key, run)
+            return jax.random.bernoulli(run_key, shape=(self.adversary.canaries,))
+
+        return np.asarray(jax.vmap(toss)(jnp.asarray(runs, jnp.uint32)))
 
     def run_keys(self, name: str, runs: NDArray[np.int64]) -> Array:
         """Returns a key for each run, (R,): its index folded into the named root."""
@@ -135,23 +147,6 @@ def root(seed: int, name: str) -> Array:
     """Returns a named root of a seed's randomness, a typed threefry key. The module lists the names."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
-
-
-def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
-    """Returns whether each of K canaries is inserted, for the R runs of these indices: (R, K).
-
-    A single canary is inserted in runs with an odd index. Of several canaries, each is inserted with
-    probability 1/2, independently.
-    """
-    if canaries == 1:
-        return np.asarray(runs[:, None] % 2 == 1)
-    key = root(seed, "presence")
-
-    def toss(run: Array) -> Array:
-        """Tosses a fair coin for each canary of a run, (K,)."""
-        return jax.random.bernoulli(jax.random.fold_in(key, run), shape=(canaries,))
-
-    return np.asarray(jax.vmap(toss)(jnp.asarray(runs, jnp.uint32)))
 
 
 def chunk_size(game: Game, runs: int) -> int:
@@ -340,18 +335,8 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
         assumed = game.init(root(game.seed, "guess"))
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
-    leaves, structure = jax.tree.flatten(state)
-    types = tuple(map(jax.typeof, leaves))
-    _check_shapes(game.adversary._replace(init=_refuse_init), structure, types, theta_0.size)
+    shapes(game.adversary, state, theta_0.size)
     return state, assumed, theta_0
-
-
-@functools.lru_cache(ensemble.MAX_PROGRAMS)
-def _check_shapes(
-    adversary: Adversary, structure: PyTreeDef, types: tuple[Any, ...], parameters: int
-) -> None:
-    """Raises InputError if the adversary's functions, for a state of these types, break its contract."""
-    shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
 # The cache keeps all arguments in memory, so it does not get the game with its data.

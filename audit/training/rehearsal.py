@@ -223,9 +223,9 @@ def _spread(values: dict[int, float], steps: int) -> NDArray[np.float64]:
 
     A step between two measured steps takes the larger of their values; steps after the last take its value.
     """
-    measured = np.array(sorted(values))
+    measured = np.array(list(values))  # in rising order
     numbers = np.arange(steps)
     before = np.searchsorted(measured, numbers, side="right") - 1
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
-    at_measured = np.array([values[step] for step in measured])
+    at_measured = np.array(list(values.values()))
     return np.asarray(np.maximum(at_measured[before], at_measured[after]))

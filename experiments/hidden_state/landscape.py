@@ -436,7 +436,7 @@ def _estimate_in_sample(study: Study, threshold: float) -> list[float]:
     # `root` computes a checksum of its text, but the draws depend on this first checksum too.
     name = zlib.crc32(f"landscape {sigma} {size}".encode())
     key = game.root(study.seed, f"{name}")
-    present = game.presence(np.arange(study.runs))[:, 0]
+    present = np.arange(study.runs) % 2 == 1
     thresholds = jnp.full(steps - 1, threshold, jnp.float32)
     noise = (jnp.float32(sigma), jnp.float32(size))
     theta = np.asarray(simulate(key, jnp.asarray(present), *noise, thresholds), np.float64)

@@ -88,9 +88,3 @@ def test_on_a_gpu_a_steps_memory_is_the_compilers(monkeypatch):
     monkeypatch.setattr(base, "local_hardware", lambda: gpu)
     several = step_memory(lambda x, y: jnp.sort(jnp.sin(x[:, None] * y)).sum(), X, X)
     assert 100 * ONE <= several <= 300 * ONE
-
-
-def test_the_hardware_is_this_machines():
-    found = local_hardware()
-    assert found.number == len(jax.local_devices()) and found.memory > 1 << 20
-    assert found.is_cpu == (jax.local_devices()[0].platform == "cpu")

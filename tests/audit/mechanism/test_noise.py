@@ -30,8 +30,8 @@ def train(text, cuts=(T,)):
     """Returns the models (T, p) of a run without gradients, whose steps subtract only noise."""
     strategy = make(text)
     coefficients = noise.Coefficients(*map(jnp.float32, strategy.stream(T)))
-    chosen = noise.correlate(len(coefficients.numerator))
-    silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: 0 * theta, noise=chosen))
+    bands = len(coefficients.numerator)
+    silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: 0 * theta, bands=bands))
     hyper = base.Hyperparameters(1.0, 1.0, 1.5, own=coefficients)
     data = jnp.zeros((2, 1)), jnp.zeros(2)
     state = silent.start(jnp.zeros(7))

@@ -14,7 +14,6 @@ from audit.claims.accounting import (
 )
 from audit.conclusions import concluded
 from audit.errors import InputError
-from audit.mechanism import cohorts
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
 from audit.storage.store import Store
@@ -126,4 +125,3 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
 def test_what_is_accounted_is_who_took_part_how_often():
     leaks = federated.leaks(changed(repetitions=3), 2)
     assert leaks.client == (0.5, 2, 1.0) and leaks.canary == (0.5, 3, 1.0)
-    assert cohorts.most_rounds(np.array([[0, 1], [0, 2]], np.int32), 4) == 2

@@ -45,15 +45,14 @@ def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unkn
 
 @pytest.mark.slow
 def test_presence_alternates_or_is_a_coin_of_seed_and_run_alone(empty_game, play):
-    np.testing.assert_array_equal(
-        game.presence(np.arange(5))[:, 0], [False, True, False, True, False]
-    )
-    scores = play(empty_game(3), [(4, 9)], 3)
+    table = empty_game(3)
+    scores = play(table, [(4, 9)], 3)
     assert scores.first == 4
     np.testing.assert_array_equal(scores.presence[:, 0], [False, True, False, True, False])
-    whole = game.presence(np.arange(2000), 64, seed=3)
-    np.testing.assert_array_equal(game.presence(np.arange(700, 705), 64, seed=3), whole[700:705])
-    assert (game.presence(np.arange(2000), 64, seed=4) != whole).mean() > 0.4
+    several = table._replace(seed=3, adversary=table.adversary._replace(canaries=64))
+    whole = several.presence(np.arange(2000))
+    np.testing.assert_array_equal(several.presence(np.arange(700, 705)), whole[700:705])
+    assert (several._replace(seed=4).presence(np.arange(2000)) != whole).mean() > 0.4
     assert abs(whole.mean() - 0.5) < 5 * 0.5 / np.sqrt(whole.size)
     assert np.abs(np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]).max() < 6 / np.sqrt(
         2000

@@ -102,7 +102,7 @@ import functools, os, sys
 from pathlib import Path
 import numpy as np
 from experiments.cells import ray_engine
-from audit.training import driver, game
+from audit.training import build, driver, game
 from audit.runtime.machine import prepare_jax
 from audit.settings.make import open_store, setting_of
 from audit.tasks.task import Dataset
@@ -127,10 +127,10 @@ setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3000, period
 if not address:
     prepare_jax(1)
     store = open_store(Path(out), setting, data)
-    game.train(driver.make_recipe(setting, data).make(data), store, int(runs), int(chunk))
+    game.train(build.build(setting, data), store, int(runs), int(chunk))
     sys.exit()
 with ray_engine.join(address) as engine:
-    trainer = engine.trainer(driver.make_recipe(setting, data), data)
+    trainer = engine.trainer(driver.make_request(setting, data, int(runs)).recipe, data)
     store = open_store(Path(out), setting, data)
     trainer.train(store, int(runs), int(runs), lambda runs: None)
 """
