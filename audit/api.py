@@ -6,10 +6,11 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from audit.errors import require
+from audit.errors import number, path, require, require_type, shown
 from audit.result import Grid, Result
 from audit.runtime import installed
 from audit.runtime.installed import TRAIN
+from audit.written import Level
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from audit.claims.claim import Claim
     from audit.evidence.given import Evidence
     from audit.training.driver import Finished
-    from audit.written import Level
 
 MAX_AUDITS = 1000  # of a grid
 Door = TypeVar("Door", bound=Callable[..., Any])
@@ -69,7 +69,6 @@ def bounds(
     True
     """
     from audit.conclusions.concluded import conclude
-    from audit.errors import require_type
     from audit.report import subjects
 
     require_type("name", name, str)
@@ -132,7 +131,6 @@ def audit(
     request = _read_request("audit", runs, out, delta, confidence, installed.ZOO)
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
-    from audit.errors import path
     from audit.settings import make
     from audit.settings.setting import validate
     from audit.tasks import task
@@ -288,8 +286,6 @@ def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[An
     Raises:
       InputError: `vary` is not such a mapping, or a setting cannot be audited.
     """
-    from audit.errors import require_type, shown
-
     require_type("vary", vary, Mapping)
     require(len(vary) > 0, "`vary` is empty: give lists of values by setting")
     for name, values in vary.items():
@@ -306,8 +302,6 @@ def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[An
 
 def require_claim(claim: Any) -> None:
     """Raises InputError unless a claim is None, or has the methods of `audit.claims.claim.Claim`."""
-    from audit.errors import shown
-
     is_claim = claim is None or all(
         hasattr(claim, name) for name in ("epsilon", "power", "last_model")
     )
@@ -342,7 +336,7 @@ class _Request(NamedTuple):
 
     runs: int
     out: Path
-    level: "Level"
+    level: Level
 
 
 def _read_request(
@@ -359,7 +353,6 @@ def _read_request(
       InputError: a value is out of range, or a library of `extras` is not installed.
     """
     installed.require_training_libraries(function, extras)
-    from audit.errors import number, path
     from audit.laws import conversions
 
     level = _read_level(delta, confidence)
@@ -372,11 +365,8 @@ def _take_levels(settings: dict[str, Any]) -> tuple[Any, Any]:
     return settings.pop("delta", 1e-5), settings.pop("confidence", 0.95)
 
 
-def _read_level(delta: float, confidence: float) -> "Level":
+def _read_level(delta: float, confidence: float) -> Level:
     """Returns the level of the bounds; raises InputError for values that are not numbers."""
-    from audit.errors import number
-    from audit.written import Level
-
     return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 

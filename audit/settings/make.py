@@ -12,8 +12,6 @@ from audit.claims.strategies import pin_file
 from audit.errors import InputError, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import (
-    ADVERSARY,
-    AUDITED,
     AUTO,
     Field,
     FieldLimits,
@@ -55,12 +53,12 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     texts = {"model": f"{'; '.join(by_data)}.", "adversary": f"{'; '.join(canaries)}."}
     choices = {"model": tuple(tasks()), "adversary": tuple(ADVERSARIES)}
     found = {}
-    for name, default, group in (("model", "fcnn", AUDITED), ("adversary", "gc_s", ADVERSARY)):
+    for name, default in (("model", "fcnn"), ("adversary", "gc_s")):
         limits = FieldLimits(choices=choices[name])
-        found[name] = Field(name, name, str, default, texts[name], group, limits)
+        found[name] = Field(name, name, str, default, texts[name], limits)
     text = "Insertions; training takes insertions * k steps."
     limits = FieldLimits(least=1, most=MAX_STEPS)
-    found["insertions"] = Field("insertions", "insertions", int, 250, text, AUDITED, limits)
+    found["insertions"] = Field("insertions", "insertions", int, 250, text, limits)
     for part in (DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
         found |= declared(part)
     return found

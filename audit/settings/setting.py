@@ -13,7 +13,6 @@ import numpy as np
 from audit.adversaries.base import AdversaryFields
 from audit.claims.strategies import INDEPENDENT, read_strategy
 from audit.errors import MAX_NOISE, MIN_NOISE, InputError, require
-from audit.settings import fields
 from audit.settings.fields import MAX_SEED, deciding, declared, described, require_fields
 
 MAX_RUNS = 10**8
@@ -146,7 +145,6 @@ class DpSgdFields:
     """The hyperparameters of DP-SGD."""
 
     name: ClassVar[str] = "dp_sgd"
-    group: ClassVar[str] = fields.DP_SGD
     learning_rate: float = described(
         "Learning rate; by default the model's.", least=1e-37, most=1e38
     )
@@ -184,7 +182,6 @@ class DpSgdFields:
 class ScheduleFields:
     """The steps of a training run: one step in each period of k inserts the canary."""
 
-    group: ClassVar[str] = fields.AUDITED
     steps: int = described("Training steps, instead of --insertions.", least=1, most=MAX_STEPS)
     periodicity: int = described(
         "Periodicity: the canary is inserted every k steps.",
@@ -218,16 +215,11 @@ class Setting:
     adversary: AdversaryFields
     mechanism: DpSgdFields
     schedule: ScheduleFields
-    seed: int = described(
-        "Seed of all randomness.", usual=0, group=fields.AUDITED, least=0, most=MAX_SEED
-    )
-    unknown_initialisation: bool = described(
-        "Draw theta_0 afresh for each run.", default=False, group=fields.AUDITED
-    )
+    seed: int = described("Seed of all randomness.", usual=0, least=0, most=MAX_SEED)
+    unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
     canaries: int = described(
         "Canaries a run, each with its own coin; auto: the model's.",
         default=1,
-        group=fields.ADVERSARY,
         auto=True,
         least=1,
         most=MAX_CANARIES,
@@ -237,7 +229,6 @@ class Setting:
         "random_allocation, in one of an epoch's steps, with :N for an epoch of N steps, or poisson:RATE; "
         "known:N in N random steps that the adversary knows.",
         default=EVERY,
-        group=fields.ADVERSARY,
     )
 
     @functools.cached_property
