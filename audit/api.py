@@ -128,7 +128,8 @@ def audit(
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
     """
-    request = _read_request("audit", runs, out, delta, confidence, installed.ZOO)
+    level = {"delta": delta, "confidence": confidence}
+    request = _read_request("audit", runs, out, level, installed.ZOO)
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
     from audit.settings import make
@@ -215,8 +216,7 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
-    levels = _take_levels(settings)
-    request = _read_request("audit_model", runs, out, *levels)
+    request = _read_request("audit_model", runs, out, settings)
     from audit import own
 
     model = own.wrap_module(module, criterion, features, labels)
@@ -264,8 +264,7 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
-    levels = _take_levels(settings)
-    request = _read_request("audit_loss", runs, out, *levels)
+    request = _read_request("audit_loss", runs, out, settings)
     from audit import own
 
     model = own.wrap_loss(loss, params, features, labels)
@@ -343,11 +342,12 @@ def _read_request(
     function: str,
     runs: int,
     out: str | Path,
-    delta: float,
-    confidence: float,
+    settings: dict[str, Any],
     extras: str = TRAIN,
 ) -> _Request:
     """Returns the checked request for an audit by the public function of this name.
+
+    It removes `delta` and `confidence` from the settings.
 
     Raises:
       InputError: a value is out of range, or a library of `extras` is not installed.
@@ -355,14 +355,9 @@ def _read_request(
     installed.require_training_libraries(function, extras)
     from audit.laws import conversions
 
-    level = _read_level(delta, confidence)
+    level = _read_level(settings.pop("delta", 1e-5), settings.pop("confidence", 0.95))
     conversions.require_levels(*level)
     return _Request(number("runs", runs, int), path("out", out), level)
-
-
-def _take_levels(settings: dict[str, Any]) -> tuple[Any, Any]:
-    """Returns `delta` and `confidence`, and removes them from the settings."""
-    return settings.pop("delta", 1e-5), settings.pop("confidence", 0.95)
 
 
 def _read_level(delta: float, confidence: float) -> Level:

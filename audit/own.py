@@ -148,8 +148,8 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
 
 def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
     """Returns a model of the repository with its data and defaults."""
-    make = lambda example: row.make(example.shape)  # noqa: E731
-    return _wrap(row.name, make, dataset, row.name, draws=True)._replace(usual=row.usual())
+    own = _wrap(row.name, lambda one: row.make(one.shape), dataset, row.name, draws=True)
+    return own._replace(usual=row.usual())
 
 
 def _wrap(

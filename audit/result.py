@@ -142,9 +142,6 @@ class Result:
         return files.write_whole(place, audit_page.make_audits_page([self.subject()]))
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         from audit.report import bounds_table
 
         return bounds_table.bounds_table(self.conclusion)

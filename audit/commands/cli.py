@@ -19,7 +19,6 @@ from audit.settings.fields import AUTO, MAX_SEED, Field
 from audit.settings.setting import BY_EPOCHS, Setting
 from audit.tasks.task import Sources
 
-USAGE_ERROR = 2
 # the type of a field -> the definition of its flag
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
@@ -56,7 +55,7 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
         return 0
 
     if keeps:
-        dispatch.say_kept()
+        dispatch.is_kept.set()
     dispatch.install()
     app.run(run_main, flags_parser=_parse_flags)
 
@@ -144,12 +143,7 @@ def _format_help() -> str:
 def _report_error(message: str) -> int:
     """Prints an error as a single line on stderr, and returns its exit status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
-    return USAGE_ERROR
-
-
-def one_line(message: str) -> str:
-    """Returns a message as a single line, with flags instead of fields in backticks."""
-    return printable(_replace_fields_by_flags(" ".join(message.split())))
+    return dispatch.USAGE_ERROR
 
 
 def printable(text: str) -> str:
@@ -163,8 +157,8 @@ def printable(text: str) -> str:
     return "".join(characters)
 
 
-def _replace_fields_by_flags(message: str) -> str:
-    """Returns a message with flags instead of fields: `name=value` becomes --flag=value."""
+def one_line(message: str) -> str:
+    """Returns a message as a single line, with flags instead of fields: `name=value` becomes --flag=value."""
 
     def name_flag(match: re.Match[str]) -> str:
         """Returns the flag for a match of a field's name, and "=value" or ""."""
@@ -176,7 +170,8 @@ def _replace_fields_by_flags(message: str) -> str:
             return f"{name}{value}"
         return f"--{field.flag}{value}"
 
-    return re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, message)
+    line = " ".join(message.split())
+    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, line))
 
 
 def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> None:

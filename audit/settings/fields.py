@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, ClassVar, NamedTuple, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from audit.errors import require, require_type, shown
 
@@ -162,11 +162,11 @@ def deciding(part: Any) -> dict[str, Any]:
 def require_fields(part: Any) -> None:
     """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
     known = declared(part.__class__)
-    for name, kind in get_type_hints(type(part)).items():
-        if get_origin(kind) is ClassVar:
-            continue
+    kinds = get_type_hints(type(part))
+    for field in dataclasses.fields(part):
+        name = field.name
         value = getattr(part, name)
-        require_type(name, value, kind)
+        require_type(name, value, kinds[name])
         if name in known:
             known[name].require(value)
         if dataclasses.is_dataclass(value):

@@ -60,8 +60,7 @@ def _refuse(path: Path, error: OSError) -> InputError:
 def compute_sha256(path: Path) -> str:
     """Returns the SHA-256 of a file's content, in hex; raises InputError if it can't be read."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise _refuse(path, error) from None
 

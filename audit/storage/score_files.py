@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from audit.errors import InputError, plain, require, shown
 from audit.evidence import arrays, given
-from audit.evidence.canaries import Coins, Fresh, Sets
+from audit.evidence.canaries import Fresh
+from audit.evidence.given import Evidence as Evidence
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
 from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming
 
 Array = NDArray[np.float64]
-Evidence = Sets | Coins | OneRun | Fresh
 
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
@@ -260,7 +260,7 @@ def _is_list(cells: Any) -> bool:
     return isinstance(cells, list) and not any(isinstance(cell, list | tuple) for cell in cells)
 
 
-def _convert(cell: Any, has_commas: bool = False) -> float | None:
+def _convert(cell: Any, has_commas: bool) -> float | None:
     """Returns a cell as a number; None for booleans, underscores and digits that are not ASCII."""
     if isinstance(cell, str):
         is_plain = cell.isascii() and "_" not in cell

@@ -93,7 +93,7 @@ def read_scores(folder, runs):
     from audit.settings import make
     from audit.storage.store import Store
 
-    [store] = make.audits(folder).folders
+    [store] = make.audits(folder)[0]
     return Store.at(store).load(runs)
 
 

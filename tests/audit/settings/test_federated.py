@@ -14,7 +14,6 @@ from audit.claims.accounting import (
 )
 from audit.conclusions import concluded
 from audit.errors import InputError
-from audit.mechanism import cohorts
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
 from audit.storage.store import Store
@@ -121,7 +120,3 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
         for key in played.run_keys("own", np.arange(2))
     )
     assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
-
-
-def test_the_client_with_most_rounds_decides():
-    assert cohorts.most_rounds(np.array([[0, 1], [0, 2]], np.int32), 4) == 2
