@@ -316,8 +316,10 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     from audit.storage import score_files
 
     if scores_out is not None:
-        message = "`scores_out` requires scores of runs with the canary in `scores_in`: drop it"
-        require(not isinstance(scores_in, given.Evidence), message)
+        require(
+            not isinstance(scores_in, given.Evidence),
+            "`scores_out` requires scores of runs with the canary in `scores_in`: drop it",
+        )
         return given.two_worlds(scores_in, scores_out)
     if isinstance(scores_in, given.Evidence):
         return scores_in

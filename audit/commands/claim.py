@@ -161,8 +161,9 @@ def _read_sampler() -> _Loader:
     sizes = (FLAGS.examples, FLAGS.largest_batch)
     if sizes != (None, None):
         are_together = None not in sizes and sampler == "truncated_poisson"
-        message = "--sampler=truncated_poisson takes both --examples and --largest_batch"
-        require(are_together, message)
+        require(
+            are_together, "--sampler=truncated_poisson takes both --examples and --largest_batch"
+        )
         sampler = TruncatedPoisson(*sizes)
     return _Loader(sampler, int(FLAGS.batches))
 
@@ -223,8 +224,9 @@ def _name_loader(user_file: UserFile) -> _Loader:
     order = report.figures.get("order")
     if order is None:
         return _Loader(kind, batches)
-    message = f"a pass does not end after {batches} batches: let it end, like an epoch"
-    require(order["is_whole"], message)
+    require(
+        order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
+    )
     return _name_order(kind, min(batches, order["batches"]), order)
 
 

@@ -227,8 +227,9 @@ def make_claim(setting: Setting) -> Claim:
         return RandomAllocation(sigma, sampling.batches, setting.insertions)
     if mechanism.noise != INDEPENDENT:
         schedule = setting.schedule
-        rhythm = schedule.periodicity, schedule.place
-        return MatrixMechanism(mechanism.noise, sigma, schedule.steps, *rhythm)
+        return MatrixMechanism(
+            mechanism.noise, sigma, schedule.steps, schedule.periodicity, schedule.place
+        )
     return DpSgd(*setting.composition)
 
 

@@ -333,8 +333,9 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if conclusion.doubt:
         found.append(f"these scores do not come from independent runs: {conclusion.doubt}")
     elif equal:
-        words = " and ".join(equal)
-        found.append(f"all scores {words} are equal: does each run draw its own noise?")
+        found.append(
+            f"all scores {' and '.join(equal)} are equal: does each run draw its own noise?"
+        )
     return [*found, *conclusion.notes, *_explain_zeros(conclusion)]
 
 

@@ -27,8 +27,7 @@ def show_claims(claims: SamplerClaims) -> str:
     title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
     lines = [title, "", Table(columns, claims.rows).text(), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]
-    assumes = claims.rows[0].last_model.assumes
-    notes.append(f"last model alone: {assumes}. Neighbours: {ZERO_OUT}.")
+    notes.append(f"last model alone: {claims.rows[0].last_model.assumes}. Neighbours: {ZERO_OUT}.")
     if claims.order:
         notes.append(f"order: {claims.order}.")
     for note in notes:

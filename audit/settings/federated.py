@@ -97,8 +97,10 @@ def validate_federated(setting: FederatedSetting) -> None:
 
     # This bounds the memory.
     places = rounds * max(setting.cohort, setting.canaries)
-    message = "times the larger of cohort and canaries must be at most"
-    require(places <= MAX_PLACES, f"`rounds={rounds}` {message} {MAX_PLACES:,}")
+    require(
+        places <= MAX_PLACES,
+        f"`rounds={rounds}` times the larger of cohort and canaries must be at most {MAX_PLACES:,}",
+    )
 
 
 class RoundNoise(NamedTuple):

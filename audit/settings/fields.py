@@ -90,8 +90,7 @@ class Field(NamedTuple):
     def require(self, value: Any) -> None:
         """Raises InputError for a value that is not allowed; the message has the field, value and limits."""
         unknown = " is unknown" if self.limits.choices else ""
-        message = f"`{self.name}={shown(value)}`{unknown}: {self.limits}"
-        require(self.limits.allow(value), message)
+        require(self.limits.allow(value), f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
 
 
 def described(

@@ -113,8 +113,10 @@ def make_setting(
     changes = _read(given)
     steps = changes.get("steps")
     insertions = changes.get("insertions")
-    conflict = f"`steps={steps}` and `insertions={insertions}` conflict: drop one"
-    require(steps is None or insertions is None, conflict)
+    require(
+        steps is None or insertions is None,
+        f"`steps={steps}` and `insertions={insertions}` conflict: drop one",
+    )
 
     values: dict[str, Any] = {}
     for name, field in fields().items():

@@ -338,12 +338,16 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     noise = setting.mechanism.noise
     if noise != INDEPENDENT:
         read_strategy(noise, steps)  # checks the text
-        sampled = f"`noise={noise}` has no accountant for `sampler={setting.sampler}`"
-        require(setting.sampling.name == EVERY, f"{sampled}: drop one of them")
+        require(
+            setting.sampling.name == EVERY,
+            f"`noise={noise}` has no accountant for `sampler={setting.sampler}`: drop one of them",
+        )
 
     batch_size = setting.mechanism.batch_size
-    draws = f"`steps={steps}` of `batch_size={batch_size}`"
-    require(steps * batch_size <= MAX_DRAWS, f"{draws}: the product must be at most {MAX_DRAWS:,}")
+    require(
+        steps * batch_size <= MAX_DRAWS,
+        f"`steps={steps}` of `batch_size={batch_size}`: the product must be at most {MAX_DRAWS:,}",
+    )
     if setting.sampling.name != EVERY:
         _validate_sampler(setting, delta)
     if runs is not None:
@@ -370,8 +374,10 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     if runs == 1:
         from audit.methods.one_run_bounds import LEAST_COINS  # loads SciPy
 
-        more = f"give at least {LEAST_COINS}, or more runs"
-        require(canaries >= LEAST_COINS, f"`canaries={canaries}` of a single run: {more}")
+        require(
+            canaries >= LEAST_COINS,
+            f"`canaries={canaries}` of a single run: give at least {LEAST_COINS}, or more runs",
+        )
 
 
 def _validate_sampler(setting: Setting, delta: float) -> None:
@@ -386,17 +392,21 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
     steps = setting.schedule.steps
     given = f"`sampler={setting.sampler}`"
     require(sampling.times <= steps, f"{given}: give at most {steps}, the steps")
-    both = "`periodicity` and `insert` choose steps too: drop them"
-    require(setting.schedule.periodicity == 1, f"{given}: {both}")
+    require(
+        setting.schedule.periodicity == 1,
+        f"{given}: `periodicity` and `insert` choose steps too: drop them",
+    )
     if sampling.name == KNOWN:
         # Dealt evenly to the steps, a single canary would get evenly spaced steps, as with `periodicity`.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 
     # In a part of an epoch, chance would decide whether a canary is inserted.
-    fix = f"give a multiple of {sampling.batches}"
     is_whole = steps % sampling.batches == 0
-    require(is_whole, f"{given}: `steps={steps}` are not whole epochs: {fix}")
+    require(
+        is_whole,
+        f"{given}: `steps={steps}` are not whole epochs: give a multiple of {sampling.batches}",
+    )
 
 
 def require_noise(sigma: float) -> None:

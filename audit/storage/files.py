@@ -53,8 +53,7 @@ def read(path: Path) -> bytes | None:
 
 def _refuse(path: Path, error: OSError) -> InputError:
     """Returns the error that a path can't be read."""
-    fix = f"fix that, or {_OTHER_FOLDER}"
-    return InputError(f"cannot read {path} ({error.strerror}): {fix}")
+    return InputError(f"cannot read {path} ({error.strerror}): fix that, or {_OTHER_FOLDER}")
 
 
 def compute_sha256(path: Path) -> str:

@@ -282,8 +282,10 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
-    mixed = "some numbers have a comma, others a point: write all with points"
-    require(not (has_commas and has_points), mixed)
+    require(
+        not (has_commas and has_points),
+        "some numbers have a comma, others a point: write all with points",
+    )
     mark = "."
     if has_commas:
         mark = ","
@@ -304,6 +306,8 @@ def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
     labels = {}
     for cell in set(cells):
         labels[cell] = _LABELS.get(str(cell).strip().lower(), _convert(cell, True))
-        unknown = f"{shown(str(cell))!r} is neither in nor out: give {_LABELS_READ}"
-        require(labels[cell] in (0, 1), unknown)
+        require(
+            labels[cell] in (0, 1),
+            f"{shown(str(cell))!r} is neither in nor out: give {_LABELS_READ}",
+        )
     return np.array([labels[cell] for cell in cells], bool)

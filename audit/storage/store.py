@@ -168,8 +168,9 @@ class Store:
                 provenance=result.get("provenance", {}),
             )
         except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-            fix = "move it away, or run the audit again"
-            raise InputError(f"{self.path / RESULT} cannot be read: {fix}") from None
+            raise InputError(
+                f"{self.path / RESULT} cannot be read: move it away, or run the audit again"
+            ) from None
 
     def save(self, chunk: Scores) -> None:
         """Writes the scores and presence of a finished chunk of runs to a file."""
