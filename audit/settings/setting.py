@@ -414,7 +414,7 @@ def require_noise(sigma: float) -> None:
     declared(DpSgdFields)["noise_multiplier"].require(sigma)
 
 
-def require_runs(runs: int, least: int = 2) -> None:
+def require_runs(runs: int, least: int) -> None:
     """Raises InputError unless the number of runs is between `least` and MAX_RUNS."""
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
