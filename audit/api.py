@@ -6,10 +6,11 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from audit.errors import require
+from audit.errors import number, path, require, require_type, shown
 from audit.result import Grid, Result
 from audit.runtime import installed
 from audit.runtime.installed import TRAIN
+from audit.written import Level
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from audit.claims.claim import Claim
     from audit.evidence.given import Evidence
     from audit.training.driver import Finished
-    from audit.written import Level
 
 MAX_AUDITS = 1000  # of a grid
 Door = TypeVar("Door", bound=Callable[..., Any])
@@ -69,7 +69,6 @@ def bounds(
     True
     """
     from audit.conclusions.concluded import conclude
-    from audit.errors import require_type
     from audit.report import subjects
 
     require_type("name", name, str)
@@ -129,10 +128,10 @@ def audit(
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
     """
-    request = _read_request("audit", runs, out, delta, confidence, installed.ZOO)
+    level = {"delta": delta, "confidence": confidence}
+    request = _read_request("audit", runs, out, level, installed.ZOO)
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
-    from audit.errors import path
     from audit.settings import make
     from audit.settings.setting import validate
     from audit.tasks import task
@@ -217,8 +216,7 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
-    levels = _take_levels(settings)
-    request = _read_request("audit_model", runs, out, *levels)
+    request = _read_request("audit_model", runs, out, settings)
     from audit import own
 
     model = own.wrap_module(module, criterion, features, labels)
@@ -266,8 +264,7 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
-    levels = _take_levels(settings)
-    request = _read_request("audit_loss", runs, out, *levels)
+    request = _read_request("audit_loss", runs, out, settings)
     from audit import own
 
     model = own.wrap_loss(loss, params, features, labels)
@@ -288,8 +285,6 @@ def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[An
     Raises:
       InputError: `vary` is not such a mapping, or a setting cannot be audited.
     """
-    from audit.errors import require_type, shown
-
     require_type("vary", vary, Mapping)
     require(len(vary) > 0, "`vary` is empty: give lists of values by setting")
     for name, values in vary.items():
@@ -306,8 +301,6 @@ def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[An
 
 def require_claim(claim: Any) -> None:
     """Raises InputError unless a claim is None, or has the methods of `audit.claims.claim.Claim`."""
-    from audit.errors import shown
-
     is_claim = claim is None or all(
         hasattr(claim, name) for name in ("epsilon", "power", "last_model")
     )
@@ -323,8 +316,10 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     from audit.storage import score_files
 
     if scores_out is not None:
-        message = "`scores_out` requires scores of runs with the canary in `scores_in`: drop it"
-        require(not isinstance(scores_in, given.Evidence), message)
+        require(
+            not isinstance(scores_in, given.Evidence),
+            "`scores_out` requires scores of runs with the canary in `scores_in`: drop it",
+        )
         return given.two_worlds(scores_in, scores_out)
     if isinstance(scores_in, given.Evidence):
         return scores_in
@@ -342,41 +337,33 @@ class _Request(NamedTuple):
 
     runs: int
     out: Path
-    level: "Level"
+    level: Level
 
 
 def _read_request(
     function: str,
     runs: int,
     out: str | Path,
-    delta: float,
-    confidence: float,
+    settings: dict[str, Any],
     extras: str = TRAIN,
 ) -> _Request:
     """Returns the checked request for an audit by the public function of this name.
+
+    It removes `delta` and `confidence` from the settings.
 
     Raises:
       InputError: a value is out of range, or a library of `extras` is not installed.
     """
     installed.require_training_libraries(function, extras)
-    from audit.errors import number, path
     from audit.laws import conversions
 
-    level = _read_level(delta, confidence)
+    level = _read_level(settings.pop("delta", 1e-5), settings.pop("confidence", 0.95))
     conversions.require_levels(*level)
     return _Request(number("runs", runs, int), path("out", out), level)
 
 
-def _take_levels(settings: dict[str, Any]) -> tuple[Any, Any]:
-    """Returns `delta` and `confidence`, and removes them from the settings."""
-    return settings.pop("delta", 1e-5), settings.pop("confidence", 0.95)
-
-
-def _read_level(delta: float, confidence: float) -> "Level":
+def _read_level(delta: float, confidence: float) -> Level:
     """Returns the level of the bounds; raises InputError for values that are not numbers."""
-    from audit.errors import number
-    from audit.written import Level
-
     return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 

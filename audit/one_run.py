@@ -94,14 +94,16 @@ def check_displacement(displacement: ArrayLike) -> Array:
       InputError: the displacement is not a vector of at least 2 entries, is not finite, or is 0.
     """
     vector = arrays.floats("the displacement's entries", displacement)
-    shape = f"the displacement has shape {vector.shape}: flatten it into one vector"
-    require(vector.ndim == 1, shape)
+    require(
+        vector.ndim == 1, f"the displacement has shape {vector.shape}: flatten it into one vector"
+    )
     size = len(vector)
     require(size >= 2, f"the displacement has {size} entries: give at least 2")
     with np.errstate(over="ignore"):  # an infinite length is rejected below
         length = float(np.linalg.norm(vector))
-    failed = "the displacement is not finite, so the run failed: include it as NaN"
-    require(np.isfinite(length), failed)
+    require(
+        np.isfinite(length), "the displacement is not finite, so the run failed: include it as NaN"
+    )
     require(length > 0, "the displacement is 0: give the movement of a trained model")
     return vector / length
 

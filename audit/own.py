@@ -99,9 +99,11 @@ def wrap_module(
         """Returns the model; raises InputError if it has variables other than parameters."""
         variables = jax.eval_shape(module.init, _key(), example)
         others = sorted(set(variables) - {"params"})
-        problem = f"the module has {', '.join(others) or 'no parameters'}"
         fix = "DP-SGD trains only parameters (use GroupNorm instead of BatchNorm)"
-        require("params" in variables and not others, f"{problem}: {fix}")
+        require(
+            "params" in variables and not others,
+            f"the module has {', '.join(others) or 'no parameters'}: {fix}",
+        )
         return flat_model(module, example, criterion)
 
     name = type(module).__name__
@@ -148,8 +150,8 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
 
 def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
     """Returns a model of the repository with its data and defaults."""
-    make = lambda example: row.make(example.shape)  # noqa: E731
-    return _wrap(row.name, make, dataset, row.name, draws=True)._replace(usual=row.usual())
+    own = _wrap(row.name, lambda one: row.make(one.shape), dataset, row.name, draws=True)
+    return own._replace(usual=row.usual())
 
 
 def _wrap(
@@ -296,8 +298,10 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
             return name
         except (TypeError, ValueError, IndexError, FlaxError) as error:  # the model does not fit
             reason = " ".join(str(error).split())
-    slow = "computing a gradient per example, ten to a hundred times slower"
-    print(f"{slow}: {reason}", file=sys.stderr)
+    print(
+        f"computing a gradient per example, ten to a hundred times slower: {reason}",
+        file=sys.stderr,
+    )
     return "per_example"
 
 
@@ -322,8 +326,9 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     try:
         computes = _fingerprint_adversary(anew, parameters)
     except Exception as error:  # of the user's functions
-        message = f"`adversary={label}` fails on a model of {parameters} parameters"
-        raise InputError(f"{message}: {shown(str(error))}") from error
+        raise InputError(
+            f"`adversary={label}` fails on a model of {parameters} parameters: {shown(str(error))}"
+        ) from error
     without_init = anew._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Computed(computes, without_init))
     functions = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
@@ -415,6 +420,8 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
             array = array.astype(kind)
         canonical[name] = array
     x, y = canonical.values()
-    lengths = f"there are {len(x)} features and {len(y)} labels"
-    require(len(x) == len(y), f"{lengths}: give one label an example")
+    require(
+        len(x) == len(y),
+        f"there are {len(x)} features and {len(y)} labels: give one label an example",
+    )
     return Dataset(x, y, "custom arrays", checksum_of(canonical))

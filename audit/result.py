@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from audit import errors
+from audit.errors import require, require_type, shown
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -103,10 +106,9 @@ class Result:
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """Returns the largest true-positive rate of any threshold with at most this false-positive rate."""
-        from audit.errors import number
         from audit.methods import curves
 
-        rate = number("false_positive_rate", false_positive_rate, float)
+        rate = errors.number("false_positive_rate", false_positive_rate, float)
         return curves.true_positive_rate(*self.conclusion.worlds, rate)
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,19 +127,14 @@ class Result:
         Raises:
           InputError: if the path is not a path or has another suffix.
         """
-        from audit import errors
-        from audit.report import audit_panels, style
-        from audit.storage import files
+        from audit.report import audit_panels
 
         figure = audit_panels.audit_figure(self.conclusion, self.subject().title)
-        if path is not None:
-            place = errors.path("path", path)
-            files.write_whole(place, style.find_format("path", place)(figure))
+        _write_figure(figure, path)
         return figure
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page, to a path; returns the path."""
-        from audit import errors
         from audit.report import audit_page
         from audit.storage import files
 
@@ -145,9 +142,6 @@ class Result:
         return files.write_whole(place, audit_page.make_audits_page([self.subject()]))
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         from audit.report import bounds_table
 
         return bounds_table.bounds_table(self.conclusion)
@@ -203,7 +197,6 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     >>> [(row["runs"], round(row["upper_bound"], 2)) for row in rows]
     [(80, 4.38), (80, 10.0)]
     """
-    from audit.errors import require, require_type, shown
     from audit.settings import make
     from audit.settings.setting import flat
 
@@ -228,6 +221,16 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
             row |= flat(make.open_audit(result.folder)[1].setting)
         rows.append(row)
     return rows
+
+
+def _write_figure(figure: "Figure", path: str | Path | None) -> None:
+    """Writes a figure in the format of the path's suffix, unless the path is None."""
+    if path is not None:
+        from audit.report import style
+        from audit.storage import files
+
+        place = errors.path("path", path)
+        files.write_whole(place, style.find_format("path", place)(figure))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,16 +278,11 @@ class Grid:
         Raises:
           InputError: the path is not a path or has another suffix, or the width is out of range.
         """
-        from audit import errors
-        from audit.errors import require
-        from audit.report import grid_figure, style
-        from audit.storage import files
+        from audit.report import grid_figure
 
         require(1 <= width <= 40, f"`width={width:g}`: give 1 to 40 inches")
         figure = grid_figure.draw_grid(self.table(), self.varied, width)
-        if path is not None:
-            place = errors.path("path", path)
-            files.write_whole(place, style.find_format("path", place)(figure))
+        _write_figure(figure, path)
         return figure
 
     def __str__(self) -> str:

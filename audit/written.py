@@ -34,7 +34,7 @@ def short(number: str) -> str:
     return number.rstrip("0").rstrip(".")
 
 
-def at_least_digits(value: float, digits: int = 4) -> str:
+def at_least_digits(value: float, digits: int) -> str:
     """Returns a lower bound in the format "g", rounded down to some significant digits."""
     return _round_digits(value, digits, decimal.ROUND_FLOOR)
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from audit.errors import require
-from audit.settings import fields
 from audit.settings.fields import deciding
 
 __all__ = ["jax", "jnp", "mechanism"]
@@ -248,7 +247,6 @@ class AdversaryFields:
       description: a sentence or two for a report.
       biased: whether it inserts a gradient along a single coordinate. The law of its scores is then known if
         genuine gradients do not interfere.
-      group: the group of its flags in --help.
       version: the version of its stored scores. A higher version makes audits train again.
     """
 
@@ -256,7 +254,6 @@ class AdversaryFields:
     canary: ClassVar[str] = ""
     description: ClassVar[str]
     biased: ClassVar[bool] = False
-    group: ClassVar[str] = fields.ADVERSARY
     version: ClassVar[int] = 1
 
     def make(self, knowledge: Knowledge) -> Adversary:

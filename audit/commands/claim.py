@@ -25,7 +25,7 @@ from absl import flags
 from audit.check.accounting import read_sampling_rate
 from audit.check.batches import check_batches
 from audit.check.findings import ANOTHER_RATE
-from audit.check.loaders import MAX_BATCHES, Draw, count_examples, draw_pass, make_draw
+from audit.check.loaders import MAX_BATCHES, count_examples, draw_pass, make_draw
 from audit.check.report import LEVEL
 from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import (
@@ -158,13 +158,13 @@ def _read_sampler() -> _Loader:
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
     is_whole = FLAGS.batches.isdecimal()
     require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
-    has_examples = FLAGS.examples is not None
-    has_largest_batch = FLAGS.largest_batch is not None
-    if has_examples or has_largest_batch:
-        are_together = has_examples and has_largest_batch and sampler == "truncated_poisson"
-        message = "--sampler=truncated_poisson takes both --examples and --largest_batch"
-        require(are_together, message)
-        sampler = TruncatedPoisson(FLAGS.examples, FLAGS.largest_batch)
+    sizes = (FLAGS.examples, FLAGS.largest_batch)
+    if sizes != (None, None):
+        are_together = None not in sizes and sampler == "truncated_poisson"
+        require(
+            are_together, "--sampler=truncated_poisson takes both --examples and --largest_batch"
+        )
+        sampler = TruncatedPoisson(*sizes)
     return _Loader(sampler, int(FLAGS.batches))
 
 
@@ -198,7 +198,13 @@ def _name_loader(user_file: UserFile) -> _Loader:
     draw = make_draw(loader)
     rate = definitions.get("sampling_rate")
     if rate is None:
-        rate = 1 / _count_batches(draw, examples)
+        drawn = draw_pass(draw, 0, examples, MAX_BATCHES)
+        require(
+            drawn.is_whole,
+            f"it gives more than {MAX_BATCHES:,} batches with seed 0: let a pass over the data end, or name "
+            "the sampler (--sampler) and the number of batches (--batches)",
+        )
+        rate = 1 / len(drawn.batches)
     rate = read_sampling_rate(rate)
     require(rate <= 0.5, f"a sampling rate of {rate:g}: give 0.5 at most")
     batches = round(1 / rate)
@@ -218,23 +224,10 @@ def _name_loader(user_file: UserFile) -> _Loader:
     order = report.figures.get("order")
     if order is None:
         return _Loader(kind, batches)
-    message = f"a pass does not end after {batches} batches: let it end, like an epoch"
-    require(order["is_whole"], message)
-    return _name_order(kind, min(batches, order["batches"]), order)
-
-
-def _count_batches(draw: Draw, examples: int) -> int:
-    """Returns the number of batches in the pass of a loader with seed 0.
-
-    Raises InputError if the loader fails, never ends, or has a pass of one batch.
-    """
-    drawn = draw_pass(draw, 0, examples, MAX_BATCHES)
     require(
-        drawn.is_whole,
-        f"it gives more than {MAX_BATCHES:,} batches with seed 0: let a pass over the data end, or name the "
-        "sampler (--sampler) and the number of batches (--batches)",
+        order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
     )
-    return len(drawn.batches)
+    return _name_order(kind, min(batches, order["batches"]), order)
 
 
 def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:

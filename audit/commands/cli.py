@@ -7,21 +7,18 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import app, flags
 
 from audit.commands import dispatch
 from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax as prepare_jax
-from audit.settings.fields import AUTO, MAX_SEED
+from audit.settings import make
+from audit.settings.fields import AUTO, MAX_SEED, Field
+from audit.settings.setting import BY_EPOCHS, Setting
+from audit.tasks.task import Sources
 
-if TYPE_CHECKING:
-    from audit.settings.fields import Field
-    from audit.settings.setting import Setting
-    from audit.tasks.task import Sources
-
-USAGE_ERROR = 2
 # the type of a field -> the definition of its flag
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
@@ -58,7 +55,7 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
         return 0
 
     if keeps:
-        dispatch.say_kept()
+        dispatch.is_kept.set()
     dispatch.install()
     app.run(run_main, flags_parser=_parse_flags)
 
@@ -146,12 +143,7 @@ def _format_help() -> str:
 def _report_error(message: str) -> int:
     """Prints an error as a single line on stderr, and returns its exit status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
-    return USAGE_ERROR
-
-
-def one_line(message: str) -> str:
-    """Returns a message as a single line, with flags instead of fields in backticks."""
-    return printable(_replace_fields_by_flags(" ".join(message.split())))
+    return dispatch.USAGE_ERROR
 
 
 def printable(text: str) -> str:
@@ -165,24 +157,24 @@ def printable(text: str) -> str:
     return "".join(characters)
 
 
-def _replace_fields_by_flags(message: str) -> str:
-    """Returns a message with flags instead of fields: `name=value` becomes --flag=value."""
-    from audit.settings.make import fields
+def one_line(message: str) -> str:
+    """Returns a message as a single line, with flags instead of fields: `name=value` becomes --flag=value."""
 
     def name_flag(match: re.Match[str]) -> str:
         """Returns the flag for a match of a field's name, and "=value" or ""."""
         name, value = match.groups()
-        field = fields().get(name)
+        field = make.fields().get(name)
         if field is None:  # a command's own flag
             return f"--{name}{value}"
         if not field.has_flag:
             return f"{name}{value}"
         return f"--{field.flag}{value}"
 
-    return re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, message)
+    line = " ".join(message.split())
+    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, line))
 
 
-def define_setting(kind: type | None = None, names: Iterable[str] | None = None) -> None:
+def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> None:
     """Defines a flag for each field of a setting, by default an audit's, or for the fields of these names."""
     for field in _select_fields(kind, names):
         if field.auto:
@@ -191,7 +183,7 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
             _DEFINE[field.kind](field.flag, field.default, field.help)
 
 
-def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
+def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Returns the values of fields' flags, by the fields' names; arguments as in `define_setting`."""
     given = {}
     for field in _select_fields(kind, names):
@@ -199,30 +191,24 @@ def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict
     return given
 
 
-def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
+def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit's setting that the flags describe.
 
     `names` are the fields to read from flags, by default all. Values in `fixed` replace those of flags.
     """
-    from audit.settings.make import setting_of, usual_insertions
-    from audit.settings.setting import BY_EPOCHS
-
-    given = {**values(None, names), **fixed}
+    given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]  # a model may have its own default
     has_epochs = given.get("sampler", "").partition(":")[0] in BY_EPOCHS
     if given.get("steps") is None and not has_epochs:
-        given.setdefault("insertions", usual_insertions(given["model"]))
-    return setting_of(**given)
+        given.setdefault("insertions", make.usual_insertions(given["model"]))
+    return make.setting_of(**given)
 
 
-def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
-    """Returns the fields with flags of a kind of setting, by default an audit's; all, or those named."""
-    from audit.settings.make import fields
-    from audit.settings.setting import Setting
-
-    by_name = fields(kind or Setting)
+def _select_fields(kind: type, names: Iterable[str] | None) -> list[Field]:
+    """Returns the fields with flags of a kind of setting: all, or those named."""
+    by_name = make.fields(kind)
     chosen_fields = map(by_name.__getitem__, names or by_name)
     return [field for field in chosen_fields if field.has_flag]
 
@@ -272,10 +258,8 @@ def define_sources() -> None:
     flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder with the data.")
 
 
-def sources() -> "Sources":
+def sources() -> Sources:
     """Returns the sources of data in the flags."""
-    from audit.tasks.task import Sources
-
     return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir)
 
 

@@ -11,12 +11,11 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from audit.version import __version__
 
 HELP = ("help", "-h", "--help")
-_USAGE_ERROR = 2
+USAGE_ERROR = 2
 
 
 def run(
@@ -46,7 +45,7 @@ def run(
         runpy.run_module(modules[name], run_name="__main__", alter_sys=True)
     else:
         print(f"error: no command {name[:60]!a}: `{program} help` lists them", file=sys.stderr)
-        sys.exit(_USAGE_ERROR)
+        sys.exit(USAGE_ERROR)
 
 
 def find_commands(packages: Sequence[str]) -> dict[str, str]:
@@ -83,7 +82,7 @@ def _read_summary(module: str) -> str:
 LINE = "interrupted"
 KEPT_LINE = "interrupted: finished work is kept, and the same command continues"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_is_kept = threading.Event()  # set if the command keeps finished work
+is_kept = threading.Event()  # set if the command keeps finished work
 
 
 def install() -> None:
@@ -98,7 +97,7 @@ def install() -> None:
     threading.Thread(target=_end_at_signal, args=(reading,), daemon=True).start()
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _ignore)
+            signal.signal(number, lambda number, frame: None)  # the thread reads it
     atexit.register(_ignore_from_now_on)
 
 
@@ -108,21 +107,12 @@ def _ignore_from_now_on() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def say_kept() -> None:
-    """Makes the message of an interrupt report that finished work is kept."""
-    _is_kept.set()
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Ignores a signal in the main thread."""
-
-
 def _end_at_signal(reading: int) -> None:
     """Waits for a signal, writes the message, and ends the process without Python's clean-up."""
     number = 0
     while number not in _SIGNALS:  # other signals too
         number = os.read(reading, 1)[0]
-    line = KEPT_LINE if _is_kept.is_set() else LINE
+    line = KEPT_LINE if is_kept.is_set() else LINE
     with contextlib.suppress(OSError):
         os.write(2, f"\nerror: {line}\n".encode())  # on a line below a progress bar
     os._exit(128 + number)

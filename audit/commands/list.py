@@ -46,7 +46,7 @@ def main() -> None:
         _write_page()
         return
     cli.refuse(("setting", "delta", "confidence"), "requires --report: give both")
-    rows = _read_audits(make.audits(cli.folder()), listing.listed)
+    rows = _read_audits(*make.audits(cli.folder()), listing.listed)
     if FLAGS.json:
         print(write_json(rows))
     elif rows:
@@ -85,19 +85,20 @@ def _describe_audits(root: Path) -> "list[Subject]":
         folders = index.settings(root)
         chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
         return [*map(describe, dict.fromkeys(chosen))]
-    audits = make.audits(root)
+    folders, messages = make.audits(root)
     if FLAGS.setting is None:
-        audits = audits._replace(folders=audits.folders[:1])
-    described = _read_audits(audits, describe)
+        del folders[1:]
+    described = _read_audits(folders, messages, describe)
     require(described, f"--out={root} has no audits: run an audit, or name another folder")
     return described
 
 
-def _read_audits(audits: make.Audits, read: Callable[[Path], T]) -> list[T]:
-    """Returns what `read` returns for each audit; reports on stderr what is left out."""
+def _read_audits(
+    folders: Sequence[Path], messages: list[str], read: Callable[[Path], T]
+) -> list[T]:
+    """Returns what `read` returns for each audit; prints messages on what is left out on stderr."""
     found = []
-    messages = audits.left_out
-    for folder in audits.folders:
+    for folder in folders:
         try:
             found.append(read(folder))
         except InputError as error:

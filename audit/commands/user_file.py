@@ -33,20 +33,13 @@ def run_user_file(flag: str, value: str) -> UserFile:
     )
     path = Path(file)
     require(path.is_file(), f"--{flag}={value}: there is no file {file}")
-    definitions = _run(path)
-    require(name in definitions, f"{path.name} has no {name}: define it, or name another")
-    return UserFile(path, name, definitions)
-
-
-def _run(path: Path) -> dict[str, Any]:
-    """Runs a Python file and returns its definitions by name."""
     sys.path.append(str(path.resolve().parent))
     mentions_jax = "jax" in path.read_text(encoding="utf-8", errors="replace")
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
         # `if __name__ == "__main__"` is not executed.
-        return runpy.run_path(str(path), run_name="check")
+        definitions = runpy.run_path(str(path), run_name="check")
     except ModuleNotFoundError as error:
         install = installed.pip_install(str(error.name))
         raise InputError(
@@ -55,3 +48,5 @@ def _run(path: Path) -> dict[str, Any]:
     except (Exception, SystemExit) as error:  # of the user's file
         message = " ".join(str(error).split())[:200]
         raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error
+    require(name in definitions, f"{path.name} has no {name}: define it, or name another")
+    return UserFile(path, name, definitions)

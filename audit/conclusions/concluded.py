@@ -203,7 +203,7 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = _GAUSSIAN_REASON
-        if setting.sampling.name != EVERY and is_sum:
+        if is_sum:
             expected = _expect_linear_losses(setting, level.delta)
     # Only the setting has the optimizer and the schedule, which determine the last model.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
@@ -226,14 +226,15 @@ def conclude_setting(
 def make_claim(setting: Setting) -> Claim:
     """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models."""
     sampling = setting.sampling
-    sigma = setting.mechanism.noise_multiplier
+    mechanism = setting.mechanism
+    sigma = mechanism.noise_multiplier
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, sampling.batches, setting.insertions)
-    mechanism = setting.mechanism
     if mechanism.noise != INDEPENDENT:
         schedule = setting.schedule
-        rhythm = schedule.periodicity, schedule.place
-        return MatrixMechanism(mechanism.noise, sigma, schedule.steps, *rhythm)
+        return MatrixMechanism(
+            mechanism.noise, sigma, schedule.steps, schedule.periodicity, schedule.place
+        )
     return DpSgd(*setting.composition)
 
 

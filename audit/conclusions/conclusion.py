@@ -80,15 +80,15 @@ class Curve(NamedTuple):
 
     def show(self) -> str:
         """Returns the result in words: "rejected (p < 1e-06)"."""
-        if self.is_refuted:
-            return f"{self.status} ({self.show_p_value()})"
-        return f"{self.status} ({self.show_p_value()}, power {self.power:.0%})"
+        return f"{self.status} ({self.show_test()})"
 
-    def show_p_value(self) -> str:
-        """Returns the p-value in words: "p = 0.41" or "p < 1e-06"."""
+    def show_test(self) -> str:
+        """Returns the p-value, with the power if it does not refute: "p = 0.41, power 95%", "p < 1e-06"."""
         if self.p_value < _LEAST_P_VALUE:
             return f"p < {_LEAST_P_VALUE:g}"
-        return f"p = {self.p_value:.2g}"
+        if self.is_refuted:
+            return f"p = {self.p_value:.2g}"
+        return f"p = {self.p_value:.2g}, power {self.power:.0%}"
 
 
 class Verdict(NamedTuple):

@@ -65,8 +65,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     shown = shown._replace(bounds=smaller, curve=once.curve, notes=(*all_rows.notes, note))
     test = None
     if first.claim_test is not None and second.claim_test is not None:
-        tests = (first.claim_test, second.claim_test)
-        test = min(tests, key=attrgetter("refuted", "e_value"))
+        test = min(first.claim_test, second.claim_test, key=attrgetter("refuted", "e_value"))
     return _judge(_examine(shown), test)
 
 

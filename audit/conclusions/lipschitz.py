@@ -334,8 +334,10 @@ def count_rehearsals(
         require_rehearsals(requested, rehearsals)
     why_not = _why_uncovered(setting, own_model=False)
     is_wanted = requested == MEASURED
-    message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it"
-    require(not is_wanted or not why_not, message)
+    require(
+        not is_wanted or not why_not,
+        f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it",
+    )
     row = task.task(setting.model)
     # A model with kinks does not get a bound, and with k = 1 the bound is that of composition unless some
     # steps contract.
@@ -352,5 +354,7 @@ def require_rehearsals(requested: object, rehearsals: int) -> None:
     is_measured = isinstance(requested, str) and requested == MEASURED
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
     number("rehearsals", rehearsals, int)
-    least = f"give at least {FEWEST}, one of them in each world"
-    require(rehearsals >= FEWEST, f"`rehearsals={rehearsals}`: {least}")
+    require(
+        rehearsals >= FEWEST,
+        f"`rehearsals={rehearsals}`: give at least {FEWEST}, one of them in each world",
+    )

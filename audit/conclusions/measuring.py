@@ -21,7 +21,7 @@ from audit.training.game import Game
 from audit.training.rehearsal import Effort
 
 
-def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
+def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int) -> None:
     """Measures a zoo model's steps along `runs` rehearsals, unless the store has them from enough runs."""
     game = build.build(setting, dataset)
     clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
@@ -34,7 +34,7 @@ def measure(
     setting: Setting,
     game: Game,
     clipped_sum: ClippedSum,
-    runs: int = USUAL,
+    runs: int,
     kinks: bool = False,
 ) -> Steps:
     """Returns measured Lipschitz constants of the steps, from the store or from rehearsed runs.
@@ -56,7 +56,7 @@ def measure(
 
 
 def measure_steps(
-    setting: Setting, game: Game, clipped_sum: ClippedSum, effort: Effort, kinks: bool = False
+    setting: Setting, game: Game, clipped_sum: ClippedSum, effort: Effort, kinks: bool
 ) -> Steps:
     """Returns Lipschitz constants of a setting's steps, measured along rehearsed runs; shows a progress bar.
 

@@ -93,8 +93,8 @@ def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion from a single run as fields for JSON."""
     estimates = []
     for estimate in conclusion.estimates:
-        more = {"canaries": estimate.n_in, "caveat": estimate.caveat}
-        estimates.append({**finding_fields(estimate), **more})
+        row = {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}
+        estimates.append(row)
     fields = {
         "estimates": estimates,
         "bounds": [*map(finding_fields, conclusion.bounds)],

@@ -230,10 +230,9 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
         if conclusion.has_tied_scores:
             return _UNTESTED
         return ""
+    result = f"({curve.show_test()})"
     if curve.is_refuted:
-        p_value = curve.show_p_value()
-        return f" These scores reject a Gaussian curve ({p_value}), so bounds that assume one are invalid."
-    result = f"({curve.show_p_value()}, power {curve.power:.0%})"
+        return f" These scores reject a Gaussian curve {result}, so bounds that assume one are invalid."
     if not curve.is_doubted:
         return f" There is no evidence against a Gaussian curve {result}; this does not prove it."
     return f" These runs are too few to confirm a Gaussian curve {result}."

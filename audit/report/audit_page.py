@@ -27,18 +27,7 @@ def make_audits_page(audits: Sequence[Subject]) -> bytes:
 
 def summary(subject: Subject) -> Markup:
     """Returns an audit's verdict and table of bounds as HTML, for a notebook."""
-    return Markup(page.macros.summary(_list_bounds(subject)))
-
-
-def _list_bounds(subject: Subject) -> dict[str, Any]:
-    """Returns the bounds and the curve test of an audit for the template."""
-    conclusion = subject.conclusion
-    return {
-        "subject": subject,
-        "verdict": conclusion.verdict,
-        "rows": bounds_table.list_rows(conclusion),
-        "curve_test": bounds_table.explain_curve_test(conclusion),
-    }
+    return Markup(page.macros.summary(_make_section(subject, has_figures=False)))
 
 
 def _make_section(subject: Subject, has_figures: bool) -> dict[str, Any]:
@@ -46,7 +35,9 @@ def _make_section(subject: Subject, has_figures: bool) -> dict[str, Any]:
     conclusion = subject.conclusion
     remarks = [bounds_table.explain_too_few_runs(conclusion), *bounds_table.remarks(conclusion)]
     return {
-        **_list_bounds(subject),
+        "subject": subject,
+        "rows": bounds_table.list_rows(conclusion),
+        "curve_test": bounds_table.explain_curve_test(conclusion),
         "claims": bounds_table.make_statements_on_claim(conclusion),
         "remarks": [*filter(None, remarks)],
         "figures": _draw_figures(conclusion) if has_figures else None,

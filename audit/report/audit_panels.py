@@ -80,13 +80,13 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
     """Returns the functions that draw an audit's panels, by the panels' names, in order."""
-    if conclusion.is_one_run:
-        return {"scores": _draw_scores, "bounds": _draw_bounds}
     panels: dict[str, _Draw] = {
         "scores": _draw_scores,
         "trade_off": draw_on_deviates,
         "bounds": _draw_bounds,
     }
+    if conclusion.is_one_run:
+        del panels["trade_off"]
     if conclusion.law_is_known:
         panels["path"] = _draw_path
     return panels
@@ -128,7 +128,7 @@ def describe_curve(conclusion: Conclusion) -> str:
         return ""
     if curve.is_refuted or curve.is_doubted:
         return f"Gaussian curve {curve.show()}"
-    return f"no evidence against Gaussian ({curve.show_p_value()}, power {curve.power:.0%})"
+    return f"no evidence against Gaussian ({curve.show_test()})"
 
 
 def _name(row: BoundRow, conclusion: Conclusion) -> str:

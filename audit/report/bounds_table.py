@@ -129,7 +129,6 @@ def bounds_table(conclusion: Conclusion) -> str:
     notes = [
         *describe_claim(conclusion),
         *_explain_words(conclusion),
-        *_describe_curve(conclusion),
         *_describe_attack(conclusion),
         *textwrap.wrap(explain_too_few_runs(conclusion), _WIDTH),
     ]
@@ -209,9 +208,9 @@ def make_note(word: str, text: str) -> str:
     return textwrap.fill(f"{word + ' ':<{_INDENT}}{text}", _WIDTH, subsequent_indent=_INDENT * " ")
 
 
-def describe_claim(conclusion: Conclusion) -> list[str]:
+def describe_claim(conclusion: Conclusion) -> Iterator[str]:
     """Returns lines on the test of the claim and its sharpness, for below a table."""
-    return [*_make_notes("claim:", make_statements_on_claim(conclusion))]
+    return _make_notes("claim:", make_statements_on_claim(conclusion))
 
 
 def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
@@ -280,10 +279,6 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.has_tied_scores:
         yield make_note("", _UNTESTED)
-
-
-def _describe_curve(conclusion: Conclusion) -> Iterator[str]:
-    """Yields lines on the Gaussian curve's test and on why the curve should be Gaussian."""
     if conclusion.curve is None:
         return
     yield f"{'':<{_INDENT}}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
@@ -338,8 +333,9 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if conclusion.doubt:
         found.append(f"these scores do not come from independent runs: {conclusion.doubt}")
     elif equal:
-        words = " and ".join(equal)
-        found.append(f"all scores {words} are equal: does each run draw its own noise?")
+        found.append(
+            f"all scores {' and '.join(equal)} are equal: does each run draw its own noise?"
+        )
     return [*found, *conclusion.notes, *_explain_zeros(conclusion)]
 
 

@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from audit.claims.brackets import ZERO_OUT
 from audit.claims.matrix import MatrixMechanism
@@ -28,8 +27,7 @@ def show_claims(claims: SamplerClaims) -> str:
     title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
     lines = [title, "", Table(columns, claims.rows).text(), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]
-    assumes = claims.rows[0].last_model.assumes
-    notes.append(f"last model alone: {assumes}. Neighbours: {ZERO_OUT}.")
+    notes.append(f"last model alone: {claims.rows[0].last_model.assumes}. Neighbours: {ZERO_OUT}.")
     if claims.order:
         notes.append(f"order: {claims.order}.")
     for note in notes:
@@ -55,33 +53,20 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 def make_noise_table(claims: Sequence[MatrixMechanism], delta: float) -> Table[MatrixMechanism]:
     """Returns the table of matrix mechanisms with equal steps and a fixed pattern, a row each."""
-
-    def bound_every_model(claim: MatrixMechanism) -> dict[str, float]:
-        """Returns epsilon and mu of all models."""
-        return {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu}
-
-    def predict_last_model(claim: MatrixMechanism) -> dict[str, float]:
-        """Returns epsilon and mu of the last model if losses are linear."""
-        return {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()}
-
-    def show_predicted(leak: dict[str, Any]) -> str:
-        """Formats the epsilon of a prediction, which is not rounded up like a bound."""
-        return format(leak["epsilon"], ".2f")
-
     columns = [
         Column("noise", lambda claim: str(claim.strategy), "noise", left=True),
         Column("noise_multiplier", lambda claim: claim.noise_multiplier, "sigma", number(".4g")),
         Column(
             "every_model",
-            bound_every_model,
+            lambda claim: {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
             "every model\nseen",
             lambda leak: _show_upper(leak["epsilon"]),
         ),
         Column(
             "last_model_if_linear",
-            predict_last_model,
+            lambda claim: {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()},
             "last model, if\nlosses are linear",
-            show_predicted,
+            lambda leak: format(leak["epsilon"], ".2f"),  # a prediction, not rounded up
         ),
     ]
     steps = f"{claims[0].steps:,} steps, canary in 1 of {claims[0].k}"

@@ -109,8 +109,8 @@ def federated_table(audit: FederatedAudit) -> str:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"
         lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)} for any curve")
-        verdict = make_note("verdict:", audit.together.verdict.headline)
-        lines += [*describe_claim(audit.together), verdict, ""]
+        lines += describe_claim(audit.together)
+        lines += [make_note("verdict:", audit.together.verdict.headline), ""]
     lines.append(Table(columns, upper_bounds(audit)).text())
     if audit.accuracies:
         accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"

@@ -74,8 +74,8 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
     command = f"./run.sh audit --model={setting.model} --adversary={setting.adversary.name}"
     for flag, value in differences.items():
         command += f" --{flag}={value}"
-    confidence = show_level(level.confidence)
-    return f"{command} --runs={runs} --delta={show_level(level.delta)} --confidence={confidence}"
+    command += f" --runs={runs} --delta={show_level(level.delta)}"
+    return f"{command} --confidence={show_level(level.confidence)}"
 
 
 def as_table(records: Sequence[dict[str, Any]]) -> str:

@@ -55,6 +55,7 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 
+_SAVED: dict[Any, Any] = {"svg.hashsalt": "audit", "pdf.fonttype": 42}  # a PDF has its fonts
 _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
@@ -78,30 +79,20 @@ def set_symbols(figure: Figure) -> None:
                 formatter.seq = [insert_symbols(label) for label in formatter.seq]
 
 
-def _encode(figure: Figure, style: dict[Any, Any], **options: Any) -> bytes:
+def _encode(figure: Figure, **options: Any) -> bytes:
     """Returns the bytes of `Figure.savefig` with symbols for names, and closes the figure."""
     set_symbols(figure)
     buffer = io.BytesIO()
-    with plt.rc_context(style):
+    with plt.rc_context(_SAVED):
         figure.savefig(buffer, **options)
     plt.close(figure)
     return buffer.getvalue()
 
 
 # Equal figures give equal bits.
-png = partial(_encode, style={}, format="png", dpi=150, metadata={"Software": None})
-svg = partial(
-    _encode,
-    style={"svg.hashsalt": "audit"},
-    format="svg",
-    metadata={"Date": None, "Creator": None},
-)
-pdf = partial(
-    _encode,
-    style={"pdf.fonttype": 42},  # with its fonts
-    format="pdf",
-    metadata={"CreationDate": None, "Creator": None},
-)
+png = partial(_encode, format="png", dpi=150, metadata={"Software": None})
+svg = partial(_encode, format="svg", metadata={"Date": None, "Creator": None})
+pdf = partial(_encode, format="pdf", metadata={"CreationDate": None, "Creator": None})
 FORMATS: dict[str, Callable[[Figure], bytes]] = {".png": png, ".pdf": pdf, ".svg": svg}
 
 

@@ -1,14 +1,11 @@
 """The setting of a federated audit. Importing it starts no JAX."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from audit.errors import require
 from audit.settings.fields import MAX_SEED, deciding, described, require_fields
 from audit.settings.setting import MAX_CANARIES, NOISE_LIMITS
-
-if TYPE_CHECKING:
-    from audit.claims.accounting import Composition
 
 FINAL = ("final", "weights", "fresh")  # values of `observe` that see only the final model
 OBSERVED = (*FINAL, "all", "means")
@@ -100,8 +97,10 @@ def validate_federated(setting: FederatedSetting) -> None:
 
     # This bounds the memory.
     places = rounds * max(setting.cohort, setting.canaries)
-    message = "times the larger of cohort and canaries must be at most"
-    require(places <= MAX_PLACES, f"`rounds={rounds}` {message} {MAX_PLACES:,}")
+    require(
+        places <= MAX_PLACES,
+        f"`rounds={rounds}` times the larger of cohort and canaries must be at most {MAX_PLACES:,}",
+    )
 
 
 class RoundNoise(NamedTuple):
@@ -131,22 +130,3 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     on_count = _COUNT_SHARE * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, _QUANTILE_RATE)
-
-
-class Leaks(NamedTuple):
-    """The compositions that bound the leakage of a client and of a canary."""
-
-    client: "Composition"
-    canary: "Composition"
-
-
-def leaks(setting: FederatedSetting, most_rounds: int) -> Leaks:
-    """Returns the compositions that bound the leakage of a client and of a canary.
-
-    A client takes part in at most `most_rounds` rounds, a canary in `repetitions`. A round has the setting's
-    noise multiplier, also with a noisy count.
-    """
-    from audit.claims.accounting import Composition
-
-    sigma = setting.noise_multiplier
-    return Leaks(Composition(sigma, most_rounds), Composition(sigma, setting.repetitions))

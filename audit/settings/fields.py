@@ -1,4 +1,4 @@
-"""Fields of settings, each declared once by `described` with its default, help, limits and group.
+"""Fields of settings, each declared once by `described` with its default, help and limits.
 
 Flags, `--help`, validation, keywords and identities in the store follow from it.
 """
@@ -7,14 +7,9 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, ClassVar, NamedTuple, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from audit.errors import require, require_type, shown
-
-# The groups into which --help puts the fields' flags.
-AUDITED = "what is audited"
-ADVERSARY = "adversary"
-DP_SGD = "DP-SGD"
 
 AUTO = "auto"  # a flag's value for the model's own number
 MAX_SEED = 2**32 - 1
@@ -76,7 +71,6 @@ class Field(NamedTuple):
       kind: the type of its values.
       default: None means that the model decides, or that the field stays unset.
       help: its line in --help.
-      group: its group in --help.
       limits: its allowed values.
       always: whether every identity includes it, even at its default.
       auto: whether its flag also takes `auto`.
@@ -88,7 +82,6 @@ class Field(NamedTuple):
     kind: type
     default: Any
     help: str
-    group: str = ""
     limits: FieldLimits = FieldLimits()
     always: bool = False
     auto: bool = False
@@ -97,8 +90,7 @@ class Field(NamedTuple):
     def require(self, value: Any) -> None:
         """Raises InputError for a value that is not allowed; the message has the field, value and limits."""
         unknown = " is unknown" if self.limits.choices else ""
-        message = f"`{self.name}={shown(value)}`{unknown}: {self.limits}"
-        require(self.limits.allow(value), message)
+        require(self.limits.allow(value), f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
 
 
 def described(
@@ -107,7 +99,6 @@ def described(
     default: Any = dataclasses.MISSING,
     usual: Any = None,
     flag: str = "",
-    group: str = "",
     always: bool = False,
     auto: bool = False,
     has_flag: bool = True,
@@ -122,13 +113,12 @@ def described(
       usual: for a field without `default`, the value if its flag or keyword is not given. Identities
         include it.
       flag: the flag's name, if it differs from the field's.
-      group: the flag's group in --help; by default the class's attribute `group`.
       always, auto, has_flag: see `Field`.
       **limits: the fields of `FieldLimits`.
     """
     allowed = FieldLimits(**limits)
     # `declared` adds name and type.
-    field = Field("", flag, object, usual, help_text, group, allowed, always, auto, has_flag)
+    field = Field("", flag, object, usual, help_text, allowed, always, auto, has_flag)
     return dataclasses.field(default=default, metadata={"field": field})
 
 
@@ -149,7 +139,6 @@ def declared(kind: type) -> dict[str, Field]:
             flag=field.flag or attribute.name,
             kind=kinds[attribute.name],
             default=default,
-            group=field.group or getattr(kind, "group", ""),
         )
     return fields
 
@@ -172,11 +161,11 @@ def deciding(part: Any) -> dict[str, Any]:
 def require_fields(part: Any) -> None:
     """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
     known = declared(part.__class__)
-    for name, kind in get_type_hints(type(part)).items():
-        if get_origin(kind) is ClassVar:
-            continue
+    kinds = get_type_hints(type(part))
+    for field in dataclasses.fields(part):
+        name = field.name
         value = getattr(part, name)
-        require_type(name, value, kind)
+        require_type(name, value, kinds[name])
         if name in known:
             known[name].require(value)
         if dataclasses.is_dataclass(value):

@@ -12,8 +12,6 @@ from audit.claims.strategies import INDEPENDENT, pin_file
 from audit.errors import InputError, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
 from audit.settings.fields import (
-    ADVERSARY,
-    AUDITED,
     AUTO,
     Field,
     FieldLimits,
@@ -52,15 +50,16 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
-    texts = {"model": f"{'; '.join(by_data)}.", "adversary": f"{'; '.join(canaries)}."}
-    choices = {"model": tuple(tasks()), "adversary": tuple(ADVERSARIES)}
     found = {}
-    for name, default, group in (("model", "fcnn", AUDITED), ("adversary", "gc_s", ADVERSARY)):
-        limits = FieldLimits(choices=choices[name])
-        found[name] = Field(name, name, str, default, texts[name], group, limits)
+    text = f"{'; '.join(by_data)}."
+    limits = FieldLimits(choices=tuple(tasks()))
+    found["model"] = Field("model", "model", str, "fcnn", text, limits)
+    text = f"{'; '.join(canaries)}."
+    limits = FieldLimits(choices=tuple(ADVERSARIES))
+    found["adversary"] = Field("adversary", "adversary", str, "gc_s", text, limits)
     text = "Insertions; training takes insertions * k steps."
     limits = FieldLimits(least=1, most=MAX_STEPS)
-    found["insertions"] = Field("insertions", "insertions", int, 250, text, AUDITED, limits)
+    found["insertions"] = Field("insertions", "insertions", int, 250, text, limits)
     for part in (DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
         found |= declared(part)
     return found
@@ -114,16 +113,16 @@ def make_setting(
     changes = _read(given)
     steps = changes.get("steps")
     insertions = changes.get("insertions")
-    conflict = f"`steps={steps}` and `insertions={insertions}` conflict: drop one"
-    require(steps is None or insertions is None, conflict)
+    require(
+        steps is None or insertions is None,
+        f"`steps={steps}` and `insertions={insertions}` conflict: drop one",
+    )
 
     values: dict[str, Any] = {}
     for name, field in fields().items():
-        if field.default is not None:
+        values[name] = usual.get(name)
+        if values[name] is None:
             values[name] = field.default
-    for name, default in usual.items():
-        if default is not None:
-            values[name] = default
     values |= changes
     # The batch size is not checked yet.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
@@ -161,15 +160,16 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     A name may be a flag, such as k for periodicity. Scalars of NumPy or JAX become Python numbers.
     """
     by_flag = {}
-    for name, field in fields().items():
-        by_flag[field.flag] = name
-    unknown = sorted(set(given) - set(by_flag) - set(fields()))
+    for field in fields().values():
+        by_flag[field.flag] = field
+    known = {**fields(), **by_flag}
+    unknown = sorted(set(given) - set(known))
     choices = f"choose from {', '.join(sorted(by_flag))}"
     require(not unknown, f"{', '.join(unknown)} is not a field of a setting: {choices}")
 
     values = {}
     for name, value in given.items():
-        field = fields()[by_flag.get(name, name)]
+        field = known[name]
         value = plain(value)
         if field.name == "insert" and type(value) is int:
             value = str(value)
@@ -230,18 +230,6 @@ class StoredConfig(NamedTuple):
     model: str | None
 
 
-class Audits(NamedTuple):
-    """The folders with scores under a root.
-
-    Attributes:
-      folders: the folders of audits, the newest scores first.
-      left_out: messages about folders with other results and unreadable folders.
-    """
-
-    folders: list[Path]
-    left_out: list[str]
-
-
 def parse_config(config: dict[str, Any]) -> StoredConfig | None:
     """Parses the content of a config.json; returns None unless it describes a valid audit."""
     try:
@@ -263,8 +251,11 @@ def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
     return store, audited
 
 
-def audits(root: Path) -> Audits:
-    """Finds the audits under the root of stores; raises InputError if the root can't be read."""
+def audits(root: Path) -> tuple[list[Path], list[str]]:
+    """Returns the folders of audits with scores under a root, newest first, and messages on other folders.
+
+    Raises InputError if the root can't be read.
+    """
     folders = []
     messages = []
     others = 0
@@ -281,7 +272,7 @@ def audits(root: Path) -> Audits:
     if others:
         held = counted(others, "folder holds", "folders hold")
         messages.insert(0, f"skipped: {held} other results than audits")
-    return Audits(folders, messages)
+    return folders, messages
 
 
 def open_store(

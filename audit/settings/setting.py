@@ -13,7 +13,6 @@ import numpy as np
 from audit.adversaries.base import AdversaryFields
 from audit.claims.strategies import INDEPENDENT, read_strategy
 from audit.errors import MAX_NOISE, MIN_NOISE, InputError, require
-from audit.settings import fields
 from audit.settings.fields import MAX_SEED, deciding, declared, described, require_fields
 
 MAX_RUNS = 10**8
@@ -146,7 +145,6 @@ class DpSgdFields:
     """The hyperparameters of DP-SGD."""
 
     name: ClassVar[str] = "dp_sgd"
-    group: ClassVar[str] = fields.DP_SGD
     learning_rate: float = described(
         "Learning rate; by default the model's.", least=1e-37, most=1e38
     )
@@ -184,7 +182,6 @@ class DpSgdFields:
 class ScheduleFields:
     """The steps of a training run: one step in each period of k inserts the canary."""
 
-    group: ClassVar[str] = fields.AUDITED
     steps: int = described("Training steps, instead of --insertions.", least=1, most=MAX_STEPS)
     periodicity: int = described(
         "Periodicity: the canary is inserted every k steps.",
@@ -218,16 +215,11 @@ class Setting:
     adversary: AdversaryFields
     mechanism: DpSgdFields
     schedule: ScheduleFields
-    seed: int = described(
-        "Seed of all randomness.", usual=0, group=fields.AUDITED, least=0, most=MAX_SEED
-    )
-    unknown_initialisation: bool = described(
-        "Draw theta_0 afresh for each run.", default=False, group=fields.AUDITED
-    )
+    seed: int = described("Seed of all randomness.", usual=0, least=0, most=MAX_SEED)
+    unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
     canaries: int = described(
         "Canaries a run, each with its own coin; auto: the model's.",
         default=1,
-        group=fields.ADVERSARY,
         auto=True,
         least=1,
         most=MAX_CANARIES,
@@ -237,7 +229,6 @@ class Setting:
         "random_allocation, in one of an epoch's steps, with :N for an epoch of N steps, or poisson:RATE; "
         "known:N in N random steps that the adversary knows.",
         default=EVERY,
-        group=fields.ADVERSARY,
     )
 
     @functools.cached_property
@@ -347,12 +338,16 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     noise = setting.mechanism.noise
     if noise != INDEPENDENT:
         read_strategy(noise, steps)  # checks the text
-        sampled = f"`noise={noise}` has no accountant for `sampler={setting.sampler}`"
-        require(setting.sampling.name == EVERY, f"{sampled}: drop one of them")
+        require(
+            setting.sampling.name == EVERY,
+            f"`noise={noise}` has no accountant for `sampler={setting.sampler}`: drop one of them",
+        )
 
     batch_size = setting.mechanism.batch_size
-    draws = f"`steps={steps}` of `batch_size={batch_size}`"
-    require(steps * batch_size <= MAX_DRAWS, f"{draws}: the product must be at most {MAX_DRAWS:,}")
+    require(
+        steps * batch_size <= MAX_DRAWS,
+        f"`steps={steps}` of `batch_size={batch_size}`: the product must be at most {MAX_DRAWS:,}",
+    )
     if setting.sampling.name != EVERY:
         _validate_sampler(setting, delta)
     if runs is not None:
@@ -379,8 +374,10 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     if runs == 1:
         from audit.methods.one_run_bounds import LEAST_COINS  # loads SciPy
 
-        more = f"give at least {LEAST_COINS}, or more runs"
-        require(canaries >= LEAST_COINS, f"`canaries={canaries}` of a single run: {more}")
+        require(
+            canaries >= LEAST_COINS,
+            f"`canaries={canaries}` of a single run: give at least {LEAST_COINS}, or more runs",
+        )
 
 
 def _validate_sampler(setting: Setting, delta: float) -> None:
@@ -395,17 +392,21 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
     steps = setting.schedule.steps
     given = f"`sampler={setting.sampler}`"
     require(sampling.times <= steps, f"{given}: give at most {steps}, the steps")
-    both = "`periodicity` and `insert` choose steps too: drop them"
-    require(setting.schedule.periodicity == 1, f"{given}: {both}")
+    require(
+        setting.schedule.periodicity == 1,
+        f"{given}: `periodicity` and `insert` choose steps too: drop them",
+    )
     if sampling.name == KNOWN:
         # Dealt evenly to the steps, a single canary would get evenly spaced steps, as with `periodicity`.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 
     # In a part of an epoch, chance would decide whether a canary is inserted.
-    fix = f"give a multiple of {sampling.batches}"
     is_whole = steps % sampling.batches == 0
-    require(is_whole, f"{given}: `steps={steps}` are not whole epochs: {fix}")
+    require(
+        is_whole,
+        f"{given}: `steps={steps}` are not whole epochs: give a multiple of {sampling.batches}",
+    )
 
 
 def require_noise(sigma: float) -> None:
@@ -413,7 +414,7 @@ def require_noise(sigma: float) -> None:
     declared(DpSgdFields)["noise_multiplier"].require(sigma)
 
 
-def require_runs(runs: int, least: int = 2) -> None:
+def require_runs(runs: int, least: int) -> None:
     """Raises InputError unless the number of runs is between `least` and MAX_RUNS."""
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")

@@ -53,15 +53,13 @@ def read(path: Path) -> bytes | None:
 
 def _refuse(path: Path, error: OSError) -> InputError:
     """Returns the error that a path can't be read."""
-    fix = f"fix that, or {_OTHER_FOLDER}"
-    return InputError(f"cannot read {path} ({error.strerror}): {fix}")
+    return InputError(f"cannot read {path} ({error.strerror}): fix that, or {_OTHER_FOLDER}")
 
 
 def compute_sha256(path: Path) -> str:
     """Returns the SHA-256 of a file's content, in hex; raises InputError if it can't be read."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise _refuse(path, error) from None
 

@@ -62,5 +62,4 @@ def settings(root: Path) -> list[Path]:
 
 def _name(setting: dict[str, Any]) -> str:
     """Returns a setting's JSON without the checksum of its data."""
-    without_data = {key: value for key, value in setting.items() if key != _DATA}
-    return json.dumps(without_data, sort_keys=True)
+    return json.dumps({**setting, _DATA: ""}, sort_keys=True)

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from audit.errors import InputError, plain, require, shown
 from audit.evidence import arrays, given
-from audit.evidence.canaries import Coins, Fresh, Sets
+from audit.evidence.canaries import Fresh
+from audit.evidence.given import Evidence as Evidence
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
 from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming
 
 Array = NDArray[np.float64]
-Evidence = Sets | Coins | OneRun | Fresh
 
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
@@ -260,7 +260,7 @@ def _is_list(cells: Any) -> bool:
     return isinstance(cells, list) and not any(isinstance(cell, list | tuple) for cell in cells)
 
 
-def _convert(cell: Any, has_commas: bool = False) -> float | None:
+def _convert(cell: Any, has_commas: bool) -> float | None:
     """Returns a cell as a number; None for booleans, underscores and digits that are not ASCII."""
     if isinstance(cell, str):
         is_plain = cell.isascii() and "_" not in cell
@@ -282,8 +282,10 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
-    mixed = "some numbers have a comma, others a point: write all with points"
-    require(not (has_commas and has_points), mixed)
+    require(
+        not (has_commas and has_points),
+        "some numbers have a comma, others a point: write all with points",
+    )
     mark = "."
     if has_commas:
         mark = ","
@@ -304,6 +306,8 @@ def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
     labels = {}
     for cell in set(cells):
         labels[cell] = _LABELS.get(str(cell).strip().lower(), _convert(cell, True))
-        unknown = f"{shown(str(cell))!r} is neither in nor out: give {_LABELS_READ}"
-        require(labels[cell] in (0, 1), unknown)
+        require(
+            labels[cell] in (0, 1),
+            f"{shown(str(cell))!r} is neither in nor out: give {_LABELS_READ}",
+        )
     return np.array([labels[cell] for cell in cells], bool)

@@ -168,8 +168,9 @@ class Store:
                 provenance=result.get("provenance", {}),
             )
         except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-            fix = "move it away, or run the audit again"
-            raise InputError(f"{self.path / RESULT} cannot be read: {fix}") from None
+            raise InputError(
+                f"{self.path / RESULT} cannot be read: move it away, or run the audit again"
+            ) from None
 
     def save(self, chunk: Scores) -> None:
         """Writes the scores and presence of a finished chunk of runs to a file."""
@@ -241,11 +242,10 @@ class Store:
             match = _CHUNK.fullmatch(path.name)
             arrays = match and self.read_arrays(path.name, _AGAIN)
             if match and arrays:
-                chunk = Scores(int(match[1]), arrays["scores"], arrays["presence"])
                 dimension = int(arrays.get("dimension", 0))
-                chunks.append(
-                    chunk._replace(dimension=dimension, draws=int(arrays.get("draws", 0)))
-                )
+                draws = int(arrays.get("draws", 0))
+                first = int(match[1])
+                chunks.append(Scores(first, arrays["scores"], arrays["presence"], dimension, draws))
         return chunks
 
 
@@ -272,10 +272,7 @@ def cut(ranges: Iterable[Range], size: int) -> list[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the number of runs in all ranges together."""
-    total = 0
-    for start, stop in ranges:
-        total += stop - start
-    return total
+    return sum(stop - start for start, stop in ranges)
 
 
 def hash_of(folder: Path) -> str:

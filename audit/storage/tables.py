@@ -255,6 +255,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         columns[ours] = values
     if len(padded) == 1 and "out" in columns:
         reason = "from failed runs or as padding to the other column's length"
-        fix = "give score,in (1 or 0) in a row for each run"
-        raise InputError(f"{padded[0]} ends in NaN, {reason}: {fix}")
+        raise InputError(
+            f"{padded[0]} ends in NaN, {reason}: give score,in (1 or 0) in a row for each run"
+        )
     return columns

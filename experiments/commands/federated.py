@@ -44,6 +44,7 @@ def main() -> None:
     federated.validate_federated(setting)
     out = cli.folder()
     cli.prepare_jax()
+    from audit.claims.accounting import Composition
     from audit.claims.claim import DpSgd
     from audit.conclusions.concluded import conclude_each_run, conclude_together
     from audit.report import federated_table
@@ -56,20 +57,22 @@ def main() -> None:
     federation = task.load(setting, cli.sources())
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most
-    leaks = federated.leaks(setting, most_rounds)
+    # A round has the setting's noise multiplier, also with a noisy count.
+    client = Composition(setting.noise_multiplier, most_rounds)
+    canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
         (scores,) = train([setting], runs, out, federation, progress)
 
     level = Level(FLAGS.delta, FLAGS.confidence)
-    claim = DpSgd(*leaks.canary)
+    claim = DpSgd(*canary)
     sees_final_model = setting.observe in federated.FINAL
     dimension = task.make().n_parameters
     each = conclude_each_run(scores, dimension, sees_final_model, level, claim)
     accuracies = read_accuracies(store)
     measured = list_accuracies(accuracies, runs)
     together = conclude_together(scores, level, claim)
-    audit = federated_table.FederatedAudit(each, leaks.canary, leaks.client, measured, together)
+    audit = federated_table.FederatedAudit(each, canary, client, measured, together)
     circumstances = {
         "setting": dataclasses.asdict(setting),
         "data": clients.source,

@@ -115,10 +115,6 @@ def test_no_hessian_is_beyond_the_proven_curvature(make, name, classes):
     assert largest[1] > 0.5 * curved.largest_positive and largest[2] > 0.6 * curved.largest_gradient
 
 
-def make_store(tmp_path) -> Store:
-    return Store(tmp_path, {"a": 1})
-
-
 @pytest.mark.parametrize(
     ("kept", "requested", "is_measured_again"),
     [
@@ -132,7 +128,7 @@ def make_store(tmp_path) -> Store:
 def test_steps_are_measured_again_along_more_runs_or_by_another_version(
     kept, requested, is_measured_again, tmp_path
 ):
-    store = make_store(tmp_path)
+    store = Store(tmp_path, {"a": 1})
     assert lipschitz.find_measured(store, requested) is None
     lipschitz.keep(store, kept)
     assert (lipschitz.find_measured(store, requested) is None) == is_measured_again

@@ -11,7 +11,7 @@ from audit.claims import accounting, samplers
 from audit.conclusions.concluded import conclude_setting, make_claim
 from audit.conclusions.results import result_json
 from audit.settings.make import setting_of
-from audit.storage.store import Scores
+from audit.storage.store import Scores, Store
 from audit.tasks.task import Dataset
 from audit.training import build, game
 
@@ -67,7 +67,7 @@ def test_linear_losses_leak_what_the_closed_form_says(sampler, tmp_path):
 
     epochs = 20
     features = np.random.default_rng(0).normal(size=(40, 200)).astype(np.float32)
-    audit.audit_loss(
+    trained = audit.audit_loss(
         loss,
         {"w": jnp.zeros(200)},
         features,
@@ -81,20 +81,11 @@ def test_linear_losses_leak_what_the_closed_form_says(sampler, tmp_path):
         batch_size=8,
         out=tmp_path,
     )
-    scores = read_scores(tmp_path, 800)
+    scores = Store.at(trained.folder).load(800)
     present = scores.scores[scores.presence]
     absent = scores.scores[~scores.presence]
     mu = (present.mean() - absent.mean()) / absent.std()
     assert mu == pytest.approx(np.sqrt(epochs / BATCHES), rel=0.03)
-
-
-def read_scores(folder, runs):
-    """Returns the scores of the only store in a folder."""
-    from audit.settings import make
-    from audit.storage.store import Store
-
-    [store] = make.audits(folder).folders
-    return Store.at(store).load(runs)
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_scores_that_differ_by_the_rounding_of_floats_are_drawn(largest):
 
 def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
     axis = panel("trade_off", refuted)
-    assert f"Gaussian curve rejected ({refuted.curve.show_p_value()})" in words(axis)
+    assert f"Gaussian curve rejected ({refuted.curve.show_test()})" in words(axis)
     marked = [line for line in axis.lines if "(rejected)" in line.get_label()]
     assert len(marked) == 1 and marked[0].get_color() == style.FADED
     assert not any("(rejected)" in label and "≤" in label for label in labels(axis))

@@ -120,8 +120,3 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
         for key in played.run_keys("own", np.arange(2))
     )
     assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
-
-
-def test_what_is_accounted_is_who_took_part_how_often():
-    leaks = federated.leaks(changed(repetitions=3), 2)
-    assert leaks.client == (0.5, 2, 1.0) and leaks.canary == (0.5, 3, 1.0)

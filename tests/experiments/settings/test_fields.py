@@ -8,7 +8,7 @@ import pytest
 from audit.adversaries.base import AdversaryFields
 from audit.errors import InputError
 from audit.settings.adversaries import ADVERSARIES
-from audit.settings.fields import ADVERSARY, FieldLimits, described
+from audit.settings.fields import FieldLimits, described
 from audit.settings.make import fields, from_identity, setting_of
 from audit.settings.setting import flat, identity
 
@@ -39,7 +39,7 @@ def twisted(monkeypatch):
 
 
 def test_all_that_is_known_of_an_adversarys_field_follows_from_its_row(twisted):
-    assert fields()["twist"][:6] == ("twist", "twist", float, 0.5, "twist: how far.", ADVERSARY)
+    assert fields()["twist"][:5] == ("twist", "twist", float, 0.5, "twist: how far.")
     setting = setting_of("fcnn", adversary="twist", twist=0.25)
     assert setting.adversary == Twist(0.25) == setting_of("fcnn", adversary=Twist(0.25)).adversary
     assert identity(setting)["adversary"] == {"name": "twist", "twist": 0.25}
