@@ -29,7 +29,7 @@ def hidden_state_epsilon(
       lipschitz: the Lipschitz constant of a training step without canary and noise, as a map from a model to
         the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss and a step
         size of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
-        (`audit/methods/README.md` lists the models). The bound does not apply to momentum and Adam:
+        (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam:
         with momentum 0.9 a convex loss exists for which the example below leaks 18.6.
       k: the number of steps from one insertion to the next.
       insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.

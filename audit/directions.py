@@ -59,7 +59,7 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
     Args:
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the run's index, from 0.
-      count: the number of canaries of the run.
+      count: the number of canaries in the run.
       dimension: the number of trained parameters.
 
     Raises:
@@ -143,7 +143,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 
 
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
-    """Returns (seed, run, count, dimension) as Python's ints; raises InputError for those out of range."""
+    """Returns (seed, run, count, dimension) as Python ints; raises InputError for those out of range."""
     seed = check_seed(seed)
     run = check_whole_number("run", run, 0, MOST_SEED)
     count = check_whole_number("count", count, 1, MAX_COUNT)

@@ -81,7 +81,7 @@ class TwoLayer(nn.Module):
     """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1. Only the
-    h n weights w_j are trained. Features longer than 1 are shortened to length 1.
+    h n weights w_j are trained. Feature vectors with a norm above 1 are scaled to norm 1.
     """
 
     @nn.compact

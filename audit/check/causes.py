@@ -144,7 +144,7 @@ class Measured(NamedTuple):
 
     @property
     def is_changed_after_noise(self) -> bool:
-        """Whether the seed changes it by dropout, or by an operation after the noise.
+        """Whether the seed changes it through dropout, or through an operation after the noise.
 
         It does not if noise is scaled by an example, or drawn once for each part of a batch: then there is
         more noise than stated, and the effect of an example is the same for all seeds in a batch of one row.

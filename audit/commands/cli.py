@@ -108,7 +108,7 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 
 
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
-    """Returns the message on a flag's value of a wrong type, such as "--runs=x: give an integer".
+    """Returns the message for a flag's value of the wrong type, such as "--runs=x: give an integer".
 
     Absl's message is "flag --name=value: reason". Advice replaces the reason.
     """

@@ -252,7 +252,7 @@ def _claim_each(bounds: list[Bound]) -> str:
 
 
 def _describe_upper_bounds(conclusion: Conclusion) -> str:
-    """Returns the sentence, with a space before it, on a conclusion's upper bounds."""
+    """Returns the sentence about a conclusion's upper bounds, with a leading space."""
     tightest = conclusion.tightest
     upper = conclusion.upper_bound
     if tightest is None or upper is None:

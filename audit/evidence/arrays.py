@@ -142,7 +142,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 
 
 def hash_ranks(*worlds: NDArray[np.int64]) -> int:
-    """Returns a hash of arrays of ranks, a whole number, as the seed of a random split."""
+    """Returns an integer hash of arrays of ranks, as the seed of a random split."""
     # Little-endian int64 gives the same seed on any machine.
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
     return int.from_bytes(hashlib.sha256(content).digest(), "big")

@@ -324,7 +324,7 @@ def _find_largest_eigenvalue(
 
     Returns:
       (the largest eigenvalue found from below, the unit vector (p,) along it, True) if that limit is proven;
-      else (a limit that is valid with probability 99.7%, the vector, False).
+      else (a bound that holds with probability 99.7%, the vector, False).
     """
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2

@@ -155,7 +155,7 @@ def make_setting(
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns checked values by field, without those that are None.
+    """Returns the checked values by field, except those that are None.
 
     A name may be a flag, such as k for periodicity. Scalars of NumPy or JAX become Python numbers.
     """

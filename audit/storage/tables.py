@@ -90,7 +90,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted columns of a table in a file, or on STDIN as CSV or JSON.
+    """Returns the requested columns of a table in a file, or of CSV or JSON on STDIN.
 
     Raises InputError if the table can't be read, does not have the columns, or has too many rows.
     """

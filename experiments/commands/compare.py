@@ -23,7 +23,7 @@ cli.define_out("Folder for results; the table goes into its folder compare.")
 
 
 def main() -> None:
-    """Audits the mechanism by each method, and prints and draws its values next to the upper bound."""
+    """Audits the mechanism with each method, and prints and draws the values next to the upper bound."""
     from audit.claims.accounting import epsilon_upper_bound
     from audit.storage import files
 

@@ -82,7 +82,7 @@ class Process(NamedTuple):
 
     @property
     def step_deviation(self) -> float:
-        """The standard deviation sigma / B of the noise of steps after the first."""
+        """The standard deviation of the noise, sigma / B, in every step after the first."""
         return self.noise_multiplier / self.batch_size
 
 
