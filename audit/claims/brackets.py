@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.claims import accounting
-from audit.claims.accounting import LEAST_SAMPLED_DELTA
+from audit.claims.accounting import LEAST_PARTICIPANT_NOISE, LEAST_SAMPLED_DELTA
 from audit.claims.random_allocation import account_allocation
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
@@ -86,13 +86,15 @@ def compute_shuffled_epsilon(
     the others. The adversary observes only the bucket of the largest noisy sum of an epoch. Epochs compose,
     since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205). Privacy losses are rounded down.
 
-    The noise multiplier must be at least 0.05, since privacy losses are too large otherwise, and delta at
-    least 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite loss, and its Fourier
+    The bound is 0 with a noise multiplier below 0.05, which makes privacy losses too large. It is also 0 with
+    a delta below 1e-12: dp-accounting counts up to 1e-15 of probability as an infinite loss, and its Fourier
     transforms have errors of about 1e-14.
     """
     from dp_accounting.pld import privacy_loss_distribution
 
     sigma = noise_multiplier
+    if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
+        return 0.0
     # Any edges give a lower bound. Sums are in units of C, above the mean of the other batches' sums. The
     # largest sum is seldom below -2 sigma. The largest noise of b sums is about sigma sqrt(2 log b), and 6
     # sigma more cover nearly all of its law.
