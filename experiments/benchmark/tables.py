@@ -44,28 +44,6 @@ def is_held_to_level(cell: Record) -> bool:
     return ESTIMATORS[cell["estimator"]].claims_level and not cell["broken"]
 
 
-def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ()) -> list[Record]:
-    """Returns a record for each estimator with cells, sorted by design, with the columns of the table.
-
-    Args:
-      cells: The measured cells of all estimators.
-      claims: The measured cells of false claims, if any.
-    """
-    tests = sum(map(is_held_to_level, cells))
-    runs = {}
-    for claim in claims:
-        runs[claim["estimator"]] = show_runs(claim, len(claims))
-    records = []
-    estimators = sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design))
-    for estimator in estimators:
-        own = [cell for cell in cells if cell["estimator"] == estimator.name]
-        if own:
-            record = _summarise(estimator, own, tests)
-            record["runs_until_refuted"] = runs.get(estimator.name, "")
-            records.append(record)
-    return records
-
-
 def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
     """Returns an estimator's record, without the claims; `tests` as in `exceeds_level`."""
     usual = [cell for cell in cells if not cell["broken"]]  # whose assumptions hold
@@ -111,8 +89,24 @@ def show_runs(claim: Record, tests: int) -> str:
     return f"{claim['runs']:,}{mark}"
 
 
-def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -> Table[Record]:
-    """Returns the table with a row for each estimator; see `summarise_estimators`."""
+def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Table[Record]:
+    """Returns the table with a row for each estimator with cells, sorted by design.
+
+    Args:
+      cells: The measured cells of all estimators.
+      claims: The measured cells of false claims.
+    """
+    tests = sum(map(is_held_to_level, cells))
+    runs = {}
+    for claim in claims:
+        runs[claim["estimator"]] = show_runs(claim, len(claims))
+    records = []
+    for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
+        own = [cell for cell in cells if cell["estimator"] == estimator.name]
+        if own:
+            record = _summarise(estimator, own, tests)
+            record["runs_until_refuted"] = runs.get(estimator.name, "")
+            records.append(record)
     share = partial(field, show=number(".0%"))
     columns = (
         field("estimator", head="estimator", width=40, left=True),
@@ -127,7 +121,7 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -
     max_audits = max(cell["audits"] for cell in cells)
     return Table(
         columns,
-        summarise_estimators(cells, claims),
+        records,
         section=lambda record: str(record["design"]),
         before=(f"up to {max_audits:,} audits a cell, of {len(cells):,} cells; level {LEVEL:.0%}",),
         after=_NOTES,

@@ -167,12 +167,10 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 def measure_rate(training: Training, seconds: float) -> float:
     """Returns the model-steps per second of a training that runs for at least some seconds."""
     begin = time.perf_counter()
-    done = 0
-    elapsed = 0.0
-    while elapsed < seconds or not done:
+    done = training.run()
+    while time.perf_counter() - begin < seconds:
         done += training.run()
-        elapsed = time.perf_counter() - begin
-    return done / elapsed
+    return done / (time.perf_counter() - begin)
 
 
 def find_fastest(engine: Engine, problem: Problem) -> Training:
@@ -288,8 +286,7 @@ def _make_torch_network(problem: Problem) -> Any:
 
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
         """Returns a padded convolution without bias, followed by group normalization."""
-        padding = (window - 1) // 2
-        convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
+        convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
         return [convolution, nn.GroupNorm(32, features, eps=1e-6)]  # Flax's default
 
     class Block(nn.Module):
@@ -307,12 +304,11 @@ def _make_torch_network(problem: Problem) -> Any:
         def forward(self, x: Any) -> Any:
             return torch.relu(self.shortcut(x) + self.body(x))
 
-    layers: list[Any] = []
     if problem.setting.model == "fcnn":
         layers = [nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)]
     elif problem.setting.model == "convnet":
-        for channels, features in ((3, 6), (6, 16)):
-            layers += [nn.Conv2d(channels, features, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
         layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
         layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
     else:
@@ -364,9 +360,8 @@ def _train_in_torch(
 
     def get_theta() -> NDArray[np.float32]:
         vector = torch.nn.utils.parameters_to_vector(first_model)
-        theta = np.empty_like(problem.theta_0)
-        theta[problem.torch_order] = vector.detach().cpu().numpy()
-        return theta
+        theta: NDArray[np.float32] = vector.detach().cpu().numpy()
+        return theta[np.argsort(problem.torch_order)]  # in our order
 
     name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()
     return Training(run, get_theta, models, name)

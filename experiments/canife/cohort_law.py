@@ -93,14 +93,14 @@ def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]
     The grid covers 9 standard deviations of the score on either side of its mean, plus `reach`.
 
     Args:
-      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      dots: (M,) the clients' dot products with the direction, over the clipping norm; at least two.
       cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier, above 0.
       reach: (at most 0, at least 0), the extension of the grid down and up.
     """
     clients = len(dots)
     # The variance of a sum that is drawn without replacement.
-    variance = cohort * (1 - cohort / clients) * np.var(dots) * clients / max(clients - 1, 1)
+    variance = cohort * (1 - cohort / clients) * np.var(dots) * clients / (clients - 1)
     mean = cohort * dots.mean()
     deviation = np.sqrt(variance + sigma**2)
     low = mean - _DEVIATIONS * deviation + reach[0]

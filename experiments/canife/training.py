@@ -82,7 +82,13 @@ def measure_missing(
     if not missing:
         return
     population = populations.make_population(setting, split)
-    designer = _make_designer(setting, population)
+    penalty = getattr(designed, setting.penalty)
+    designer = designed.designer(
+        population.samples.loss,
+        partial(penalty, setting.norm_constant, setting.clipping_norm),
+        optax.adam(setting.design_rate),
+        setting.design_batch or setting.cohort,
+    )
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds and the state after them; without a checkpoint, 0 and the first state.
     trained, state = checkpoints.resume(_STATES, population.start)
@@ -104,17 +110,6 @@ def measure_missing(
             measured.save_round(store, one)
             yield one
     checkpoints.clear()
-
-
-def _make_designer(setting: Attacked, population: Population) -> Designer:
-    """Returns the designer of a setting's canaries."""
-    penalty = getattr(designed, setting.penalty)
-    return designed.designer(
-        population.samples.loss,
-        partial(penalty, setting.norm_constant, setting.clipping_norm),
-        optax.adam(setting.design_rate),
-        setting.design_batch or setting.cohort,
-    )
 
 
 def _measure(

@@ -110,7 +110,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
             with failing(cell, progress, outcome):
                 store = cell.open(place.out, place.data)
                 with hold(store.path):
-                    if not is_done(cell, place):  # another process may have had the lock
+                    if find_missing([cell], place):  # another process may have had the lock
                         cell.do(store, place.data, progress.begin(cell))
                         outcome.here.append(cell.name)
                 progress.end(cell)
@@ -128,8 +128,3 @@ def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[N
         tqdm.write(f"failed: {cell.name}: {error}", file=sys.stderr)
         outcome.failed.append(cell.name)
         progress.end(cell)
-
-
-def is_done(cell: Cell, place: Workplace) -> bool:
-    """Returns whether a cell is complete."""
-    return cell.is_done(make.holdings(place.out), place.data)

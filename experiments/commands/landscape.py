@@ -56,15 +56,15 @@ def main() -> None:
     from experiments.hidden_state import crafted, landscape, landscape_figures
     from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
 
-    simulation = {
-        "delta": FLAGS.delta,
-        "runs": FLAGS.runs,
-        "seed": FLAGS.seed,
-        "confidence": FLAGS.confidence,
-    }
     places = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
     processes = [Process(sigma, size, FLAGS.steps) for sigma, size in places]
-    studies = landscape.list_studies(processes, **simulation)
+    studies = landscape.list_studies(
+        processes,
+        delta=FLAGS.delta,
+        runs=FLAGS.runs,
+        seed=FLAGS.seed,
+        confidence=FLAGS.confidence,
+    )
     held = index.holdings(out)
     missing = [study for study in studies if find_answer(held, study.setting()) is None]
     for study in tqdm(missing, desc="landscapes", unit="landscape"):

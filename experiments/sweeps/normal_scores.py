@@ -11,7 +11,6 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.errors import require
 from audit.evidence.canaries import Design
 from audit.laws.intervals import Interval
 
@@ -29,17 +28,10 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     The interval is [0, inf) if each world has a single score, or only equal scores.
 
     Args:
-      scores_in: (n_in,) scores of runs with the canary.
-      scores_out: (n_out,) scores of runs without it.
+      scores_in: (n_in,) finite scores of runs with the canary.
+      scores_out: (n_out,) finite scores of runs without it.
       confidence: The confidence of the interval.
-
-    Raises:
-      InputError: A score that is not finite.
     """
-    are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
-    require(
-        are_finite, "some scores are not finite: a run failed, and normal scores have no interval"
-    )
     freedom = len(scores_in) + len(scores_out) - 2
     # The sum of squared deviations from each world's mean.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
