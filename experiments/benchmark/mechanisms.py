@@ -106,8 +106,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     # Each inserted canary adds mu / sqrt(2) to the coordinates along both of its directions.
     own = np.sqrt(0.5) * signal + own_noise
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
-    scores = np.sqrt(0.5) * (own + shared)
-    return Coins(scores, presence)
+    return Coins(np.sqrt(0.5) * (own + shared), presence)
 
 
 def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
@@ -130,8 +129,7 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws the cosines of uniform directions, all inserted, with the noisy sum that one run releases."""
     sigma = 1 / max(setting.mu, _LEAST_MU)
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)
-    presence = np.ones((1, setting.canaries), bool)
-    return Fresh(cosines[None], presence, setting.dimension)
+    return Fresh(cosines[None], np.ones((1, setting.canaries), bool), setting.dimension)
 
 
 def _nothing_leaks(setting: KnownMechanism) -> Truth:
@@ -162,8 +160,7 @@ def _make_law(
       **changes: Keyword arguments of `draw`, such as `share_in`.
     """
     truth = partial(laws.score_truth, family)
-    draw_scores = partial(draw, family.sample, **changes)
-    return Law(family.name, draw_scores, truth, breaks=breaks)
+    return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
 
 
 _MIXTURE = ScoreFamily("mixture", (3.0,), known_laws.NORMAL, _mixture_parts)

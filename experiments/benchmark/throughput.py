@@ -25,7 +25,7 @@ from audit.report.table import Table
 from audit.runtime.machine import cores, prepare_jax
 from audit.settings.setting import Setting
 from audit.tasks.task import Dataset, Sources
-from experiments.sweeps.records import Record, field
+from experiments.sweeps.records import Record, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
@@ -254,8 +254,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - problem.learning_rate * update, noise_state), None
 
-        start = (theta, noise.init(theta))
-        end, _ = jax.lax.scan(take_step, start, batches)
+        end, _ = jax.lax.scan(take_step, (theta, noise.init(theta)), batches)
         return end[0]
 
     placement = ensemble.Placement.local()
@@ -275,8 +274,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         thetas = jax.block_until_ready(train_models(thetas, keys, batches, data))
         return models * len(batches)
 
-    device = str(devices[0].device_kind)
-    return Training(run, lambda: np.asarray(thetas[0]), models, device)
+    return Training(run, lambda: np.asarray(thetas[0]), models, str(devices[0].device_kind))
 
 
 def _make_torch_network(problem: Problem) -> Any:
@@ -537,18 +535,13 @@ def _time(name: str) -> float:
 
 def make_table(timings: Sequence[Record]) -> Table[Record]:
     """Returns the table with a row for each model and engine."""
-    ours = {}
-    for record in timings:
-        if record["engine"] == "ours":
-            ours[record["model"]] = np.array(record["rates"])
     for record in timings:
         rates = record["rates"]
         record["model_steps_per_second"] = statistics.median(rates)
-        record["ratios"] = None
-        if record["engine"] != "ours" and record["model"] in ours:
-            # Ratios are within rounds, since a slow round slows all engines.
-            ratios = ours[record["model"]] / rates
-            record["ratios"] = ratios.tolist()
+        for ours in select(timings, model=record["model"], engine="ours"):  # at most one
+            if record is not ours:
+                # Ratios are within rounds, since a slow round slows all engines.
+                record["ratios"] = np.divide(ours["rates"], rates).tolist()
     columns = (
         field("model", "model", left=True),
         field("engine", "engine", width=11, left=True),

@@ -153,7 +153,7 @@ def score_densities(
     # The canary moves the score's mean by `shift`. The density with the canary at x is that of the other
     # clients' score at x - canary, so the grids must include it.
     shift = canary - replaces * dots.mean()
-    beyond = replaces * abs(canary)
+    beyond = replaces * canary
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
     law = score_law(dots, cohort, sigma, reach)
     others = law
@@ -204,10 +204,10 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
 
     # M(s + i t) / M(s): the clients' part, times that of the noise. For noise, M(z) = exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
-    ratio = _compute_ratios(tilted, times) * damping
-    ratio *= np.exp(1j * times * sigma**2 * tilt)
+    weights = _compute_ratios(tilted, times) * damping
+    weights *= np.exp(1j * times * sigma**2 * tilt)
     # The integrand at -t is the conjugate of that at t, and t = 0 counts half.
-    weights = np.where(times == 0, 0.5, 1.0) * ratio
+    weights[0] /= 2
     rotations = np.exp(-1j * np.outer(points, times))
     integral = np.real(rotations @ weights) * step / np.pi
     total = np.sum(np.abs(weights))

@@ -196,8 +196,7 @@ def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> In
 
     The draws depend on the setting's seed and the purpose.
     """
-    rng = make_generator(setting, purpose)
-    return rng.choice(clients, size, replace=False, shuffle=False)
+    return make_generator(setting, purpose).choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:

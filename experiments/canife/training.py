@@ -127,8 +127,10 @@ def _measure(
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
     length = float(jnp.linalg.norm(gradient))
-    message = f"the canary's gradient has norm {length:g}: design it with another `seed`"
-    require(0 < length < np.inf, message)
+    require(
+        0 < length < np.inf,
+        f"the canary's gradient has norm {length:g}: design it with another `seed`",
+    )
 
     # Dot products are with the canary's direction, over C. For a clipped canary, its own is 1. As published,
     # its client sends the gradient without a learning rate (Errata C2).
@@ -201,8 +203,7 @@ def _in_blocks(
 ) -> Iterator[Array]:
     """Yields the clipped updates (n, p) of clients, block by block."""
     for start in range(0, len(members), _BLOCK):
-        block = members[start : start + _BLOCK]
-        yield population.updates(theta, clients.arrays, block)
+        yield population.updates(theta, clients.arrays, members[start : start + _BLOCK])
 
 
 def _design_canary(

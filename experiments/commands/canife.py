@@ -41,8 +41,9 @@ def main() -> None:
     --charge=backward it represents those before it.
     """
     charge = FLAGS.charge
-    is_known = charge in ("forward", "backward")
-    require(is_known, f"--charge={charge}: choose one of forward, backward")
+    require(
+        charge in ("forward", "backward"), f"--charge={charge}: choose one of forward, backward"
+    )
     # Fields without a flag get the model's defaults.
     given = [field.name for field in dataclasses.fields(Attacked) if FLAGS[field.name].present]
     setting = attacked.resolve_setting(cli.values(Attacked), given)

@@ -68,8 +68,9 @@ def run(runs: int | None) -> None:
 
     cli.require_levels()
     for name in _SINGLE:
-        is_given = FLAGS[name].present
-        require(not is_given, f"--{name} requires a single audit: drop --vary or --{name}")
+        require(
+            not FLAGS[name].present, f"--{name} requires a single audit: drop --vary or --{name}"
+        )
     axes = _parse_axes(FLAGS.vary)
     combinations = grid.combine(axes)
     audits = []

@@ -9,7 +9,6 @@ training run: without Lipschitz steps, hiding all other iterates does not reduce
 """
 
 import itertools
-import os
 from pathlib import Path
 
 from absl import flags
@@ -91,7 +90,7 @@ def main() -> None:
     for name, figure in landscape_figures.draw(results[AUDIT], results[SEARCH]):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
     for path in written:
-        print(os.fspath(path))
+        print(path)
 
 
 def _print_momentum(out: Path) -> None:
@@ -103,7 +102,7 @@ def _print_momentum(out: Path) -> None:
     print(table.text() + "\n")
     header = f"# momentum={FLAGS.momentum:g}, delta={show_level(FLAGS.delta)}\n".encode()
     path = files.write_whole(out / "landscape" / "momentum.csv", header + table.csv())
-    print(os.fspath(path))
+    print(path)
 
 
 def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
@@ -114,15 +113,15 @@ def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
     for size in batch_sizes:
         require(1 <= size <= MAX_BATCH, f"--batch_sizes: {size}: give 1 to {MAX_BATCH:,}")
     require(1 <= FLAGS.steps <= MAX_STEPS, f"--steps={FLAGS.steps}: give 1 to {MAX_STEPS:,}")
-    message = "--sigmas or --batch_sizes is empty: give numbers, comma-separated"
-    require(sigmas and batch_sizes, message)
+    require(
+        sigmas and batch_sizes, "--sigmas or --batch_sizes is empty: give numbers, comma-separated"
+    )
     cli.require_levels()
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
     # 2 runs in each world: some estimates choose a threshold on one run and test it on the other.
     require_runs(FLAGS.runs, least=4)
     if FLAGS.momentum is not None:
-        fits = 0 <= FLAGS.momentum < 1
-        require(fits, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
+        require(0 <= FLAGS.momentum < 1, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
 
 
 if __name__ == "__main__":

@@ -69,9 +69,8 @@ def main() -> None:
     from experiments import forecast
 
     validate(setting, FLAGS.runs)
-    dataset = task(setting.model).data.load(cli.sources())
 
-    probe = forecast.probe(setting, dataset, FLAGS.runs)
+    probe = forecast.probe(setting, task(setting.model).data.load(cli.sources()), FLAGS.runs)
 
     # The bounds, from simulated audits of a Gaussian mechanism with the true epsilon.
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
@@ -135,8 +134,9 @@ def _checked_truth(setting: Setting) -> float:
     cli.require_levels()
     # 2 runs in each world: the bounds choose a threshold on one run and test it on the other.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
-    message = f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
-    require(0 < FLAGS.tightness < 1, message)
+    require(
+        0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
+    )
     truth = FLAGS.epsilon
     if truth is None:
         truth = make_claim(setting).epsilon(FLAGS.delta)

@@ -89,8 +89,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     found: list[tuple[Finding, str]] = []
     if not bounds:
         dimension = build.trainee(compared.model, dataset).model.n_parameters
-        sees_final_model = method.sees == FINAL
-        (conclusion,) = conclude_each_run(finished.scores, dimension, sees_final_model, level)
+        (conclusion,) = conclude_each_run(finished.scores, dimension, method.sees == FINAL, level)
         bounds = list(conclusion.bounds)
         for estimate in conclusion.estimates:
             if estimate.method in _PUBLISHED:

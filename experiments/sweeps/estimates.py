@@ -198,8 +198,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
             name = f"{point.panel}, {point.series}"
             panels[name] = partial(draw_rates, point=point)
             panels[f"{name}, on normal deviates"] = partial(draw_deviates, point=point)
-    heading = _make_heading(title, points, 8)
-    return draw_panels(heading, panels, size=(4, 3.4), across=2)
+    return draw_panels(_make_heading(title, points, 8), panels, size=(4, 3.4), across=2)
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
@@ -224,8 +223,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
         def plot(mu: float, label: str, **look: Any) -> None:
             """Plots the profile of a Gaussian curve."""
-            deltas = conversions.delta_from_mu(mu, epsilons)
-            axis.semilogy(epsilons, deltas, label=label, **look)
+            axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
 
         plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):

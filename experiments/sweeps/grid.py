@@ -29,8 +29,10 @@ def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     combined = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
     num_audits = len(combined)
-    message = f"`vary` must give at most {MAX_AUDITS:,} audits, got {num_audits:,}"
-    require(num_audits <= MAX_AUDITS, message)
+    require(
+        num_audits <= MAX_AUDITS,
+        f"`vary` must give at most {MAX_AUDITS:,} audits, got {num_audits:,}",
+    )
     return combined
 
 

@@ -15,6 +15,7 @@ from audit.evidence.canaries import Design
 from audit.laws.intervals import Interval
 
 Array = NDArray[np.float64]
+_UNKNOWN = Interval(np.array(0.0), np.array(np.inf))  # the interval without information
 
 
 def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Interval:
@@ -36,7 +37,7 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     # The sum of squared deviations from each world's mean.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     if freedom == 0 or squares == 0:
-        return Interval(np.array(0.0), np.array(np.inf))
+        return _UNKNOWN
     # mu is the noncentrality times this scale.
     scale = np.sqrt(1 / len(scores_in) + 1 / len(scores_out))
     pooled_deviation = np.sqrt(squares / freedom)
@@ -78,7 +79,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     total = np.concatenate(all_sums).sum(0)  # (6,), over all runs of all sets
     distance = float(_compute_distance(total))
     if fewest_runs < 2 or not np.isfinite(distance):
-        return Interval(np.array(0.0), np.array(np.inf))
+        return _UNKNOWN
     variance = 0.0
     for sums in all_sums:
         # Each row of `total - sums` leaves out one run. The jackknife variance is R - 1 times the variance of
