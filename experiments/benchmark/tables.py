@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from audit.laws import intervals
-from audit.report.table import Column, Table, number
+from audit.report.table import Column, Table
 from experiments.benchmark.contract import CONFIDENCE, DESIGNS, Estimator
 from experiments.benchmark.false_claims import CLAIMED_MU, NOISE
 from experiments.benchmark.registry import ESTIMATORS
@@ -107,7 +107,7 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Tab
             record = _summarise(estimator, own, tests)
             record["runs_until_refuted"] = runs.get(estimator.name, "")
             records.append(record)
-    share = partial(field, show=number(".0%"))
+    share = partial(field, show=".0%")
     columns = (
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),

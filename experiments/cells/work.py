@@ -86,8 +86,8 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
     """Returns the cell with the most runs for each identity, in the order of first occurrence."""
     by_identity: dict[str, Cell] = {}
     for cell in cells:
-        largest = by_identity.get(cell.identity)
-        if largest is None or cell.runs > largest.runs:
+        largest = by_identity.setdefault(cell.identity, cell)
+        if cell.runs > largest.runs:
             by_identity[cell.identity] = cell
     return list(by_identity.values())
 

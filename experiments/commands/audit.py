@@ -52,11 +52,7 @@ cli.define_sources()
 cli.define_out("Folder for scores, results and figures.")
 grid_flags.define_engine()
 cli.define_json()
-flags.DEFINE_multi_string(
-    "vary",
-    [],
-    "Audit a grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 for all combinations.",
-)
+grid_flags.define_vary()
 
 
 def main() -> None:

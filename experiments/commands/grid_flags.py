@@ -58,6 +58,15 @@ def engine() -> "Iterator[TrainingEngine]":
         yield work.TrainingEngine(LocalTrainer, work.do_all)
 
 
+def define_vary() -> None:
+    """Defines the flag --vary for a grid of audits."""
+    flags.DEFINE_multi_string(
+        "vary",
+        [],
+        "Audit a grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 for all combinations.",
+    )
+
+
 def run(runs: int | None) -> None:
     """Trains the missing audits of the grid, and prints the grid's table.
 

@@ -18,7 +18,7 @@ from audit.laws import conversions
 from audit.methods import one_shot
 from audit.methods.estimate import Finding
 from audit.report.style import BLACK, FADED, FREE, IN, OUT
-from audit.report.table import Column, Table, at_least, at_most, number
+from audit.report.table import Column, Table, at_least, at_most
 from audit.training import build, driver
 from audit.written import Level, counted, show_level
 from experiments.canife import measured as canife_measured
@@ -157,8 +157,8 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("method", "method", width=20, left=True),
         field("value", "estimator", width=23, left=True),
         field("sees"),
-        field("runs", "runs", number(","), 5),
-        field("seconds", "s", number(".0f"), 4, none="kept"),
+        field("runs", "runs", ",", 5),
+        field("seconds", "s", ".0f", 4, none="kept"),
         Column(None, _show_epsilon, "epsilon", width=7),
         field("epsilon"),
         field("assumes", "assumes", left=True),
