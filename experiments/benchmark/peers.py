@@ -126,22 +126,16 @@ ESTIMATORS = (
     ),
     *(
         _jax(
-            f"jax-privacy: one_run, {strategy}",
+            f"jax-privacy: {name}, {strategy}",
             design=ONE_RUN,
-            assumption=f"{_SCORES} of a single run",
-            epsilon=partial(jax_privacy, "epsilon_one_run", strategy),
-            assumes=[FAIR],
+            assumption=f"{_SCORES} of a single run{curve}",
+            epsilon=partial(jax_privacy, f"epsilon_{name}", strategy),
+            assumes=assumes,
+            cost=cost,
         )
-        for strategy in ("Bonferroni", "Split")
-    ),
-    *(
-        _jax(
-            f"jax-privacy: one_run_fdp, {strategy}",
-            design=ONE_RUN,
-            assumption=f"{_SCORES} of a single run; its source: a Gaussian curve",
-            epsilon=partial(jax_privacy, "epsilon_one_run_fdp", strategy),
-            assumes=_NORMAL,
-            cost=10,
+        for name, curve, assumes, cost in (
+            ("one_run", "", (FAIR,), 1),
+            ("one_run_fdp", "; its source: a Gaussian curve", _NORMAL, 10),
         )
         for strategy in ("Bonferroni", "Split")
     ),

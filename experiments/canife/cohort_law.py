@@ -25,7 +25,6 @@ from scipy import special, stats
 from audit.laws.densities import DensityPair
 
 Array = NDArray[np.float64]
-Complex = NDArray[np.complex128]
 
 _DEVIATIONS = 9.0  # the grid's range on either side of the mean, in deviations of the score
 _TILT_DISTANCE = 2.0  # deviations between the means of tilted laws
@@ -224,7 +223,7 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     return np.asarray(log_integral - tilt * points + log_mass + log_noise)
 
 
-def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:
+def _compute_ratios(tilted: _Tilted, times: Array) -> NDArray[np.complex128]:
     """Returns M(s + i t) / M(s) at times t (T,) for a cohort's sum, without noise.
 
     For independent clients it is a product of 1 - r + r z exp(i t a) over clients, with joining probability r

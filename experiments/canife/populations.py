@@ -29,7 +29,6 @@ from models.data import images, shakespeare
 from models.data.clients import dirichlet, one_each, select
 
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
-Indices = NDArray[np.int64]
 # (theta (p,), the clients' arrays, members (n,)) -> the members' clipped updates (n, p)
 UpdatesOf = Callable[[Array, Any, Any], Array]
 
@@ -191,7 +190,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
     )
 
 
-def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
+def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> NDArray[np.int64]:
     """Draws indices (size,) of clients below `clients` without replacement; their order is not random.
 
     The draws depend on the setting's seed and the purpose.

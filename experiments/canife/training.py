@@ -215,14 +215,24 @@ def _design_canary(
 ) -> tuple[Sample, float]:
     """Designs a round's canary for a frozen model with the updates of a pool of mock clients.
 
-    During the design, the characters of a text are distributions. Settling a sample draws its characters.
+    The first sample is random, or the first example of a random client, who then leaves the pool. During the
+    design, the characters of a text are distributions. Settling a sample draws its characters.
 
     Returns:
       The canary's settled sample, and its health: the share of the settled first sample's penalty that the
         design removed.
     """
-    first, pool = _choose_first(setting, population, number)
-    blocks = _in_blocks(population, theta, population.split.mock, pool)
+    mock = population.split.mock
+    pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
+    rng = populations.make_generator(setting, f"sample {number}")
+    chosen = int(rng.integers(len(pool)))
+    if setting.start == "random":
+        first = population.samples.draw(rng)
+    else:
+        features, labels = mock.of(int(pool[chosen]))
+        first = population.samples.from_example(features[0], labels[0])
+        pool = np.delete(pool, chosen)
+    blocks = _in_blocks(population, theta, mock, pool)
     updates = jnp.concatenate(list(blocks))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = designer.run(theta, first, updates, setting.design_steps, key)
@@ -244,21 +254,3 @@ def _design_canary(
     if before:
         health = (before - after) / before
     return settled[-1], health
-
-
-def _choose_first(
-    setting: Attacked, population: Population, number: int
-) -> tuple[Sample, populations.Indices]:
-    """Returns the first sample of a round's design, and the pool of mock clients that the design uses.
-
-    The sample is random, or the first example of a random client, who then leaves the pool.
-    """
-    mock = population.split.mock
-    pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
-    rng = populations.make_generator(setting, f"sample {number}")
-    chosen = int(rng.integers(len(pool)))
-    if setting.start == "random":
-        return population.samples.draw(rng), pool
-    features, labels = mock.of(int(pool[chosen]))
-    first = population.samples.from_example(features[0], labels[0])
-    return first, np.delete(pool, chosen)
