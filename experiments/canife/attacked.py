@@ -132,7 +132,7 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
     """
     defaults = MODEL_DEFAULTS.get(values["model"], {})
     own = {name: value for name, value in defaults.items() if name not in given}
-    setting = Attacked(**{**values, **own})
+    setting = Attacked(**(values | own))
     require_fields(setting)
     require_computable(setting)
     return setting

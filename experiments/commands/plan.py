@@ -79,9 +79,15 @@ def main() -> None:
     if setting.canaries > 1:
         law = laws.COINS["independent"]
         audits = _SLOW_AUDITS
-    levels = (FLAGS.delta, FLAGS.confidence, _SEED)
     mechanism = calibration.KnownMechanism(
-        law, mu, FLAGS.runs, audits, *levels, canaries=setting.canaries
+        law,
+        mu,
+        FLAGS.runs,
+        audits,
+        FLAGS.delta,
+        FLAGS.confidence,
+        _SEED,
+        setting.canaries,
     )
     with tqdm(
         total=mechanism.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False

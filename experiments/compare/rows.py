@@ -98,16 +98,18 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
         found.append((bound, REJECTED if refuted else bound.assumes.word))
     found.sort(key=lambda value: value[1] == REJECTED)
-    shared = {
-        "method": method.name,
-        "sees": method.sees,
-        "runs": method.runs,
-        "seconds": seconds,
-    }
     rows = []
     for finding, assumes in found:
-        value = {"value": finding.method, "epsilon": finding.epsilon, "assumes": assumes}
-        rows.append(shared | value)
+        row = {
+            "method": method.name,
+            "sees": method.sees,
+            "runs": method.runs,
+            "seconds": seconds,
+            "value": finding.method,
+            "epsilon": finding.epsilon,
+            "assumes": assumes,
+        }
+        rows.append(row)
     return rows
 
 
@@ -141,14 +143,19 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
         "as published": rounds.composed(charges, attacked.delta),
         "exact laws": conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta),
     }
-    shared = {
-        "method": "CANIFE",
-        "sees": ALL,
-        "runs": 1,
-        "seconds": seconds,
-        "assumes": ESTIMATE,
-    }
-    return [{**shared, "value": value, "epsilon": epsilon} for value, epsilon in values.items()]
+    rows = []
+    for value, epsilon in values.items():
+        row = {
+            "method": "CANIFE",
+            "sees": ALL,
+            "runs": 1,
+            "seconds": seconds,
+            "value": value,
+            "epsilon": epsilon,
+            "assumes": ESTIMATE,
+        }
+        rows.append(row)
+    return rows
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
