@@ -173,9 +173,11 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
     ]
     # Formatted like a row, with a blank for runs and seconds.
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
-    confidence = show_level(compared.confidence)
-    noise_multiplier = compared.noise_multiplier
-    notes = _NOTES.format(confidence=confidence, steps=compared.steps, sigma=noise_multiplier)
+    notes = _NOTES.format(
+        confidence=show_level(compared.confidence),
+        steps=compared.steps,
+        sigma=compared.noise_multiplier,
+    )
     after = ["-" * 80, upper_bound, notes]
     if any(row["assumes"] == REJECTED for row in rows):
         after.append(_REJECTED)
