@@ -195,8 +195,8 @@ class MLP(nn.Module):
       classes: the number of classes.
     """
 
-    widths: tuple[int, ...] = (256, 256)
-    classes: int = 10
+    widths: tuple[int, ...]
+    classes: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:

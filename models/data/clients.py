@@ -6,27 +6,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.tasks.task import Clients, Dataset, Federation, Sources
+from audit.tasks.task import Clients, Dataset, Dealing, Federation, Sources
 from models.data.sources import Arrays, Form, Recipe, check_examples, load_arrays
 
 
-def read_clients(form: Form, file: str | None, number: int) -> Federation:
+def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
     """Reads clients, and test examples if there are any, from a user's file.
 
     Args:
       form: the form of the examples.
-      file: the path of an .npz file with arrays `features` (N, ...), `labels` (N, ...) and `counts` (M,), the
-        number of examples of each client. A client's examples are consecutive. `test_features` and
-        `test_labels` are optional.
-      number: the maximum number of clients, the first of the file; 0 for all.
+      setting: `clients` is the maximum number of clients, the first of the file; 0 for all.
+      sources: an .npz file with arrays `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number
+        of examples of each client. A client's examples are consecutive. `test_features` and `test_labels` are
+        optional.
 
     Raises:
       InputError: no file is given, or it is not in that form.
     """
     hint = "name an .npz file of features, labels and counts with `data_file`"
     recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
-    arrays, source, checksum = load_arrays(recipe, Sources(file))
-    counts = arrays["counts"][: number or None]
+    arrays, source, checksum = load_arrays(recipe, Sources(sources.data_file))
+    counts = arrays["counts"][: setting.clients or None]
     owners = np.repeat(np.arange(len(counts)), counts)
     rows = slice(len(owners))
     dataset = Dataset(arrays["features"][rows], arrays["labels"][rows], source, checksum)
