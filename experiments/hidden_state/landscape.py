@@ -33,6 +33,7 @@ The optimal adversary. For a fixed epsilon the adversary maximizes D_T, the inte
     step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
 """
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -166,7 +167,7 @@ class Stepper:
 def laws(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> Iterator[DensityPair]:
-    """Yields the exact laws of the iterates theta_1, ..., theta_T in both worlds.
+    """Returns the exact laws of the iterates theta_1, ..., theta_T in both worlds.
 
     Args:
       process: The process, with T steps.
@@ -178,11 +179,8 @@ def laws(
       InputError: The process is too long for the grid.
     """
     stepper = Stepper(process, per_deviation)
-    pair = stepper.start()
-    yield stepper.make_law(pair)
-    for threshold in thresholds:
-        pair = stepper.advance(pair, threshold)
-        yield stepper.make_law(pair)
+    pairs = itertools.accumulate(thresholds, stepper.advance, initial=stepper.start())
+    return map(stepper.make_law, pairs)
 
 
 def last_law(

@@ -4,6 +4,7 @@ Table 1 simulates a Gaussian mechanism. With all iterates, the estimate fits nor
 rounds, although these are not normal (Errata O13).
 """
 
+import dataclasses
 import io
 import itertools
 from collections.abc import Iterator
@@ -221,28 +222,27 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
     `analytical` epsilon of a canary that takes part once, and the QUANTILES of estimates with all canaries in
     `one run` and with canaries split over `several runs`.
     """
-    for noise in plan.training.noises:
-        for observed in ("all", "final"):
-            record: Record = {
-                "noise": noise,
-                "observe": observed,
-                "analytical": epsilon_upper_bound(noise, 1, delta),
-            }
-            places = (
-                ("one run", 1, plan.training.with_noise(noise)),
-                ("several runs", plan.runs, plan.several_runs(noise)),
-            )
-            for name, runs, setting in places:
-                null = None
-                if observed == "final":  # the final models of the same training runs
-                    setting = federated.final(setting)
-                    null = _FINAL_MODEL_NULL
-                stored = federated.read(held, setting, plan.experiments * runs)
-                if stored is not None:
-                    dimension = plan.training.dimension
-                    record[name] = _compute_quantiles(stored.scores, runs, dimension, null, delta)
-            if "one run" in record and "several runs" in record:
-                yield record
+    for noise, observed in itertools.product(plan.training.noises, _OBSERVED):
+        record: Record = {
+            "noise": noise,
+            "observe": observed,
+            "analytical": epsilon_upper_bound(noise, 1, delta),
+        }
+        null = None
+        if observed == "final":
+            null = _FINAL_MODEL_NULL
+        places = (
+            ("one run", 1, plan.training.with_noise(noise)),
+            ("several runs", plan.runs, plan.several_runs(noise)),
+        )
+        for name, runs, setting in places:
+            observing = dataclasses.replace(setting, observe=observed)
+            stored = federated.read(held, observing, plan.experiments * runs)
+            if stored is not None:
+                dimension = plan.training.dimension
+                record[name] = _compute_quantiles(stored.scores, runs, dimension, null, delta)
+        if record.keys() >= _SPLITS.keys():
+            yield record
 
 
 def _compute_quantiles(
@@ -275,8 +275,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     if isinstance(plan, SplitPlan):
         stored = list(read_splits(evidence.held, plan, delta))
     else:
-        by_plan = (read_runs(evidence.held, one, evidence.levels) for one in plan)
-        stored = list(itertools.chain(*by_plan))
+        stored = []
+        for one in plan:
+            stored += read_runs(evidence.held, one, evidence.levels)
     if not stored:
         return Drawn(None, missing)
     draw_figure, make_table = _DRAWINGS[sweep.name]
@@ -392,7 +393,7 @@ def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
       runs: Runs that differ in their numbers of repetitions, the labels of the bars.
       observed: "all" iterates, with the accounted epsilons if they are finite, or the "final" model.
     """
-    places = list(range(len(runs)))
+    places = range(len(runs))
     axis.bar(
         places,
         take(runs, observed),
@@ -545,9 +546,15 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
     for run in runs:
         cosines = run["final_cosines"].observed * run["plan"].dimension ** 0.5
         normality = cosine_law.anderson_darling(cosines)
-        tested = {"a_squared": normality.statistic, "rejected_at": normality.rejected_at}
-        moments = {"mean": cosines.mean(), "deviation": cosines.std()}
-        records.append({**run, "clients": run["plan"].label, **moments, **tested})
+        record = {
+            **run,
+            "clients": run["plan"].label,
+            "mean": cosines.mean(),
+            "deviation": cosines.std(),
+            "a_squared": normality.statistic,
+            "rejected_at": normality.rejected_at,
+        }
+        records.append(record)
     columns = [
         field("clients", "", width=16, left=True),
         field("noise", "noise", ".3g", 9),
