@@ -3,7 +3,7 @@
 The hyperparameters are the hidden-state paper's (Table 2). Importing this module starts no JAX.
 """
 
-import importlib
+import pkgutil
 import re
 from collections.abc import Callable
 from functools import cache, partial
@@ -87,13 +87,11 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     It imports the model's module when it is first called. `name` is "module:function" within `models`. The
     function takes `fixed`, and the number of features `n_features` if an example is a vector.
     """
-    module_name, _, function_name = name.partition(":")
 
     @cache
     def make(shape: tuple[int, ...]) -> Any:
-        module = importlib.import_module(f"models.{module_name}")
         sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
-        return getattr(module, function_name)(**fixed, **sizes)
+        return pkgutil.resolve_name(f"models.{name}")(**fixed, **sizes)
 
     return make
 

@@ -199,11 +199,10 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
 
 def _draw_rows(axis: Axes, rows: Records, look: dict[str, Any]) -> None:
     """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
-    plot_lines(axis, rows, _LOOKS)
     at_most_look = (_MEASURED, BOUND, "-")
     if select(rows, word=ESTIMATE):
         at_most_look = (_ESTIMATED, BOUND, "--")
-    plot_lines(axis, rows, {"at_most": at_most_look})
+    plot_lines(axis, rows, {**_LOOKS, "at_most": at_most_look})
     xs = take(rows, "x")
     axis.fill_between(
         xs,

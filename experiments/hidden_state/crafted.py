@@ -53,7 +53,7 @@ _GRID = 1e-3  # spacing of privacy losses for the epsilon of Poisson sampling
 Array = NDArray[np.float64]
 
 
-def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
+def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
     The shift and the noise of a step reach the last iterate multiplied by the slopes of all later steps.
@@ -61,7 +61,7 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
     Args:
       shifts: (T,) s_t, the shift that the canary adds at each step.
       slopes: (T,) c'_t, the factor of the parameter at each step.
-      noise: (T,) n_t, the standard deviation of each step's noise, in the units of the shifts.
+      noise: (T,) n_t, the standard deviation of each step's noise, or a number for all, in units of shifts.
     """
     remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) shares in the last iterate
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
@@ -78,14 +78,13 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
     """
     steps = np.arange(INSERTIONS * k)
     shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
-    noise = np.full(len(steps), NOISE_MULTIPLIER)
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
         "k": k,
         "insert": insert,
         "lipschitz": lipschitz,
-        "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), noise),
-        "mu_exact": exact_mu(shifts, bound.attained_by, noise),
+        "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), NOISE_MULTIPLIER),
+        "mu_exact": exact_mu(shifts, bound.attained_by, NOISE_MULTIPLIER),
         "mu_bound": bound.mu,
         "epsilon_bound": bound.epsilon,
     }

@@ -38,7 +38,6 @@ from models.catalogue import task
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
 Runs = Mapping[int, int]  # the number of runs by periodicity k, the steps for each insertion
-_NO_RUNS: Runs = {}
 
 
 class Size(NamedTuple):
@@ -55,14 +54,14 @@ class Size(NamedTuple):
       fresh_runs: Runs with fresh directions, up to the model's limit.
     """
 
-    runs: Runs = _NO_RUNS
+    runs: Runs = {}
     seeds: int = 1
     insertions: int = 250
     batch_size: int = 128
     noise_multiplier: float = 4.0
     canaries: int = 1
-    coordinate_runs: Runs = _NO_RUNS
-    fresh_runs: Runs = _NO_RUNS
+    coordinate_runs: Runs = {}
+    fresh_runs: Runs = {}
 
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns an audit's numbers of runs, and the number of canaries in each run or AUTO."""
@@ -125,7 +124,7 @@ _SMOKE = {
     "mobilenet_head": _TINY,
     "logistic": _TINY._replace(canaries=8, coordinate_runs={1: 8, 5: 8}, fresh_runs={1: 1, 5: 1}),
 }
-SIZES: dict[str, Sizes] = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
+SIZES = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
 
 # The sizes of the networks in `bracket`.
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
@@ -325,17 +324,17 @@ FIGURES = [  # the figures that are the same at every scale
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of all figures at one of SCALES, by name."""
     sizes = SIZES[scale]
-    networks: Sizes = _BRACKETED
-    with_matrices: Sizes = _CORRELATED
+    networks = _BRACKETED
+    with_matrices = _CORRELATED
     correlated_steps = correlated.STEPS
-    insertions: Sequence[int] = (25, 50, 100, 250, 500, 1000)
-    rates: Sequence[float] = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+    insertions = [25, 50, 100, 250, 500, 1000]
+    rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
     if scale == SMOKE:
         networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
         with_matrices = {"wide_fcnn": _FEW_CORRELATED}
         correlated_steps = 10
-        insertions = (1, 2)
-        rates = (0.1, 1.0)
+        insertions = [1, 2]
+        rates = [0.1, 1.0]
     steps = [5 * count for count in insertions]
     both = [FRESH, COORDINATE]
     over_rates = []

@@ -131,7 +131,8 @@ def simulate(plan: Simulations) -> list[Record]:
 
     Returns:
       Records of `sigma`, `dimension`, the number of `canaries`, the `exact` epsilon, and each method's mean
-        estimate, with its standard deviation (`_deviation`).
+        estimate, with its standard deviation (`_deviation`), and both as text (`_shown`). For a cell of the
+        paper, also its text in `paper`, and a `star` if our equal-variance estimate does not agree with it.
     """
     records = []
     for dimension in plan.dimensions:
@@ -145,7 +146,7 @@ def simulate(plan: Simulations) -> list[Record]:
                 drawn.append(cosine_law.draw_cosines(rng, rows, dimension, sigma))
         # (simulations, sigmas, canaries)
         cosines = np.reshape(drawn, (plan.simulations, len(plan.sigmas), -1))
-        for place, sigma in enumerate(plan.sigmas):
+        for index, sigma in enumerate(plan.sigmas):
             record: Record = {
                 "sigma": sigma,
                 "dimension": dimension,
@@ -153,11 +154,16 @@ def simulate(plan: Simulations) -> list[Record]:
                 # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
-            observed = one_shot.fit(cosines[:, place], dimension)
+            observed = one_shot.fit(cosines[:, index], dimension)
             for name, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[name] = epsilons.mean()
                 record[f"{name}_deviation"] = epsilons.std()
+                record[f"{name}_shown"] = _pair(epsilons.mean(), epsilons.std())
+            place = (sigma, dimension)
+            if place in TABLE_1.index:
+                record["paper"] = _pair(*TABLE_1.loc[place])
+                record["star"] = "" if agrees(record, plan.simulations) else "*"
             records.append(record)
     return sorted(records, key=itemgetter("sigma"))
 
@@ -453,16 +459,6 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
     A star marks an equal-variance estimate that does not agree with the paper's.
     """
-    records = []
-    for cell in cells:
-        record = dict(cell)
-        for method in one_shot.FITTED:
-            record[f"{method}_shown"] = _pair(cell[method], cell[f"{method}_deviation"])
-        place = (cell["sigma"], cell["dimension"])
-        if place in TABLE_1.index:
-            record["paper"] = _pair(*TABLE_1.loc[place])
-            record["star"] = "" if agrees(cell, plan.simulations) else "*"
-        records.append(record)
     columns = [
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),
@@ -480,7 +476,7 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         floor_columns.append(field(method, head, width=18))
     floors = []
     for canaries in plan.floors:
-        record = {"canaries": canaries}
+        record: Record = {"canaries": canaries}
         for method in one_shot.FITTED:
             floor = one_shot.noise_floor(method, canaries, 0, DELTA)
             record[method] = _floor(floor, 3)
@@ -488,7 +484,7 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
     at_delta = f"epsilon at delta {show_level(DELTA)}"
     below = own_table(f"Noise floors of {at_delta}", floor_columns, floors, [_FLOORS_NOTE])
     title = f"Table 1: estimates of {at_delta}"
-    return own_table(title, columns, records, [_SIMULATED_NOTE, "", below.text])
+    return own_table(title, columns, cells, [_SIMULATED_NOTE, "", below.text])
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
@@ -532,7 +528,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     observed_cosines, unobserved, _ = first["all_cosines"]
     canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
-    heads = f"{'':<16}{'all iterates':>24}{'final model':>24}"
+    heads = "                            all iterates             final model"
     floor_of_all = _floor(first["all_floor"], 2)
     floor_of_final = _floor(first["final_floor"], 2)
     below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"

@@ -43,8 +43,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     require(adds_up, "its counts must be the number of examples of each client, above 0")
     canonical = {"counts": counts}
     for split in ("", "test_") if "test_labels" in raw else ("",):
-        features, labels = check_examples(form, raw, f"{split}features", f"{split}labels")
-        canonical |= {f"{split}features": features, f"{split}labels": labels}
+        canonical |= check_examples(form, raw, f"{split}features", f"{split}labels")
     return canonical
 
 

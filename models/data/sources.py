@@ -101,10 +101,8 @@ class Form(NamedTuple):
     classes: int = 10
 
 
-def check_examples(
-    form: Form, raw: Arrays, features_name: str, labels_name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns features (n, ...) and int32 labels (n, ...); raises InputError if they do not fit."""
+def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
+    """Returns features (n, ...) and int32 labels (n, ...) by name; raises InputError if they do not fit."""
     features = raw[features_name]
     labels = raw[labels_name]
     dtype = np.dtype(form.dtype)
@@ -117,7 +115,7 @@ def check_examples(
     fits = fits and is_integer and bool(is_class)
     needed = f"integers from 0 to {form.classes - 1} of shape {(len(features), *form.label_shape)}"
     require(fits, f"{labels_name} must be {needed}")
-    return features, labels.astype("<i4")
+    return {features_name: features, labels_name: labels.astype("<i4")}
 
 
 class LoadedArrays(NamedTuple):
