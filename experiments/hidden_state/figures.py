@@ -34,7 +34,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     stored_points = [point for point in all_points if point.conclusions]
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     for setting in bracket.list_measured(sweep):
-        missing += measured.read_expansion(evidence.held, setting) is None
+        missing += bracket.read_expansion(evidence, setting) is None
     if not stored_points:
         return Drawn(None, missing)
     if sweep.name in _WITH_OWN_TABLE:

@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.runtime.machine import Progress
-from audit.settings.setting import Setting, identity
-from audit.storage.index import Holdings
+from audit.settings.setting import Setting
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import setting_cell, step_seconds
 from experiments.cells.cell import Cell, read_answer, write_answer
 
 if TYPE_CHECKING:
-    from audit.conclusions.lipschitz import Steps
     from audit.training.game import Game
 
 Norms = NDArray[np.float64]
@@ -140,11 +138,3 @@ def expansion_cell(setting: Setting) -> Cell:
     measuring_a_step = max(_NUM_TRAINING_STEPS * seconds_a_step, _MIN_SECONDS)
     seconds_a_run = steps * seconds_a_step + min(steps, most_measured) * measuring_a_step
     return cell._replace(seconds=_COMPILING_SECONDS + runs * seconds_a_run, request=setting)
-
-
-def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
-    """Returns the measured expansion of a setting's steps; None if it is not stored."""
-    from audit.conclusions import lipschitz  # loads SciPy
-
-    store = held.open(identity(setting, EXPANSION))
-    return None if store is None else lipschitz.find_current(store)
