@@ -87,8 +87,8 @@ def _test(arguments: Sequence[str]) -> int:
     if "--slow" in arguments or os.environ.get("CI") in ("true", "1"):
         marks = ""
     rest = [argument for argument in arguments if argument != "--slow"]
-    spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder")
-    return _run_module("pytest", *spread, "--durations=30", "-m", marks, *rest)
+    flags = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
+    return _run_module("pytest", *flags, "-m", marks, *rest)
 
 
 def _lint(arguments: Sequence[str]) -> int:

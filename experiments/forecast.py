@@ -31,8 +31,7 @@ class Probe(NamedTuple):
 
     def show_time(self, runs: int, steps: int) -> str:
         """Returns the time of runs of `steps` steps, with compilation, as hours:minutes:seconds."""
-        seconds = self.compilation + runs * steps * self.model_step
-        return str(timedelta(seconds=round(seconds)))
+        return str(timedelta(seconds=round(self.compilation + runs * steps * self.model_step)))
 
 
 class _Enough(Exception):

@@ -3,11 +3,11 @@
 The hyperparameters are the hidden-state paper's (Table 2). Importing this module starts no JAX.
 """
 
-import importlib
+import pkgutil
 import re
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,10 +31,6 @@ from models.data.clients import dirichlet, one_each, read_clients, select
 from models.data.images import CIFAR10, FASHION_MNIST, load_examples, load_images, load_shirts
 from models.data.shakespeare import SHAKESPEARE, load_sequences, load_shakespeare
 from models.data.sources import Form, Recipe
-
-if TYPE_CHECKING:
-    from audit.tasks.model import Model
-
 
 Row = TypeVar("Row", Task, FederatedTask)
 
@@ -91,14 +87,11 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     The module of `name`, "module:function" within `models`, is imported at the first call. The function takes
     `fixed`, and the number of features `n_features` if an example is a vector.
     """
-    module_name, _, function_name = name.partition(":")
 
     @cache
-    def make(shape: tuple[int, ...]) -> "Model":
-        module = importlib.import_module(f"models.{module_name}")
+    def make(shape: tuple[int, ...]) -> Any:
         sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
-        model: Model = getattr(module, function_name)(**fixed, **sizes)
-        return model
+        return pkgutil.resolve_name(f"models.{name}")(**fixed, **sizes)
 
     return make
 
@@ -127,11 +120,6 @@ def _load_roles(setting: Dealing, sources: Sources) -> Federation:
     roles = load_shakespeare(sources)
     by_size = np.argsort(-roles.counts, kind="stable")  # equal ones stay in order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
-
-
-def _load_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
-    """Loads the first `setting.clients` clients of the user's file, or all if it is 0."""
-    return read_clients(form, sources.data_file, setting.clients)
 
 
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
@@ -424,13 +412,13 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
     ),
     "emnist_cnn": FederatedTask(
         description="CNN on EMNIST's writers (--data_file)",
-        load=partial(_load_clients, EMNIST),
+        load=partial(read_clients, EMNIST),
         make=partial(_make_lazily("convolutional:emnist_cnn"), EMNIST.shape),
         file="emnist",
     ),
     "word_lstm": FederatedTask(
         description="LSTM on Stack Overflow's users (--data_file)",
-        load=partial(_load_clients, STACKOVERFLOW),
+        load=partial(read_clients, STACKOVERFLOW),
         make=partial(_make_lazily("recurrent:word_lstm"), ()),
         file="stackoverflow",
         padding=0,

@@ -46,16 +46,19 @@ class ConvNet(nn.Module):
         return nn.Dense(10)(x)
 
 
+def _make(module: nn.Module) -> Model:
+    """Makes a model of CIFAR-10's images (32, 32, 3) of uint8."""
+    return flat_model(module, jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
+
+
 def convnet() -> Model:
     """Makes the network for CIFAR-10, of 62,006 parameters (hidden-state paper, Table 2; Errata H9)."""
-    image = jnp.zeros((32, 32, 3), jnp.uint8)
-    return flat_model(ConvNet(), image, cross_entropy)
+    return _make(ConvNet())
 
 
 def gelu_convnet() -> Model:
     """Makes the smooth twin of the ConvNet for CIFAR-10, with average pooling and GELU."""
-    image = jnp.zeros((32, 32, 3), jnp.uint8)
-    return flat_model(ConvNet(pool=average_pool, activate=nn.gelu), image, cross_entropy)
+    return _make(ConvNet(pool=average_pool, activate=nn.gelu))
 
 
 class EmnistCNN(nn.Module):
@@ -142,5 +145,4 @@ def resnet18() -> Model:
     GroupNorm replaces BatchNorm, which would mix examples (hidden-state paper, Appendix D; He et al., 2016,
     Section 4.2).
     """
-    image = jnp.zeros((32, 32, 3), jnp.uint8)
-    return flat_model(ResNet(), image, cross_entropy)
+    return _make(ResNet())

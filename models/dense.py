@@ -174,8 +174,8 @@ class MLP(nn.Module):
     An image is (28, 28) of uint8 and is normalised here, on the device. Features are floats (n,).
     """
 
-    widths: tuple[int, ...] = (256, 256)
-    classes: int = 10
+    widths: tuple[int, ...]
+    classes: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:

@@ -59,4 +59,4 @@ def gpt(n_features: int = shakespeare.LENGTH, width: int = 256, layers: int = 5)
     """
     module = GPT(shakespeare.VOCABULARY, width, layers)
     example = jnp.zeros(n_features, jnp.uint8)  # only its shape and type matter
-    return flat_model(module, example, next_token_loss(shakespeare.PADDING))
+    return flat_model(module, example, next_token_loss)

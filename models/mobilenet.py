@@ -25,7 +25,6 @@ from models.data.sources import (
     LoadedArrays,
     Package,
     Recipe,
-    cache_folder,
     load_arrays,
     load_through_cache,
 )
@@ -130,19 +129,19 @@ def load_features(sources: Sources) -> Dataset:
     images = load_examples(CIFAR10, sources)
     # The file's name depends on everything that decides the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
-    path = cache_folder() / f"mobilenet_v2-{SIZE}-{key[:16]}.npz"
+    recipe = Recipe(
+        f"mobilenet_v2-{SIZE}-{key[:16]}",
+        checksum=None,
+        make_canonical=lambda raw: {"features": raw["features"]},
+        package=None,
+    )
     source = f"mobilenet_v2 features (weights: {weights.source}; images: {images.source})"
 
-    def verify(raw: Arrays, source: str) -> LoadedArrays:
-        """Returns features with their source and checksum."""
-        arrays = {"features": raw["features"]}
+    def compute() -> LoadedArrays:
+        arrays = {"features": _compute_features(weights.arrays, images.features)}
         return LoadedArrays(arrays, source, checksum_of(arrays))
 
-    def compute() -> LoadedArrays:
-        features = _compute_features(weights.arrays, images.features)
-        return verify({"features": features}, source)
-
-    features = load_through_cache(path, verify, compute)
+    features = load_through_cache(recipe, compute)
     # This includes the labels: the images' checksum, which is in the key, covers them.
     checksum = _digest(key, features.checksum)
     return Dataset(features.arrays["features"], images.labels, source, checksum)

@@ -1,7 +1,5 @@
 """Recurrent models of text: Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020)."""
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -74,30 +72,26 @@ class LanguageModel(nn.Module):
         return nn.Dense(self.vocabulary)(x)
 
 
-def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
-    """Returns (logits (T, V), labels (T,)) -> mean cross entropy over labels that are not `padding`.
+def next_token_loss(logits: Array, labels: Array) -> Array:
+    """Returns the mean cross entropy of logits (T, V) over the labels (T,) that are not padding, 0.
 
     The mean gives all sequences the same weight. A sequence of only padding has loss 0.
     """
-
-    def criterion(logits: Array, labels: Array) -> Array:
-        losses = cross_entropy(logits, labels)
-        is_token = labels != padding
-        total = jnp.sum(jnp.where(is_token, losses, 0))
-        return total / jnp.maximum(is_token.sum(), 1)
-
-    return criterion
+    losses = cross_entropy(logits, labels)
+    is_token = labels != shakespeare.PADDING
+    total = jnp.sum(jnp.where(is_token, losses, 0))
+    return total / jnp.maximum(is_token.sum(), 1)
 
 
 def word_lstm() -> Model:
     """Makes the model of Stack Overflow's next word, of 4,050,748 parameters."""
     module = LanguageModel(WORDS, embedding=96, units=670, layers=1, projection=96)
     example = jnp.zeros(SENTENCE_LENGTH, jnp.uint16)  # only its shape and type matter
-    return flat_model(module, example, next_token_loss(0))
+    return flat_model(module, example, next_token_loss)
 
 
 def character_lstm() -> Model:
     """Makes the model of Shakespeare's next character, of 820,522 parameters."""
     module = LanguageModel(shakespeare.VOCABULARY, embedding=8, units=256, layers=2)
     example = jnp.zeros(shakespeare.LENGTH, jnp.uint8)  # only its shape and type matter
-    return flat_model(module, example, next_token_loss(shakespeare.PADDING))
+    return flat_model(module, example, next_token_loss)

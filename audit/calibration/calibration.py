@@ -4,7 +4,7 @@ A `Law` draws the evidence of an audit; `laws` has all laws. `calibrate` is the 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ class KnownMechanism(NamedTuple):
     stops: tuple[int, ...] = ()
     stream: tuple[int, ...] = ()
 
-    def find_broken(self, assumes: frozenset[str]) -> frozenset[str]:
+    def find_broken(self, assumes: Iterable[str]) -> frozenset[str]:
         """Returns the assumptions of a method that this mechanism and its audits break.
 
         Without one, the method must not exceed the truth more often than its level allows.
@@ -62,7 +62,7 @@ class KnownMechanism(NamedTuple):
         # Only methods for several runs with several canaries assume many runs.
         if self.canaries > 1 and 1 < self.runs < LEAST_RUNS:
             broken = broken | {ENOUGH_RUNS}
-        return assumes & broken
+        return broken.intersection(assumes)
 
 
 class Truth(NamedTuple):

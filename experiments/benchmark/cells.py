@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import NamedTuple
 
@@ -149,15 +150,10 @@ def measure_missing(cells: Sequence[Cell], journal: Path, processes: int) -> Ite
     journal.parent.mkdir(parents=True, exist_ok=True)
     results: Iterable[tuple[Cell, Record]] = ((cell, cell.measure()) for cell in missing)
     if processes > 1:
-        results = as_completed(_measure, missing, processes)
+        results = as_completed(methodcaller("measure"), missing, processes)
     for cell, values in results:
         with journal.open("a") as file:
             # The line break comes first, in case the last line is incomplete.
             line = json.dumps({"key": _name_cell(cell), "values": values})
             file.write(f"\n{line}")
         yield cell
-
-
-def _measure(cell: Cell) -> Record:
-    """Returns a cell's record. Other processes need a function with a name."""
-    return cell.measure()

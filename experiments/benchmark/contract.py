@@ -3,7 +3,7 @@
 import importlib.metadata
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,9 @@ OURS = "ours"
 PEER = "package"
 PAPER = "paper"
 
+# (evidence, claimed mu, confidence) -> whether a test refutes the claimed trade-off curve
+Examine = Callable[[Any, float, float], bool]
+
 
 class Estimator(NamedTuple):
     """An estimator of epsilon, called as in its documentation.
@@ -45,8 +48,7 @@ class Estimator(NamedTuple):
       claims_level: Whether it claims the confidence level.
       package: The name of its package on PyPI, or empty.
       cost: The divisor of the number of audits; above 1 for slow estimators.
-      examine: (evidence, claimed mu, confidence) -> whether its test refutes the claimed trade-off curve. If
-        None, a claim is refuted by a larger epsilon.
+      examine: Its test of the claimed trade-off curve. If None, a claim is refuted by a larger epsilon.
     """
 
     name: str
@@ -54,11 +56,11 @@ class Estimator(NamedTuple):
     design: str
     assumption: str
     epsilon: Callable[[Any, float, float], float]
-    assumes: frozenset[str] = frozenset()
+    assumes: Iterable[str] = ()
     claims_level: bool = True
     package: str = ""
     cost: int = 1
-    examine: Callable[[Any, float, float], bool] | None = None
+    examine: Examine | None = None
 
     def is_installed(self) -> bool:
         """Returns whether the estimator's package, if any, is installed."""

@@ -13,13 +13,14 @@ from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, Truth, Value, calibrate
 from audit.laws import conversions
 from experiments.benchmark.contract import (
+    DELTA,
     DIRECTIONS,
     MAX_EPSILON,
     NUM_CANARIES,
     ONE_CANARY,
     ONE_RUN,
     SEVERAL,
-    Estimator,
+    Examine,
     shape,
 )
 from experiments.benchmark.mechanisms import MECHANISMS
@@ -70,8 +71,12 @@ class ClaimCell(NamedTuple):
             max_runs = min(self.max_runs, _MAX_RUNS_OF_DIRECTIONS)
         runs = self._find_fewest_runs(min_runs, max_runs)
         false_share = 0.0 if runs is None else self.find_refuted_share(runs, 1.0)
-        found = {"runs": runs, "max_runs": max_runs}
-        return {**self._asdict(), **found, "false_refutations": round(false_share * self.audits)}
+        return {
+            **self._asdict(),
+            "runs": runs,
+            "max_runs": max_runs,
+            "false_refutations": round(false_share * self.audits),
+        }
 
     def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
         """Finds the smallest sufficient number of runs to 10%, by bisection on a logarithmic scale."""
@@ -93,10 +98,12 @@ class ClaimCell(NamedTuple):
         `noise` is the real noise over the claimed noise; 1 if the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
-        audit = partial(_examine, estimator) if estimator.examine else estimator.audit
+        examine = estimator.examine
+        audit = partial(_examine, examine) if examine else estimator.audit
         law, canaries = _LAWS[estimator.design]
         # An audit refutes the claim if it exceeds the claimed epsilon, which is set as the truth here.
-        claimed = law._replace(truth=_get_claim, audit=audit)
+        claim = Truth(conversions.epsilon_from_mu(CLAIMED_MU, DELTA))
+        claimed = law._replace(truth=lambda setting: claim, audit=audit)
         shaped = shape(claimed, estimator.design, canaries, CLAIMED_MU / noise)
         # `stream` gives each number of runs different evidence.
         setting = shaped._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
@@ -104,13 +111,7 @@ class ClaimCell(NamedTuple):
         return row.exceeding
 
 
-def _get_claim(setting: KnownMechanism) -> Truth:
-    """Returns the claimed epsilon as if it were the true epsilon."""
-    return Truth(conversions.epsilon_from_mu(CLAIMED_MU, setting.delta))
-
-
-def _examine(estimator: Estimator, evidence: Any, setting: KnownMechanism) -> list[Value]:
+def _examine(examine: Examine, evidence: Any, setting: KnownMechanism) -> list[Value]:
     """Tests the claimed curve; returns an epsilon above any claim if the test rejects it."""
-    assert estimator.examine is not None
-    is_refuted = estimator.examine(evidence, CLAIMED_MU, setting.confidence)
-    return [Value(estimator.name, MAX_EPSILON if is_refuted else 0.0)]
+    is_refuted = examine(evidence, CLAIMED_MU, setting.confidence)
+    return [Value("", MAX_EPSILON * is_refuted)]

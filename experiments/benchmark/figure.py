@@ -43,8 +43,7 @@ def draw_figure(estimators: Sequence[Record]) -> Figure:
         draw_dots(axis, "too_much", 1.0)
         axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
         axis.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
-        ticks = [0, 0.01, 0.05, 0.2, 0.5, 1]
-        axis.set_xticks(ticks, ["0", "1%", "5%", "20%", "50%", "100%"])
+        axis.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
         axis.set_xlabel("audits above the true epsilon, in the worst cell")
 
     def draw_proven(axis: Axes) -> None:

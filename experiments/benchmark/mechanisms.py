@@ -41,7 +41,7 @@ _SIZES = {
     ONE_RUN: (1000, 100, 5000),
     DIRECTIONS: (1000, 100),
 }
-_NO_LEAK_SIGMA = 1e6  # almost an infinite noise multiplier
+_LEAST_MU = 1e-6  # replaces 0, which is an infinite noise multiplier
 _OPEN_DELTA = 0.01  # the probability that a canary's bit is revealed
 # 3 sqrt(n) of n coins are revealed at once. This adds 1.5 sqrt(n) right guesses, three standard deviations of
 # the number of lucky guesses.
@@ -105,8 +105,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     # Each inserted canary adds mu / sqrt(2) to the coordinates along both of its directions.
     own = np.sqrt(0.5) * signal + own_noise
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
-    scores = np.sqrt(0.5) * (own + shared)
-    return Coins(scores, presence)
+    return Coins(np.sqrt(0.5) * (own + shared), presence)
 
 
 def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
@@ -116,7 +115,7 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
     """
     n = setting.canaries
     presence = _toss(rng, setting)  # (1, n)
-    revealed_at_once = min(round(_OPENED_ROOTS * np.sqrt(n)), n)
+    revealed_at_once = round(_OPENED_ROOTS * np.sqrt(n))
     scores = rng.standard_normal((1, n))
     # A coin is among them with probability revealed_at_once / n, so it is revealed with _OPEN_DELTA.
     if rng.random() < _OPEN_DELTA * n / revealed_at_once:
@@ -127,12 +126,9 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws the cosines of uniform directions, all inserted, with the noisy sum that one run releases."""
-    sigma = _NO_LEAK_SIGMA
-    if setting.mu:
-        sigma = 1 / setting.mu
+    sigma = 1 / max(setting.mu, _LEAST_MU)
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)
-    presence = np.ones((1, setting.canaries), bool)
-    return Fresh(cosines[None], presence, setting.dimension)
+    return Fresh(cosines[None], np.ones((1, setting.canaries), bool), setting.dimension)
 
 
 def _nothing_leaks(setting: KnownMechanism) -> Truth:
@@ -149,7 +145,10 @@ def _failing_truth(setting: KnownMechanism) -> Truth:
 
 
 def _make_law(
-    draw: Callable[..., Coins], family: ScoreFamily, breaks: frozenset[str], **changes: Any
+    draw: Callable[..., Coins],
+    family: ScoreFamily,
+    breaks: frozenset[str] = frozenset(),
+    **changes: Any,
 ) -> Law:
     """Returns the law of independent canaries with scores from a family of distributions.
 
@@ -157,14 +156,12 @@ def _make_law(
     `breaks` are the estimators' assumptions that the law violates.
     """
     truth = partial(laws.score_truth, family)
-    draw_scores = partial(draw, family.sample, **changes)
-    return Law(family.name, draw_scores, truth, breaks=breaks)
+    return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
 
 
 _MIXTURE = ScoreFamily("mixture", (3.0,), known_laws.NORMAL, _mixture_parts)
-_NONE: frozenset[str] = frozenset()
-_GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN, _NONE)
-_FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, _NONE, share_in=0.1)
+_GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
+_FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
 _SUBSAMPLED = _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED)
 _MIXED = _make_law(_draw_worlds, _MIXTURE, _CURVED)
 _OPEN = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
@@ -180,7 +177,7 @@ _CURVES = (  # the name, the scores, their parameter
     ("heavy tails", known_laws.LAWS["t3"], 2.0),
 )
 # By design: the beginning of names, the law of Gaussian scores and its mus, and how other scores are drawn.
-_DESIGNS: dict[str, tuple[str, Law, tuple[float, ...], Callable[..., Coins]]] = {
+_DESIGNS = {
     ONE_CANARY: ("", _GAUSSIAN_WORLDS, (0.0, 0.5, 1.0, 2.0, 4.0), _draw_worlds),
     SEVERAL: ("runs of 16: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),
     ONE_RUN: ("coins: ", _ORTHOGONAL, (0.0, 1.0, 2.0, 4.0), _draw_coins),

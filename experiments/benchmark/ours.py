@@ -81,14 +81,14 @@ def _make_estimator(
     name: str, design: str, documented: Assumption, epsilon: Callable[[Any, float, float], float]
 ) -> Estimator:
     """Returns the benchmark's record of a method of `audit.methods`."""
-    assumes = set()
+    assumes = []
     if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is in
-        assumes.add(FAIR)
+        assumes.append(FAIR)
     # The in-sample estimate is the epsilon of a Gaussian curve.
     if documented.gaussian or name == estimate.IN_SAMPLE:
-        assumes.add(GAUSSIAN_CURVE)
+        assumes.append(GAUSSIAN_CURVE)
     if "many runs" in documented.text:
-        assumes.add(ENOUGH_RUNS)
+        assumes.append(ENOUGH_RUNS)
     examine = None
     if design == DIRECTIONS:
         examine = examine_directions
@@ -98,7 +98,7 @@ def _make_estimator(
         design=design,
         assumption=documented.sentence or documented.text,
         epsilon=epsilon,
-        assumes=frozenset(assumes),
+        assumes=assumes,
         claims_level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
         examine=examine,

@@ -41,28 +41,29 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
     return float(getattr(auditor, method)(**arguments))
 
 
-def _make_opake_audit(coins: Coins) -> Any:
-    """Returns opake-auditing's audit of a single run with fair coins."""
+def opake(
+    method: str, arguments: dict[str, int], coins: Coins, delta: float, confidence: float
+) -> float:
+    """Returns the lower bound on epsilon by a method of opake-auditing's audit of one run's fair coins."""
     from opake import auditing
     from opake.auditing.types import CoinFlip
 
     scores = coins.scores[0]
     presence = coins.presence[0]
     indices = np.arange(len(scores))
-    indices_in = indices[presence]
-    indices_out = indices[~presence]
     # The number of canaries, their indices, their presence, the indices of those in and out, and the size of
     # the data set, which consists of canaries.
-    coin_flip = CoinFlip(len(scores), indices, presence, indices_in, indices_out, len(scores))
+    coin_flip = CoinFlip(
+        len(scores),
+        indices,
+        presence,
+        indices[presence],
+        indices[~presence],
+        len(scores),
+    )
     canary_scores = auditing.canary_scores(scores, canary_indices=indices)
-    return auditing.one_run(canary_scores, coin_flip=coin_flip)
-
-
-def opake(
-    method: str, arguments: dict[str, int], coins: Coins, delta: float, confidence: float
-) -> float:
-    """Returns the lower bound on epsilon by a method of opake-auditing's audit."""
-    bound = getattr(_make_opake_audit(coins), method)(**arguments)
+    audit = auditing.one_run(canary_scores, coin_flip=coin_flip)
+    bound = getattr(audit, method)(**arguments)
     return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
 
 
@@ -82,7 +83,7 @@ _SCORES = "scores of held-in and held-out canaries"
 _CLOPPER_PEARSON = "epsilon_clopper_pearson"
 _jax = partial(Estimator, kind=PEER, package="jax-privacy")
 _opake = partial(Estimator, kind=PEER, design=ONE_RUN, package="opake-auditing")
-_NORMAL = frozenset([FAIR, GAUSSIAN_CURVE])
+_NORMAL = (FAIR, GAUSSIAN_CURVE)
 
 ESTIMATORS = (
     _jax(
@@ -90,7 +91,7 @@ ESTIMATORS = (
         design=ONE_CANARY,
         assumption=f"{_SCORES}; GDP",
         epsilon=partial(jax_privacy, "epsilon_from_gdp", ""),
-        assumes=frozenset([GAUSSIAN_CURVE]),
+        assumes=[GAUSSIAN_CURVE],
     ),
     _jax(
         "jax-privacy: epsilon_raw_counts",
@@ -114,26 +115,20 @@ ESTIMATORS = (
         design=SEVERAL,
         assumption=f"{_SCORES}, of all runs; independence is not mentioned",
         epsilon=partial(jax_privacy, _CLOPPER_PEARSON, "Bonferroni"),
-        assumes=frozenset([INDEPENDENT]),
+        assumes=[INDEPENDENT],
     ),
     *(
         _jax(
-            f"jax-privacy: one_run, {strategy}",
+            f"jax-privacy: {name}, {strategy}",
             design=ONE_RUN,
-            assumption=f"{_SCORES} of a single run",
-            epsilon=partial(jax_privacy, "epsilon_one_run", strategy),
-            assumes=frozenset([FAIR]),
+            assumption=f"{_SCORES} of a single run{curve}",
+            epsilon=partial(jax_privacy, f"epsilon_{name}", strategy),
+            assumes=assumes,
+            cost=cost,
         )
-        for strategy in ("Bonferroni", "Split")
-    ),
-    *(
-        _jax(
-            f"jax-privacy: one_run_fdp, {strategy}",
-            design=ONE_RUN,
-            assumption=f"{_SCORES} of a single run; its source: a Gaussian curve",
-            epsilon=partial(jax_privacy, "epsilon_one_run_fdp", strategy),
-            assumes=_NORMAL,
-            cost=10,
+        for name, curve, assumes, cost in (
+            ("one_run", "", (FAIR,), 1),
+            ("one_run_fdp", "; its source: a Gaussian curve", _NORMAL, 10),
         )
         for strategy in ("Bonferroni", "Split")
     ),
@@ -148,7 +143,7 @@ ESTIMATORS = (
         "opake: eps_delta",
         assumption="fair coins; mechanism-agnostic",
         epsilon=partial(opake, "eps_delta", {}),
-        assumes=frozenset([FAIR]),
+        assumes=[FAIR],
     ),
     Estimator(
         "privacyguard: FDPAnalysisNode",

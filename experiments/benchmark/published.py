@@ -197,7 +197,7 @@ _best = partial(_one_run, claims_level=False, cost=10)
 _FIXED = "fair coins; a fixed number of guesses"
 _BEST = "fair coins; the best of 20 numbers of guesses, which has no proven level"
 _steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2023, Theorem 5.2)
-_NORMAL = frozenset([FAIR, GAUSSIAN_CURVE])
+_NORMAL = (FAIR, GAUSSIAN_CURVE)
 
 ESTIMATORS = (
     _canife("CANIFE", epsilon=partial(canife, False)),
@@ -207,7 +207,7 @@ ESTIMATORS = (
         design=ONE_CANARY,
         assumption="normal scores of equal variance; a bootstrap confidence lower bound",
         epsilon=bootstrapped_gaussian,
-        assumes=frozenset([GAUSSIAN_CURVE]),
+        assumes=[GAUSSIAN_CURVE],
         cost=10,
     ),
     _make(
@@ -215,19 +215,19 @@ ESTIMATORS = (
         design=SEVERAL,
         assumption="exchangeable canaries; many runs (asymptotic)",
         epsilon=lidp_order_4,
-        assumes=frozenset([ENOUGH_RUNS, FAIR]),
+        assumes=[ENOUGH_RUNS, FAIR],
     ),
     _one_run(
         "Steinke: a fifth guessed",
         assumption=_FIXED,
         epsilon=partial(one_run, _steinke, [FIXED_SHARE]),
-        assumes=frozenset([FAIR]),
+        assumes=[FAIR],
     ),
     _best(
         "Steinke: best number",
         assumption=_BEST,
         epsilon=partial(one_run, _steinke, _SHARES),
-        assumes=frozenset([FAIR]),
+        assumes=[FAIR],
     ),
     _one_run(
         "Mahloujifar: a fifth guessed",
@@ -246,7 +246,7 @@ ESTIMATORS = (
             name,
             assumption="normal cosines; an estimate",
             epsilon=partial(one_shot_fit, name),
-            assumes=frozenset([GAUSSIAN_CURVE]),
+            assumes=[GAUSSIAN_CURVE],
             claims_level=False,
         )
         for name in one_shot.FITTED
@@ -256,7 +256,7 @@ ESTIMATORS = (
             name,
             assumption="a 95% lower limit, by independent canaries",
             epsilon=partial(one_shot_limit, prior),
-            assumes=frozenset([INDEPENDENT]),
+            assumes=[INDEPENDENT],
         )
         for name, prior in one_shot.LIMITS.items()
     ),

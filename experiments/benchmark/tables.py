@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from audit.laws import intervals
-from audit.report.table import Column, Table, number
+from audit.report.table import Column, Table
 from experiments.benchmark.contract import CONFIDENCE, DESIGNS, Estimator
 from experiments.benchmark.false_claims import CLAIMED_MU, NOISE
 from experiments.benchmark.registry import ESTIMATORS
@@ -39,28 +39,6 @@ def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
 def is_held_to_level(cell: Record) -> bool:
     """Returns whether the estimator claims a level and the mechanism meets its assumptions."""
     return ESTIMATORS[cell["estimator"]].claims_level and not cell["broken"]
-
-
-def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ()) -> list[Record]:
-    """Returns a record with the table's columns for each estimator, sorted by design.
-
-    Args:
-      cells: The measured cells of all estimators.
-      claims: The measured cells of false claims, if any.
-    """
-    tests = sum(map(is_held_to_level, cells))
-    runs = {}
-    for claim in claims:
-        runs[claim["estimator"]] = show_runs(claim, len(claims))
-    records = []
-    estimators = sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design))
-    for estimator in estimators:
-        own = [cell for cell in cells if cell["estimator"] == estimator.name]
-        if own:
-            record = _summarise(estimator, own, tests)
-            record["runs_until_refuted"] = runs.get(estimator.name, "")
-            records.append(record)
-    return records
 
 
 def _summarise(estimator: Estimator, cells: Sequence[Record], tests: int) -> Record:
@@ -106,9 +84,25 @@ def show_runs(claim: Record, tests: int) -> str:
     return f"{claim['runs']:,}{mark}"
 
 
-def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -> Table[Record]:
-    """Returns the table with a row for each estimator; see `summarise_estimators`."""
-    share = partial(field, show=number(".0%"))
+def make_summary_table(cells: Sequence[Record], claims: Sequence[Record]) -> Table[Record]:
+    """Returns the table with a row for each estimator with cells, sorted by design.
+
+    Args:
+      cells: The measured cells of all estimators.
+      claims: The measured cells of false claims.
+    """
+    tests = sum(map(is_held_to_level, cells))
+    runs = {}
+    for claim in claims:
+        runs[claim["estimator"]] = show_runs(claim, len(claims))
+    records = []
+    for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
+        own = [cell for cell in cells if cell["estimator"] == estimator.name]
+        if own:
+            record = _summarise(estimator, own, tests)
+            record["runs_until_refuted"] = runs.get(estimator.name, "")
+            records.append(record)
+    share = partial(field, show=".0%")
     columns = (
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
@@ -122,7 +116,7 @@ def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -
     max_audits = max(cell["audits"] for cell in cells)
     return Table(
         columns,
-        summarise_estimators(cells, claims),
+        records,
         section=lambda record: str(record["design"]),
         before=(f"up to {max_audits:,} audits a cell, of {len(cells):,} cells; level {LEVEL:.0%}",),
         after=_NOTES,

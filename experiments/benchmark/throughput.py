@@ -25,7 +25,7 @@ from audit.report.table import Table
 from audit.runtime.machine import cores, prepare_jax
 from audit.settings.setting import Setting
 from audit.tasks.task import Dataset, Sources
-from experiments.sweeps.records import Record, field
+from experiments.sweeps.records import Record, field, select
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
@@ -155,12 +155,10 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 def measure_rate(training: Training, seconds: float) -> float:
     """Returns the model-steps per second of a training that runs for at least some seconds."""
     begin = time.perf_counter()
-    done = 0
-    elapsed = 0.0
-    while elapsed < seconds or not done:
+    done = training.run()
+    while time.perf_counter() - begin < seconds:
         done += training.run()
-        elapsed = time.perf_counter() - begin
-    return done / elapsed
+    return done / (time.perf_counter() - begin)
 
 
 def find_fastest(engine: Engine, problem: Problem) -> Training:
@@ -244,8 +242,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
             return (theta - problem.learning_rate * update, noise_state), None
 
-        start = (theta, noise.init(theta))
-        end, _ = jax.lax.scan(take_step, start, batches)
+        end, _ = jax.lax.scan(take_step, (theta, noise.init(theta)), batches)
         return end[0]
 
     placement = ensemble.Placement.local()
@@ -265,8 +262,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         thetas = jax.block_until_ready(train_models(thetas, keys, batches, data))
         return models * len(batches)
 
-    device = str(devices[0].device_kind)
-    return Training(run, lambda: np.asarray(thetas[0]), models, device)
+    return Training(run, lambda: np.asarray(thetas[0]), models, str(devices[0].device_kind))
 
 
 def _make_torch_network(problem: Problem) -> Any:
@@ -276,8 +272,7 @@ def _make_torch_network(problem: Problem) -> Any:
 
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
         """Returns a padded convolution without bias, followed by group normalization."""
-        padding = (window - 1) // 2
-        convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
+        convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
         return [convolution, nn.GroupNorm(32, features, eps=1e-6)]  # Flax's default
 
     class Block(nn.Module):
@@ -295,12 +290,11 @@ def _make_torch_network(problem: Problem) -> Any:
         def forward(self, x: Any) -> Any:
             return torch.relu(self.shortcut(x) + self.body(x))
 
-    layers: list[Any] = []
     if problem.setting.model == "fcnn":
         layers = [nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)]
     elif problem.setting.model == "convnet":
-        for channels, features in ((3, 6), (6, 16)):
-            layers += [nn.Conv2d(channels, features, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
         layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
         layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
     else:
@@ -349,9 +343,8 @@ def _train_in_torch(
 
     def get_theta() -> NDArray[np.float32]:
         vector = torch.nn.utils.parameters_to_vector(first_model)
-        theta = np.empty_like(problem.theta_0)
-        theta[problem.torch_order] = vector.detach().cpu().numpy()
-        return theta
+        theta: NDArray[np.float32] = vector.detach().cpu().numpy()
+        return theta[np.argsort(problem.torch_order)]  # in our order
 
     name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name()
     return Training(run, get_theta, models, name)
@@ -518,18 +511,13 @@ def _time(name: str) -> float:
 
 def make_table(timings: Sequence[Record]) -> Table[Record]:
     """Returns the table with a row for each model and engine."""
-    ours = {}
-    for record in timings:
-        if record["engine"] == "ours":
-            ours[record["model"]] = np.array(record["rates"])
     for record in timings:
         rates = record["rates"]
         record["model_steps_per_second"] = statistics.median(rates)
-        record["ratios"] = None
-        if record["engine"] != "ours" and record["model"] in ours:
-            # Ratios are within rounds, since a slow round slows all engines.
-            ratios = ours[record["model"]] / rates
-            record["ratios"] = ratios.tolist()
+        for ours in select(timings, model=record["model"], engine="ours"):  # at most one
+            if record is not ours:
+                # Ratios are within rounds, since a slow round slows all engines.
+                record["ratios"] = np.divide(ours["rates"], rates).tolist()
     columns = (
         field("model", "model", left=True),
         field("engine", "engine", width=11, left=True),

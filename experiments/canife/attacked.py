@@ -124,7 +124,7 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
     """Returns the setting with the model's defaults for fields that are not `given`; checks all values."""
     defaults = MODEL_DEFAULTS.get(values["model"], {})
     own = {name: value for name, value in defaults.items() if name not in given}
-    setting = Attacked(**{**values, **own})
+    setting = Attacked(**(values | own))
     require_fields(setting)
     require_computable(setting)
     return setting

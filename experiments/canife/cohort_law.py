@@ -22,7 +22,6 @@ from scipy import special, stats
 from audit.laws.densities import DensityPair
 
 Array = NDArray[np.float64]
-Complex = NDArray[np.complex128]
 
 _DEVIATIONS = 9.0  # the grid's range on either side of the mean, in deviations of the score
 _TILT_DISTANCE = 2.0  # deviations between the means of tilted laws
@@ -86,7 +85,7 @@ def score_law(dots: Array, cohort: int, sigma: float, reach: tuple[float, float]
     """
     clients = len(dots)
     # The variance of a sum that is drawn without replacement.
-    variance = cohort * (1 - cohort / clients) * np.var(dots) * clients / max(clients - 1, 1)
+    variance = cohort * (1 - cohort / clients) * np.var(dots) * clients / (clients - 1)
     mean = cohort * dots.mean()
     deviation = np.sqrt(variance + sigma**2)
     low = mean - _DEVIATIONS * deviation + reach[0]
@@ -135,7 +134,7 @@ def score_densities(
     # The canary moves the score's mean by `shift`. With it, the density at x is that of the other clients at
     # x - canary, which the grids must include.
     shift = canary - replaces * dots.mean()
-    beyond = replaces * abs(canary)
+    beyond = replaces * canary
     reach = (min(-shift, 0.0) - beyond, max(shift, 0.0) + beyond)
     law = score_law(dots, cohort, sigma, reach)
     others = law
@@ -184,10 +183,10 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
 
     # M(s + i t) / M(s): the clients' part, times the noise's M(z) = exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
-    ratio = _compute_ratios(tilted, times) * damping
-    ratio *= np.exp(1j * times * sigma**2 * tilt)
+    weights = _compute_ratios(tilted, times) * damping
+    weights *= np.exp(1j * times * sigma**2 * tilt)
     # The integrand at -t is the conjugate of that at t, and t = 0 counts half.
-    weights = np.where(times == 0, 0.5, 1.0) * ratio
+    weights[0] /= 2
     rotations = np.exp(-1j * np.outer(points, times))
     integral = np.real(rotations @ weights) * step / np.pi
     total = np.sum(np.abs(weights))
@@ -204,7 +203,7 @@ def _invert_along(tilted: _Tilted, sigma: float, points: Array) -> Array:
     return np.asarray(log_integral - tilt * points + log_mass + log_noise)
 
 
-def _compute_ratios(tilted: _Tilted, times: Array) -> Complex:
+def _compute_ratios(tilted: _Tilted, times: Array) -> NDArray[np.complex128]:
     """Returns M(s + i t) / M(s) at times t (T,) for a cohort's sum, without noise.
 
     It includes the probability that `cohort` independent clients join: it is the coefficient of z^cohort in

@@ -115,7 +115,6 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
     published = frame["published"].clip(rounds.MIN_EPSILON)
     lower = frame["lower"].clip(rounds.MIN_LOWER)
     upper = frame["upper"].clip(rounds.MIN_EPSILON)
-    infinite = pd.Series(np.inf, frame.index)
     return frame.assign(
         charged_to=np.cumsum(counts),
         training=charge(published, rounds.renyi_noise, then),
@@ -123,7 +122,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, backward: bool = False) -> p
         training_upper=charge(upper, rounds.renyi_noise, then),
         training_gaussian=charge(published, rounds.gaussian_noise, then),
         training_law=charge(frame["law"], rounds.gaussian_noise, setting.delta),
-        accountant=charge(infinite, rounds.gaussian_noise, setting.delta),
+        accountant=charge(pd.Series(np.inf, frame.index), rounds.gaussian_noise, setting.delta),
     )
 
 
@@ -143,8 +142,7 @@ def average_over_seeds(
             frame = compose(setting, frame)
         else:
             x = getattr(setting, sweep.x)
-        curve = getattr(setting, sweep.curve)
-        parts.append(frame.assign(curve=curve, x=x))
+        parts.append(frame.assign(curve=getattr(setting, sweep.curve), x=x))
     by_point = pd.concat(parts).groupby(["curve", "x", ROUND], sort=False)
     averages = by_point.mean().join(by_point.std().add_suffix("_deviation"))
     return averages.assign(trainings=by_point.size()).reset_index()
@@ -198,7 +196,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
     sigma = setting.noise_multiplier
-    charge = Charge(sigma, float(last["rate"]), charged)
+    charge = Charge(sigma, last["rate"], charged)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
     noise = rounds.renyi_charge(float(np.median(estimates)), 1 / setting.scores, sigma)
@@ -207,7 +205,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, backward: bool) -> str:
     # Mock rounds draw cohorts from fewer clients, so the sampling rate is higher.
     training = charge._replace(rounds=setting.rounds)
     mock_rounds = len(frame) * setting.scores
-    mock = charge._replace(sampling_rate=float(last["mock_rate"]), rounds=mock_rounds)
+    mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
 
     way = "backward" if backward else "forward"

@@ -61,8 +61,7 @@ class Designer(NamedTuple):
 def as_run(norm_constant: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
     """Returns the public code's penalty of a gradient (p,) against updates (b, p), with k and C."""
     products = updates @ (clipping_norm * gradient / _norm(gradient))
-    mean_square = jnp.mean(products**2)
-    return gradient.size * (_shortfall(norm_constant, gradient) + mean_square)
+    return gradient.size * (_shortfall(norm_constant, gradient) + jnp.mean(products**2))
 
 
 def as_printed(_: float, clipping_norm: float, gradient: Array, updates: Array) -> Array:
@@ -115,8 +114,7 @@ def designer(
             sample, state = carry
             value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
             changes, state = optimizer.update(slope, state, sample)
-            changed = optax.apply_updates(sample, changes)
-            return (changed, state), (sample, value)
+            return (optax.apply_updates(sample, changes), state), (sample, value)
 
         start = (sample, optimizer.init(sample))
         _, (samples, losses) = jax.lax.scan(descend, start, keys)
@@ -130,8 +128,9 @@ def designer(
         # An additional step gives the penalty of the sample after all steps. Its change is discarded.
         keys = jax.random.split(key, steps + 1)
         result: Designed = take_steps(theta, sample, updates, keys)
-        message = "the canary's design diverged: lower `design_rate`"
-        require(jnp.isfinite(result.losses).all(), message)
+        require(
+            jnp.isfinite(result.losses).all(), "the canary's design diverged: lower `design_rate`"
+        )
         return result
 
     gradient = partial(jax.grad(loss), key=jax.random.key(0))

@@ -59,8 +59,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     stored = []
     for cell in sweep.cells:
         setting: Attacked = cell.request
-        numbers = setting.measured()[-cell.runs :]
-        rounds = measured.read(evidence.held, setting, numbers)
+        rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
         if len(rounds) == cell.runs:
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)

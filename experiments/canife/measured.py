@@ -53,8 +53,7 @@ class Measured(NamedTuple):
 
 def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
     """Returns the store of a setting's measured rounds, under the root `out`."""
-    config = {**identity(setting), "data_sha256": checksum}
-    return Store(out, config, f"canife-{setting.model}")
+    return Store(out, {**identity(setting), "data_sha256": checksum}, f"canife-{setting.model}")
 
 
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:

@@ -29,7 +29,6 @@ from models.data import images, shakespeare
 from models.data.clients import dirichlet, one_each, select
 
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
-Indices = NDArray[np.int64]
 # (theta (p,), the clients' arrays, members (n,)) -> the members' clipped updates (n, p)
 UpdatesOf = Callable[[Array, Any, Any], Array]
 
@@ -177,10 +176,9 @@ def make_population(setting: Attacked, split: Split) -> Population:
     )
 
 
-def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
+def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> NDArray[np.int64]:
     """Draws indices (size,) of clients without replacement, by seed and purpose, in no random order."""
-    rng = make_generator(setting, purpose)
-    return rng.choice(clients, size, replace=False, shuffle=False)
+    return make_generator(setting, purpose).choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:

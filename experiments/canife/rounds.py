@@ -26,7 +26,6 @@ from audit.laws import conversions, intervals
 
 Array = NDArray[np.float64]
 
-OLD_DELTA = 1e-5  # the delta of the public code until February 2023
 # Opacus' orders of Renyi DP.
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 MIN_EPSILON = 0.15  # the public code cannot find a noise multiplier for smaller estimates
@@ -75,7 +74,7 @@ def best_epsilon(
       delta: 1 / (n + m) in the paper.
       confidence: The confidence of the intervals of both error rates.
       by_accuracy: Whether to choose the threshold with the best accuracy, as the public code until February
-        2023 (with OLD_DELTA).
+        2023 (with delta 1e-5).
     """
     false_positives, false_negatives = _count_errors(scores_in, scores_out)
     n_in = np.size(scores_in)
@@ -85,8 +84,7 @@ def best_epsilon(
     has_both = (false_positives > 0) & (false_negatives > 0)
     has_none = false_positives + false_negatives == 0
     epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
-    epsilons = np.where(has_both, epsilons, -np.inf)
-    epsilons = np.where(has_none, np.inf, epsilons)
+    epsilons = np.select([has_none, has_both], [np.inf, epsilons], -np.inf)
     ranks = epsilons
     if by_accuracy:
         ranks = np.where(epsilons > -np.inf, -(fprs + fnrs), -np.inf)

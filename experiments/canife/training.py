@@ -61,7 +61,13 @@ def measure_missing(
     if not missing:
         return
     population = populations.make_population(setting, split)
-    designer = _make_designer(setting, population)
+    penalty = getattr(designed, setting.penalty)
+    designer = designed.designer(
+        population.samples.loss,
+        partial(penalty, setting.norm_constant, setting.clipping_norm),
+        optax.adam(setting.design_rate),
+        setting.design_batch or setting.cohort,
+    )
     checkpoints = Checkpoints(store.checkpoints)
     # Without a checkpoint these are 0 and the first state.
     trained, state = checkpoints.resume(_STATES, population.start)
@@ -85,17 +91,6 @@ def measure_missing(
     checkpoints.clear()
 
 
-def _make_designer(setting: Attacked, population: Population) -> Designer:
-    """Returns the designer of a setting's canaries."""
-    penalty = getattr(designed, setting.penalty)
-    return designed.designer(
-        population.samples.loss,
-        partial(penalty, setting.norm_constant, setting.clipping_norm),
-        optax.adam(setting.design_rate),
-        setting.design_batch or setting.cohort,
-    )
-
-
 def _measure(
     setting: Attacked,
     population: Population,
@@ -110,8 +105,10 @@ def _measure(
     canary, health = _design_canary(setting, population, designer, theta, number)
     gradient = designer.gradient(theta, canary)
     length = float(jnp.linalg.norm(gradient))
-    message = f"the canary's gradient has norm {length:g}: design it with another `seed`"
-    require(0 < length < np.inf, message)
+    require(
+        0 < length < np.inf,
+        f"the canary's gradient has norm {length:g}: design it with another `seed`",
+    )
 
     # Over C. A clipped canary's own dot product is 1. As published, its client sends the gradient without a
     # learning rate (Errata C2).
@@ -178,8 +175,7 @@ def _in_blocks(
 ) -> Iterator[Array]:
     """Yields the clipped updates (n, p) of clients, block by block."""
     for start in range(0, len(members), _BLOCK):
-        block = members[start : start + _BLOCK]
-        yield population.updates(theta, clients.arrays, block)
+        yield population.updates(theta, clients.arrays, members[start : start + _BLOCK])
 
 
 def _design_canary(
@@ -191,11 +187,21 @@ def _design_canary(
 ) -> tuple[Sample, float]:
     """Designs a round's canary for a frozen model with the updates of a pool of mock clients.
 
-    Returns the canary's settled sample, and its health: the share of the settled first sample's penalty that
-    the design removed.
+    The first sample is random, or the first example of a random client, who then leaves the pool. Returns the
+    canary's settled sample, and its health: the share of the settled first sample's penalty that the design
+    removed.
     """
-    first, pool = _choose_first(setting, population, number)
-    blocks = _in_blocks(population, theta, population.split.mock, pool)
+    mock = population.split.mock
+    pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
+    rng = populations.make_generator(setting, f"sample {number}")
+    chosen = int(rng.integers(len(pool)))
+    if setting.start == "random":
+        first = population.samples.draw(rng)
+    else:
+        features, labels = mock.of(int(pool[chosen]))
+        first = population.samples.from_example(features[0], labels[0])
+        pool = np.delete(pool, chosen)
+    blocks = _in_blocks(population, theta, mock, pool)
     updates = jnp.concatenate(list(blocks))
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = designer.run(theta, first, updates, setting.design_steps, key)
@@ -216,21 +222,3 @@ def _design_canary(
     if before:
         health = (before - after) / before
     return settled[-1], health
-
-
-def _choose_first(
-    setting: Attacked, population: Population, number: int
-) -> tuple[Sample, populations.Indices]:
-    """Returns the first sample of a round's design, and the design's pool of mock clients.
-
-    The sample is random, or the first example of a random client, who then leaves the pool.
-    """
-    mock = population.split.mock
-    pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
-    rng = populations.make_generator(setting, f"sample {number}")
-    chosen = int(rng.integers(len(pool)))
-    if setting.start == "random":
-        return population.samples.draw(rng), pool
-    features, labels = mock.of(int(pool[chosen]))
-    first = population.samples.from_example(features[0], labels[0])
-    return first, np.delete(pool, chosen)

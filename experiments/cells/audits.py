@@ -66,12 +66,10 @@ def setting_cell(
         return is_on_same_data and is_complete(store)
 
     def open_cell(out: Path, data: DataSets) -> Store:
-        dataset = data.load(setting.model)
-        return make.open_store(out, setting, dataset, experiment)
+        return make.open_store(out, setting, data.load(setting.model), experiment)
 
     def do_cell(store: Store, data: DataSets, progress: Progress) -> None:
-        dataset = data.load(setting.model)
-        do(store, dataset, progress)
+        do(store, data.load(setting.model), progress)
 
     return Cell(
         name=name,

@@ -49,8 +49,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         train(observed, runs, store.path.parent, data.clients(setting), progress)
 
-    cell_identity = json.dumps(make_identity(setting))
-    return Cell(name, cell_identity, runs, seconds, is_done, open_cell, do)
+    return Cell(name, json.dumps(make_identity(setting)), runs, seconds, is_done, open_cell, do)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
@@ -79,8 +78,7 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
         return None
-    accuracies = list_accuracies(read_accuracies(store), runs)
-    return FederatedScores(store.load(runs), accuracies)
+    return FederatedScores(store.load(runs), list_accuracies(read_accuracies(store), runs))
 
 
 def list_accuracies(by_run: dict[str, float], runs: int) -> list[float]:
@@ -140,8 +138,7 @@ def train(
         for _, store in pairs:
             keep_accuracies(store, midway.first, accuracies)
         for game, store in pairs[1:]:
-            final_scores = games.final_scores(game, midway.thetas, midway.first)
-            store.save(final_scores)
+            store.save(games.final_scores(game, midway.thetas, midway.first))
 
     scores = []
     for place, (game, store) in enumerate(pairs):

@@ -179,8 +179,7 @@ def _require_answer(address: str) -> None:
     """Raises OSError if no server answers at "host:port" in 5 seconds; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
-        server = (host.strip("[]"), int(port))
-        socket.create_connection(server, timeout=5.0).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
 
 
 class RayTrainer:

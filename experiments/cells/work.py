@@ -78,8 +78,8 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
     """Returns the cell with the most runs for each identity, in the order of first occurrence."""
     by_identity: dict[str, Cell] = {}
     for cell in cells:
-        largest = by_identity.get(cell.identity)
-        if largest is None or cell.runs > largest.runs:
+        largest = by_identity.setdefault(cell.identity, cell)
+        if cell.runs > largest.runs:
             by_identity[cell.identity] = cell
     return list(by_identity.values())
 
@@ -102,7 +102,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
             with failing(cell, progress, outcome):
                 store = cell.open(place.out, place.data)
                 with hold(store.path):
-                    if not is_done(cell, place):  # another process may have had the lock
+                    if find_missing([cell], place):  # another process may have had the lock
                         cell.do(store, place.data, progress.begin(cell))
                         outcome.here.append(cell.name)
                 progress.end(cell)
@@ -120,8 +120,3 @@ def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[N
         tqdm.write(f"failed: {cell.name}: {error}", file=sys.stderr)
         outcome.failed.append(cell.name)
         progress.end(cell)
-
-
-def is_done(cell: Cell, place: Workplace) -> bool:
-    """Returns whether a cell is complete."""
-    return cell.is_done(make.holdings(place.out), place.data)

@@ -75,8 +75,10 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     adversary = setting.adversary
     number = adversary.usual_runs if runs is None else runs
     # Bounds allow early stopping only if each run draws fresh canaries.
-    can_stop = until is None or adversary.any_time
-    require(can_stop, "--until requires --adversary=sphere, examples or --afresh: drop it")
+    require(
+        until is None or adversary.any_time,
+        "--until requires --adversary=sphere, examples or --afresh: drop it",
+    )
     validate(setting, number, FLAGS.delta)
 
     from audit.conclusions import lipschitz, results

@@ -52,8 +52,7 @@ def main() -> None:
     folder = cli.folder() / "benchmark"
     scale = _parse_scale()
     chosen = cli.choose_names("estimators", ESTIMATORS)
-    mechanisms = cli.choose_names("mechanisms", MECHANISMS)
-    cells = list_cells(chosen, mechanisms, scale, FLAGS.seed)
+    cells = list_cells(chosen, cli.choose_names("mechanisms", MECHANISMS), scale, FLAGS.seed)
     require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
     uninstalled: dict[str, None] = {}  # a dict keeps the order
     for estimator in map(ESTIMATORS.__getitem__, chosen):
@@ -76,8 +75,7 @@ def main() -> None:
     from experiments.benchmark import figure
 
     measured = list(load_measured(cells, journal).values())
-    measured_claims = list(load_measured(claims, journal).values())
-    summary = tables.make_summary_table(measured, measured_claims)
+    summary = tables.make_summary_table(measured, list(load_measured(claims, journal).values()))
     print(f"{summary.text()}\n")
     contents = {
         "estimators.csv": summary.csv(),

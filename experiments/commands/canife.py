@@ -9,8 +9,6 @@
 ./run.sh sweep --name=canife_figure_5a and ./run.sh figures draw the paper's ablations.
 """
 
-import dataclasses
-
 from absl import flags
 
 from audit.commands import cli
@@ -37,11 +35,13 @@ cli.define_out("Folder of the store and its results.")
 def main() -> None:
     """Measures missing rounds, and prints and writes the results of all rounds."""
     charge = FLAGS.charge
-    is_known = charge in ("forward", "backward")
-    require(is_known, f"--charge={charge}: choose one of forward, backward")
+    require(
+        charge in ("forward", "backward"), f"--charge={charge}: choose one of forward, backward"
+    )
     # Fields without a flag get the model's defaults.
-    given = [field.name for field in dataclasses.fields(Attacked) if FLAGS[field.name].present]
-    setting = attacked.resolve_setting(cli.values(Attacked), given)
+    values = cli.values(Attacked)
+    given = [name for name in values if FLAGS[name].present]
+    setting = attacked.resolve_setting(values, given)
     # --data_file replaces the model's data set.
     data = DataSets({federated_task(setting.model).file: FLAGS.data_file}, FLAGS.tfds_dir)
     out = cli.folder()

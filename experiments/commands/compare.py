@@ -8,8 +8,6 @@ The mechanism is DP-SGD that inserts the canary in every step, so all methods at
 Gaussian releases, with the same neighbors and delta. Results are kept under --out and are not computed again.
 """
 
-import os
-
 from absl import flags
 
 from audit.commands import cli
@@ -42,14 +40,10 @@ def main() -> None:
     upper_bound = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
     figure = rows.draw(all_rows, upper_bound, compared.delta)
     table = rows.make_table(compared, all_rows, upper_bound)
-    written = [
-        files.write_whole(out / "compare" / "compare.csv", table.csv()),
-        files.write_whole(out / "compare" / "compare.png", style.png(figure)),
-    ]
-    print(table.text())
-    print()
-    for path in written:
-        print(os.fspath(path))
+    print(f"{table.text()}\n")
+    stem = out / "compare" / "compare"
+    print(files.write_whole(stem.with_suffix(".csv"), table.csv()))
+    print(files.write_whole(stem.with_suffix(".png"), style.png(figure)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ figures.csv go into the folder figures under --out, for scales other than laptop
 name.
 """
 
-import os
 import shlex
 import sys
 import textwrap
@@ -87,7 +86,7 @@ def main() -> None:
     for text in tables:
         print(text + "\n")
     for path in written:
-        print(os.fspath(path))
+        print(path)
 
 
 def _print_missing(incomplete: dict[str, int], waiting: list[str]) -> None:

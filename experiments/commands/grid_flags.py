@@ -17,13 +17,13 @@ from audit.settings.setting import validate
 from audit.storage import files
 from audit.written import Level, write_json
 from experiments.cells import work
-from experiments.cells.cell import DataSets
+from experiments.cells.audits import audit_cell
+from experiments.cells.cell import Audited, DataSets
 from experiments.cells.work import Workplace
 from models.catalogue import task
 
 if TYPE_CHECKING:
     from experiments.cells.work import TrainingEngine
-    from experiments.sweeps.grid import GridAudit
     from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
@@ -77,12 +77,14 @@ def run(runs: int | None) -> None:
 
     cli.require_levels()
     for name in _SINGLE:
-        is_given = FLAGS[name].present
-        require(not is_given, f"--{name} requires a single audit: drop --vary or --{name}")
+        require(
+            not FLAGS[name].present, f"--{name} requires a single audit: drop --vary or --{name}"
+        )
     axes = _parse_axes(FLAGS.vary)
+    combinations = grid.combine(axes)
     audits = []
     data_sets = set()
-    for values in grid.combine(axes):
+    for values in combinations:
         audit = _make_audit(values, runs)
         audits.append(audit)
         data_sets.add(task(audit.setting.model).data.file)
@@ -93,7 +95,7 @@ def run(runs: int | None) -> None:
     data = DataSets(dict.fromkeys(data_sets, sources.data_file), sources.tfds_dir)
     place = Workplace(cli.folder(), data)
 
-    cells = work.distinct(audit.cell() for audit in audits)
+    cells = work.distinct(map(audit_cell, audits))
     missing = work.find_missing(cells, place)
     if missing:
         with engine() as trains:
@@ -102,7 +104,9 @@ def run(runs: int | None) -> None:
         require(not failed, f"{message}: fix the errors above and run the command again")
 
     level = Level(FLAGS.delta, FLAGS.confidence)
-    results = [grid.conclude(audit, place, level) for audit in audits]
+    results = []
+    for values, audit in zip(combinations, audits, strict=True):
+        results.append(grid.conclude(values, audit, place, level))
     _show(results, list(axes), level)
 
 
@@ -122,8 +126,11 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     return axes
 
 
-def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
-    """Returns the audit of one combination of values, by flag; raises InputError if it is invalid."""
+def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
+    """Returns the audit of one combination of values, by flag; raises InputError if it is invalid.
+
+    The panel and the series are only a name.
+    """
     from experiments.sweeps import grid
 
     given = {}
@@ -136,7 +143,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
         validate(setting, number, FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {grid.describe(values)}: {error}") from None
-    return grid.GridAudit(values, setting, number)
+    return Audited(grid.describe(values), "audit", 0.0, setting, number)
 
 
 def _show(results: "Sequence[Record]", varied: Sequence[str], level: Level) -> None:

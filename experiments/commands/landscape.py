@@ -9,7 +9,6 @@ training run: without Lipschitz steps, hiding all other iterates does not reduce
 """
 
 import itertools
-import os
 from pathlib import Path
 
 from absl import flags
@@ -51,15 +50,15 @@ def main() -> None:
     from experiments.hidden_state import crafted, landscape, landscape_figures
     from experiments.hidden_state.landscape import AUDIT, SEARCH, Process, Result
 
-    simulation = {
-        "delta": FLAGS.delta,
-        "runs": FLAGS.runs,
-        "seed": FLAGS.seed,
-        "confidence": FLAGS.confidence,
-    }
     places = itertools.product(dict.fromkeys(sigmas), dict.fromkeys(batch_sizes))
     processes = [Process(sigma, size, FLAGS.steps) for sigma, size in places]
-    studies = landscape.list_studies(processes, **simulation)
+    studies = landscape.list_studies(
+        processes,
+        delta=FLAGS.delta,
+        runs=FLAGS.runs,
+        seed=FLAGS.seed,
+        confidence=FLAGS.confidence,
+    )
     held = index.holdings(out)
     missing = [study for study in studies if find_answer(held, study.setting()) is None]
     for study in tqdm(missing, desc="landscapes", unit="landscape"):
@@ -86,7 +85,7 @@ def main() -> None:
     for name, figure in landscape_figures.draw(results[AUDIT], results[SEARCH]):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
     for path in written:
-        print(os.fspath(path))
+        print(path)
 
 
 def _print_momentum(out: Path) -> None:
@@ -98,7 +97,7 @@ def _print_momentum(out: Path) -> None:
     print(table.text() + "\n")
     header = f"# momentum={FLAGS.momentum:g}, delta={show_level(FLAGS.delta)}\n".encode()
     path = files.write_whole(out / "landscape" / "momentum.csv", header + table.csv())
-    print(os.fspath(path))
+    print(path)
 
 
 def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
@@ -109,15 +108,15 @@ def _require_valid_flags(sigmas: list[float], batch_sizes: list[int]) -> None:
     for size in batch_sizes:
         require(1 <= size <= MAX_BATCH, f"--batch_sizes: {size}: give 1 to {MAX_BATCH:,}")
     require(1 <= FLAGS.steps <= MAX_STEPS, f"--steps={FLAGS.steps}: give 1 to {MAX_STEPS:,}")
-    message = "--sigmas or --batch_sizes is empty: give numbers, comma-separated"
-    require(sigmas and batch_sizes, message)
+    require(
+        sigmas and batch_sizes, "--sigmas or --batch_sizes is empty: give numbers, comma-separated"
+    )
     cli.require_levels()
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
     # 2 runs in each world, since some estimates choose a threshold on one and test it on the other.
     require_runs(FLAGS.runs, least=4)
     if FLAGS.momentum is not None:
-        fits = 0 <= FLAGS.momentum < 1
-        require(fits, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
+        require(0 <= FLAGS.momentum < 1, f"--momentum={FLAGS.momentum:g}: give 0 to below 1")
 
 
 if __name__ == "__main__":

@@ -65,9 +65,8 @@ def main() -> None:
     from experiments import forecast
 
     validate(setting, FLAGS.runs)
-    dataset = task(setting.model).data.load(cli.sources())
 
-    probe = forecast.probe(setting, dataset, FLAGS.runs)
+    probe = forecast.probe(setting, task(setting.model).data.load(cli.sources()), FLAGS.runs)
 
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     law = laws.GAUSSIAN
@@ -75,9 +74,15 @@ def main() -> None:
     if setting.canaries > 1:
         law = laws.COINS["independent"]
         audits = _SLOW_AUDITS
-    levels = (FLAGS.delta, FLAGS.confidence, _SEED)
     mechanism = calibration.KnownMechanism(
-        law, mu, FLAGS.runs, audits, *levels, canaries=setting.canaries
+        law,
+        mu,
+        FLAGS.runs,
+        audits,
+        FLAGS.delta,
+        FLAGS.confidence,
+        _SEED,
+        setting.canaries,
     )
     with tqdm(
         total=mechanism.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
@@ -129,8 +134,9 @@ def _checked_truth(setting: Setting) -> float:
     cli.require_levels()
     # 2 runs in each world, since bounds choose a threshold on one and test it on the other.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
-    message = f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
-    require(0 < FLAGS.tightness < 1, message)
+    require(
+        0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
+    )
     truth = FLAGS.epsilon
     if truth is None:
         truth = make_claim(setting).epsilon(FLAGS.delta)

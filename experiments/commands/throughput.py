@@ -36,8 +36,10 @@ def main() -> None:
     models = cli.choose_names("models", throughput.MODELS)
     engines = cli.choose_names("engines", throughput.ENGINES)
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
-    single_model = FLAGS.data_file is None or len(models) == 1
-    require(single_model, "--data_file requires a single model in --models")
+    require(
+        FLAGS.data_file is None or len(models) == 1,
+        "--data_file requires a single model in --models",
+    )
     sources = cli.sources()
 
     installed = [name for name in engines if _is_installed(name)]

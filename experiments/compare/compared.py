@@ -131,23 +131,45 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
         """Returns a method; its setting has `fields` in addition to those of the mechanism."""
-        shared = {"steps": compared.steps, "batch_size": compared.batch_size}
-        setting = setting_of(compared.model, **shared, **_take_shared(compared), **fields)
+        setting = setting_of(
+            compared.model,
+            steps=compared.steps,
+            batch_size=compared.batch_size,
+            **_take_shared(compared),
+            **fields,
+        )
         sees = ALL if fields.get("observe") == "all" else FINAL
         return TrainedMethod(name, runs, shown, sees, setting)
 
     one_run = {"adversary": "one_shot", "canaries": compared.one_run_canaries}
-    coordinates = {"adversary": "gc_r", "canaries": COORDINATES}
-    directions = {"adversary": "cots", "canaries": DIRECTIONS}
-    fresh = {"adversary": "sphere", "canaries": "auto"}
-    lifted = (LIFTED_GAUSSIAN, LIFTED)
-    lidp = ("lidp_wilson_2", "lidp_bernstein_2")
-    counts = (IF_GAUSSIAN, ASSUMPTION_FREE)
     return [
-        make("fresh directions", compared.fresh_runs, (EXACT_NULL,), **fresh),
-        make("hidden state", compared.single_runs, counts, adversary="gc_s"),
-        make(f"hidden state, K = {COORDINATES}", compared.many_runs, lifted, **coordinates),
-        make(f"LiDP, K = {DIRECTIONS}", compared.lidp_runs, lidp, **directions),
+        make(
+            "fresh directions",
+            compared.fresh_runs,
+            (EXACT_NULL,),
+            adversary="sphere",
+            canaries="auto",
+        ),
+        make(
+            "hidden state",
+            compared.single_runs,
+            (IF_GAUSSIAN, ASSUMPTION_FREE),
+            adversary="gc_s",
+        ),
+        make(
+            f"hidden state, K = {COORDINATES}",
+            compared.many_runs,
+            (LIFTED_GAUSSIAN, LIFTED),
+            adversary="gc_r",
+            canaries=COORDINATES,
+        ),
+        make(
+            f"LiDP, K = {DIRECTIONS}",
+            compared.lidp_runs,
+            ("lidp_wilson_2", "lidp_bernstein_2"),
+            adversary="cots",
+            canaries=DIRECTIONS,
+        ),
         make("one-shot, final", 1, (), observe="final", **one_run),
         make("one-shot, all", 1, (), observe="all", **one_run),
     ]

@@ -16,7 +16,7 @@ from audit.laws import conversions
 from audit.methods import one_shot
 from audit.methods.estimate import Finding
 from audit.report.style import BLACK, FADED, FREE, IN, OUT
-from audit.report.table import Column, Table, at_least, at_most, number
+from audit.report.table import Column, Table, at_least, at_most
 from audit.training import build, driver
 from audit.written import Level, counted, show_level
 from experiments.canife import measured as canife_measured
@@ -81,8 +81,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     found: list[tuple[Finding, str]] = []
     if not bounds:
         dimension = build.trainee(compared.model, dataset).model.n_parameters
-        sees_final_model = method.sees == FINAL
-        (conclusion,) = conclude_each_run(finished.scores, dimension, sees_final_model, level)
+        (conclusion,) = conclude_each_run(finished.scores, dimension, method.sees == FINAL, level)
         bounds = list(conclusion.bounds)
         for estimate in conclusion.estimates:
             if estimate.method in _PUBLISHED:
@@ -91,16 +90,18 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         refuted = bound.assumes.gaussian and conclusion.refutes_gaussian
         found.append((bound, REJECTED if refuted else bound.assumes.word))
     found.sort(key=lambda value: value[1] == REJECTED)
-    shared = {
-        "method": method.name,
-        "sees": method.sees,
-        "runs": method.runs,
-        "seconds": seconds,
-    }
     rows = []
     for finding, assumes in found:
-        value = {"value": finding.method, "epsilon": finding.epsilon, "assumes": assumes}
-        rows.append(shared | value)
+        row = {
+            "method": method.name,
+            "sees": method.sees,
+            "runs": method.runs,
+            "seconds": seconds,
+            "value": finding.method,
+            "epsilon": finding.epsilon,
+            "assumes": assumes,
+        }
+        rows.append(row)
     return rows
 
 
@@ -134,14 +135,19 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
         "as published": rounds.composed(charges, attacked.delta),
         "exact laws": conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta),
     }
-    shared = {
-        "method": "CANIFE",
-        "sees": ALL,
-        "runs": 1,
-        "seconds": seconds,
-        "assumes": ESTIMATE,
-    }
-    return [{**shared, "value": value, "epsilon": epsilon} for value, epsilon in values.items()]
+    rows = []
+    for value, epsilon in values.items():
+        row = {
+            "method": "CANIFE",
+            "sees": ALL,
+            "runs": 1,
+            "seconds": seconds,
+            "value": value,
+            "epsilon": epsilon,
+            "assumes": ESTIMATE,
+        }
+        rows.append(row)
+    return rows
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
@@ -150,17 +156,19 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("method", "method", width=20, left=True),
         field("value", "estimator", width=23, left=True),
         field("sees"),
-        field("runs", "runs", number(","), 5),
-        field("seconds", "s", number(".0f"), 4, none="kept"),
+        field("runs", "runs", ",", 5),
+        field("seconds", "s", ".0f", 4, none="kept"),
         Column(None, _show_epsilon, "epsilon", width=7),
         field("epsilon"),
         field("assumes", "assumes", left=True),
         Column("upper_bound", lambda row: upper),
     ]
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
-    confidence = show_level(compared.confidence)
-    noise_multiplier = compared.noise_multiplier
-    notes = _NOTES.format(confidence=confidence, steps=compared.steps, sigma=noise_multiplier)
+    notes = _NOTES.format(
+        confidence=show_level(compared.confidence),
+        steps=compared.steps,
+        sigma=compared.noise_multiplier,
+    )
     after = ["-" * 80, upper_bound, notes]
     if any(row["assumes"] == REJECTED for row in rows):
         after.append(_REJECTED)

@@ -7,7 +7,7 @@ The other figure compares fresh directions with GC-R on the paper's models, over
 """
 
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -28,7 +28,7 @@ from audit.report.style import BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER
 from audit.report.table import at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.written import show_level
-from experiments.hidden_state import measured
+from experiments.hidden_state.measured import EXPANSION
 from experiments.sweeps.panels import draw_panels, plot_lines, take
 from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.records import Record, Records, field, own_table, select
@@ -119,21 +119,32 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     bound, and `expansion` is the mean Lipschitz constant of steps. Other fields are epsilons.
     """
     by_training = {_describe_training(setting): setting for setting in list_measured(sweep)}
-    rows: dict[tuple[str, float], Record] = {}
+
+    def describe(point: Point) -> Record:
+        """Returns the upper bounds at a point."""
+        # A place without a measurement has a proven bound or k = 1: use the audit's setting.
+        setting = point.cells[0].setting
+        setting = by_training.get(_describe_training(setting), setting)
+        composition = point.upper_bound()
+        return {"composition": composition, **_find_upper(composition, setting, evidence)}
+
+    return gather_rows(points, evidence.levels.delta, describe)
+
+
+def gather_rows(
+    points: Sequence[Point], delta: float, describe: Callable[[Point], Record]
+) -> list[Record]:
+    """Returns a row for each place: a panel, a noise and an x.
+
+    It has the fields of `describe` for its first point, and epsilons of up to two audits: `proven` and
+    `gdp_limit` of fresh directions, and those of a coordinate. Unknown values are left out.
+    """
+    rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
-        place = (point.panel, point.x)
+        noise = point.cells[0].setting.mechanism.noise
+        place = (point.panel, noise, point.x)
         if place not in rows:
-            # A place without a measurement has a proven bound or k = 1: use the audit's setting.
-            setting = point.cells[0].setting
-            setting = by_training.get(_describe_training(setting), setting)
-            composition = point.upper_bound()
-            upper = _find_upper(composition, setting, evidence)
-            rows[place] = {
-                "panel": point.panel,
-                "x": point.x,
-                "composition": composition,
-                **upper,
-            }
+            rows[place] = {"panel": point.panel, "x": point.x, **describe(point)}
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
             gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
@@ -144,7 +155,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
                 "interval_low": low,
                 "interval_high": high,
                 IF_GAUSSIAN: point.spread(IF_GAUSSIAN)[0],
-                "constant_direction": point.predicted(evidence.levels.delta),
+                "constant_direction": point.predicted(delta),
             }
     return list(rows.values())
 
@@ -169,7 +180,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     if setting.schedule.periodicity == 1 and not contracts:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(state, str):
-        steps = measured.read_expansion(evidence.held, setting)
+        steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
         if steps.kink:  # across a kink, a derivative does not bound the distance of two models
@@ -184,13 +195,18 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     }
 
 
+def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | None:
+    """Returns the measured expansion of a setting's steps; None if it is not stored."""
+    store = evidence.held.open(identity(setting, EXPANSION))
+    return None if store is None else lipschitz.find_current(store)
+
+
 def _draw_rows(axis: Axes, rows: Records, look: dict[str, Any]) -> None:
     """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
-    plot_lines(axis, rows, _LOOKS)
     at_most_look = (_MEASURED, BOUND, "-")
     if select(rows, word=ESTIMATE):
         at_most_look = (_ESTIMATED, BOUND, "--")
-    plot_lines(axis, rows, {"at_most": at_most_look})
+    plot_lines(axis, rows, {**_LOOKS, "at_most": at_most_look})
     xs = take(rows, "x")
     axis.fill_between(
         xs,

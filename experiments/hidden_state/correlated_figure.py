@@ -11,6 +11,7 @@ from audit.claims.matrix import MatrixMechanism
 from audit.report.style import BLACK, BLUE, FADED, GREEN, UPPER, VERMILION
 from audit.report.table import at_least, at_most
 from audit.written import show_level
+from experiments.hidden_state.bracket import gather_rows
 from experiments.hidden_state.correlated import ACCOUNTED_EPSILON, STRATEGIES
 from experiments.sweeps.panels import draw_panels, take
 from experiments.sweeps.points import Evidence, Point
@@ -33,12 +34,13 @@ def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
     """Draws epsilon of the last model over k, and makes the table."""
-    rows = make_rows(points, evidence.levels.delta)
+    delta = evidence.levels.delta
+    rows = gather_rows(points, delta, partial(_describe, delta))
     panels = {}
     for row in rows:
         panel = row["panel"]
         panels[panel] = partial(_draw_panel, rows=select(rows, panel=panel))
-    label = f"epsilon of the last model\nat delta {show_level(evidence.levels.delta)}"
+    label = f"epsilon of the last model\nat delta {show_level(delta)}"
     figure = draw_panels(sweep.title, panels, (4.2, 3.2), ylabel=label, sharey=True)
     columns = [
         field("panel"),
@@ -55,31 +57,20 @@ def draw_correlated(
     return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap="  ")
 
 
-def make_rows(points: Sequence[Point], delta: float) -> list[Record]:
-    """Returns a row for each model, strategy and k: epsilons by the formula, measured, proven, accounted."""
-    rows: dict[tuple[str, str, float], Record] = {}
-    for point in points:
-        setting = point.cells[0].setting
-        noise = setting.mechanism.noise
-        place = (point.panel, noise, point.x)
-        if place not in rows:
-            schedule = setting.schedule
-            sigma = setting.mechanism.noise_multiplier
-            claim = MatrixMechanism(noise, sigma, schedule.steps, schedule.periodicity)
-            rows[place] = {
-                "panel": point.panel,
-                "strategy": noise,
-                "k": point.x,
-                "noise_multiplier": sigma,
-                "linear": claim.last_model_if_linear(delta),
-                "every_model": claim.epsilon(delta),
-            }
-        conclusion = point.conclusions[0]
-        if conclusion.law_is_known:  # fresh directions
-            rows[place]["proven"] = conclusion.epsilon
-        else:
-            rows[place]["interval_low"], rows[place]["interval_high"] = point.interval()
-    return list(rows.values())
+def _describe(delta: float, point: Point) -> Record:
+    """Returns a point's noise, and the epsilons by formulas."""
+    setting = point.cells[0].setting
+    schedule = setting.schedule
+    noise = setting.mechanism.noise
+    sigma = setting.mechanism.noise_multiplier
+    claim = MatrixMechanism(noise, sigma, schedule.steps, schedule.periodicity)
+    return {
+        "strategy": noise,
+        "k": point.x,
+        "noise_multiplier": sigma,
+        "linear": claim.last_model_if_linear(delta),
+        "every_model": claim.epsilon(delta),
+    }
 
 
 def _draw_panel(axis: Axes, rows: Records) -> None:

@@ -52,11 +52,11 @@ _GRID = 1e-3  # spacing of privacy losses for the epsilon of Poisson sampling
 Array = NDArray[np.float64]
 
 
-def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
+def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
     The shift and the noise of a step reach the last iterate multiplied by the slopes of all later steps.
-    `shifts` s_t, `slopes` c'_t and `noise` n_t are (T,).
+    `shifts` s_t and `slopes` c'_t are (T,); `noise` n_t is (T,), or a number for all steps.
     """
     remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)  # (T,) shares in the last iterate
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
@@ -70,14 +70,13 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
     """
     steps = np.arange(INSERTIONS * k)
     shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
-    noise = np.full(len(steps), NOISE_MULTIPLIER)
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
         "k": k,
         "insert": insert,
         "lipschitz": lipschitz,
-        "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), noise),
-        "mu_exact": exact_mu(shifts, bound.attained_by, noise),
+        "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), NOISE_MULTIPLIER),
+        "mu_exact": exact_mu(shifts, bound.attained_by, NOISE_MULTIPLIER),
         "mu_bound": bound.mu,
         "epsilon_bound": bound.epsilon,
     }

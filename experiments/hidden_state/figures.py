@@ -5,6 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from audit.report.style import BLUE, GREEN, UPPER, VERMILION
+from audit.settings.setting import identity
+from experiments.cells.cell import find_answer
 from experiments.hidden_state import bracket, correlated, correlated_figure, measured
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points
@@ -13,6 +15,13 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
 from models.catalogue import task
 
+_BRACKETS = ("bracket_k", "bracket_steps", "bracket", "bracket_rates")
+# The functions that draw a sweep and make its custom table.
+_WITH_OWN_TABLE = {
+    "proven": bracket.draw_proven,
+    correlated.NAME: correlated_figure.draw_correlated,
+    **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
+}
 _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # the three models of Figure 8
 
 
@@ -25,36 +34,30 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     stored_points = [point for point in all_points if point.conclusions]
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     for setting in bracket.list_measured(sweep):
-        missing += measured.read_expansion(evidence.held, setting) is None
+        missing += bracket.read_expansion(evidence, setting) is None
     if not stored_points:
         return Drawn(None, missing)
+    if sweep.name in _WITH_OWN_TABLE:
+        figure, own_table = _WITH_OWN_TABLE[sweep.name](sweep, stored_points, evidence)
+        return Drawn(figure, missing, table=own_table)
     # The figures skip points without a conclusion, and count them as missing.
-    own_table = None
     match sweep.name:
-        case "proven":
-            figure, own_table = bracket.draw_proven(sweep, stored_points, evidence)
-        case "bracket_k" | "bracket_steps" | "bracket" | "bracket_rates":
-            figure, own_table = bracket.draw_bracket(sweep, stored_points, evidence)
-        case correlated.NAME:
-            drawn = correlated_figure.draw_correlated(sweep, stored_points, evidence)
-            figure, own_table = drawn
         case "figure_6a":
             figure = estimates.trade_off_figure(sweep.title, all_points)
         case "figure_11":
             figure = estimates.profile_figure(sweep.title, all_points, delta)
         case _:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, delta)
-    rows = []
-    if own_table is None:
-        rows = list(points.make_rows(sweep, stored_points, CLAIMS, delta))
-    return Drawn(figure, missing, rows, table=own_table)
+    rows = list(points.make_rows(sweep, stored_points, CLAIMS, delta))
+    return Drawn(figure, missing, rows)
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 8: the norms of L's canaries before clipping, for models with stored norms."""
     stored = []
     for cell in sweep.cells:
-        norms = measured.read_norms(evidence.held, cell.request, cell.runs)
+        answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
+        norms = measured.take_norms(answer, cell.runs)
         if norms is not None:
             stored.append((cell.request, norms))
     missing = len(sweep.cells) - len(stored)

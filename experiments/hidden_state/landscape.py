@@ -32,6 +32,7 @@ p_T)+, with the densities p_t without and q_t with the canary. Let g_t = q_t - e
     step, are never better (tests/experiments/hidden_state/test_crafted_landscape.py).
 """
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -165,18 +166,15 @@ class Stepper:
 def laws(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> Iterator[DensityPair]:
-    """Yields the exact laws of the iterates theta_1, ..., theta_T in both worlds.
+    """Returns the exact laws of the iterates theta_1, ..., theta_T in both worlds.
 
     `thresholds` (T - 1,) are those of steps 2 to T, in units of C. With an infinite threshold all models move
     the same way (Example 1). Raises InputError if the process is too long for the grid, with `per_deviation`
     points in each standard deviation of a step's noise.
     """
     stepper = Stepper(process, per_deviation)
-    pair = stepper.start()
-    yield stepper.make_law(pair)
-    for threshold in thresholds:
-        pair = stepper.advance(pair, threshold)
-        yield stepper.make_law(pair)
+    pairs = itertools.accumulate(thresholds, stepper.advance, initial=stepper.start())
+    return map(stepper.make_law, pairs)
 
 
 def last_law(

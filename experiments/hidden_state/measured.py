@@ -5,21 +5,19 @@ model of a network need the expansion of its steps: how much they stretch distan
 """
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.runtime.machine import Progress
-from audit.settings.setting import Setting, identity
-from audit.storage.index import Holdings
+from audit.settings.setting import Setting
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import setting_cell, step_seconds
-from experiments.cells.cell import Cell, find_answer, read_answer, write_answer
+from experiments.cells.cell import Cell, read_answer, write_answer
 
 if TYPE_CHECKING:
-    from audit.conclusions.lipschitz import Steps
     from audit.training.game import Game
 
 Norms = NDArray[np.float64]
@@ -45,20 +43,17 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
         write_answer(store, {_KEY: all_norms[:runs]})
 
     name = f"norms of L's canary, {setting.model}"
-    is_complete = partial(_has_norms, runs=runs)
+
+    def is_complete(store: Store) -> bool:
+        """Returns whether a store has the norms of all runs."""
+        return take_norms(read_answer(store), runs) is not None
+
     cell = setting_cell(name, setting, runs, is_complete, do, NORMS)
     return cell._replace(request=setting)
 
 
-def _has_norms(store: Store, runs: int) -> bool:
-    """Returns whether a store has the norms of all runs."""
-    answer = read_answer(store)
-    return answer is not None and len(answer[_KEY]) >= runs
-
-
-def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
-    """Returns the stored norms (runs, steps) of the first runs; None if fewer runs are stored."""
-    answer = find_answer(held, identity(setting, NORMS))
+def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
+    """Returns the norms (runs, steps) of the first runs from a store's answer; None if it has fewer."""
     if answer is None or len(answer[_KEY]) < runs:
         return None
     return np.array(answer[_KEY][:runs])
@@ -75,26 +70,22 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from jax import Array
 
     from audit.mechanism.base import Canaries, Data, Hyperparameters, Schedule, State
-    from audit.training import game
 
-    def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
-        """Returns the norms (steps,) of the canary's gradient in one run."""
-
-        def draw_key(name: str) -> Array:
-            return jax.random.fold_in(game.root(played.seed, name), run)
-
-        theta_0 = played.init(draw_key("theta"))
+    def norms_of_run(
+        hyper: Hyperparameters, data: Data, schedule: Schedule, keys: dict[str, Array]
+    ) -> Array:
+        """Returns the norms (steps,) of the canary's gradient in one run with these random keys."""
+        theta_0 = played.init(keys["theta"])
         clipping_norm = jnp.asarray(hyper.clipping_norm)
-        knowledge = played.adversary.init(draw_key("canary"), theta_0, clipping_norm)
+        knowledge = played.adversary.init(keys["canary"], theta_0, clipping_norm)
         # Presence 1: the single canary is inserted.
         canaries = Canaries(partial(played.adversary.craft, knowledge), jnp.ones(1))
-        noise_key = draw_key("noise")
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             """Takes one step. Returns the next state, and the canary's norm before the step."""
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
             this_step = Schedule(now.batches[None], now.mask[None])
-            after = played.mechanism.segment(hyper, state, data, this_step, canaries, noise_key)
+            after = played.mechanism.segment(hyper, state, data, this_step, canaries, keys["noise"])
             return after, norm
 
         _, norms = jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)
@@ -102,7 +93,8 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
     hyper = jax.tree.map(jnp.float32, played.hyper)
     compute = jax.jit(jax.vmap(norms_of_run, (None, None, None, 0)))
-    norms = compute(hyper, played.data, played.schedule, jnp.asarray(runs, jnp.uint32))
+    keys = {name: played.run_keys(name, runs) for name in ("theta", "canary", "noise")}
+    norms = compute(hyper, played.data, played.schedule, keys)
     return np.asarray(norms, np.float64)
 
 
@@ -139,11 +131,3 @@ def expansion_cell(setting: Setting) -> Cell:
     measuring_a_step = max(_NUM_TRAINING_STEPS * seconds_a_step, _MIN_SECONDS)
     seconds_a_run = steps * seconds_a_step + min(steps, most_measured) * measuring_a_step
     return cell._replace(seconds=_COMPILING_SECONDS + runs * seconds_a_run, request=setting)
-
-
-def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
-    """Returns the measured expansion of a setting's steps; None if it is not stored."""
-    from audit.conclusions import lipschitz  # loads SciPy
-
-    store = held.open(identity(setting, EXPANSION))
-    return None if store is None else lipschitz.find_current(store)

@@ -16,6 +16,7 @@ the leak is a lower bound on that of the worst convex loss. Plain SGD has an upp
 (`audit.hidden_state_epsilon`), which momentum exceeds.
 """
 
+import csv
 from functools import partial
 from typing import NamedTuple
 
@@ -41,91 +42,44 @@ class Landscape(NamedTuple):
     """Curvatures times the learning rate.
 
     Attributes:
-      k: the period in steps; its last step inserts.
       most: the largest curvature, eta L.
-      period: (k,) the curvatures of a period.
+      period: (k,) the curvatures of a period, whose last step inserts.
       end: the curvatures of the last steps; () for two more periods.
     """
 
-    k: int
     most: float
     period: tuple[float, ...]
     end: tuple[float, ...] = ()
 
+    @property
+    def k(self) -> int:
+        """The period in steps."""
+        return len(self.period)
 
-# Found by local searches from random periods, at beta = 0.9.
-STARTS = (
-    Landscape(2, 1, (0, 0), (0, 0, 0, 0.9)),
-    Landscape(2, 2, (0, 1.905), (0, 1.915, 0, 1.941)),
-    Landscape(3, 1, (0.664, 0.99, 1), (0, 0.122, 0.85, 0, 0, 0.941)),
-    Landscape(3, 2, (0, 0, 1.276), (0, 0, 1.304, 0, 0, 1.601)),
-    Landscape(5, 1, (0, 0, 0.272, 0, 0.767), (0, 0, 0, 0, 0.828, 0, 0, 0, 0.531, 1)),
-    Landscape(5, 2, (0, 2, 1.695, 0, 1.29), (0, 2, 1.719, 0, 1.279, 0, 2, 2, 0, 1.59)),
-    Landscape(10, 1, (0, 0, 1, 0.771, 0, 0.14, 1, 0, 0, 0.752)),
-    Landscape(10, 2, (0, 2, 0.386, 0, 2, 1.972, 0.813, 2, 0, 1.31)),
-    Landscape(
-        25,
-        1,
-        (
-            0,
-            0,
-            1,
-            1,
-            0,
-            0,
-            1,
-            0.999,
-            0,
-            0,
-            1,
-            0.785,
-            0.647,
-            0,
-            0,
-            0.78,
-            0.141,
-            0,
-            0,
-            0,
-            0.924,
-            1,
-            0,
-            0,
-            0.7,
-        ),
-    ),
-    Landscape(
-        25,
-        2,
-        (
-            0,
-            2,
-            0.059,
-            0.521,
-            2,
-            0.288,
-            2,
-            0.025,
-            1.133,
-            1.164,
-            0.157,
-            1.789,
-            0.011,
-            0.388,
-            1.999,
-            1.087,
-            0.35,
-            1.536,
-            1.288,
-            2,
-            0,
-            0.522,
-            2,
-            0,
-            1.314,
-        ),
-    ),
-)
+
+# Found by local searches from random periods, at beta = 0.9: most, period, end.
+_FOUND = """\
+1,0 0,0 0 0 0.9
+2,0 1.905,0 1.915 0 1.941
+1,0.664 0.99 1,0 0.122 0.85 0 0 0.941
+2,0 0 1.276,0 0 1.304 0 0 1.601
+1,0 0 0.272 0 0.767,0 0 0 0 0.828 0 0 0 0.531 1
+2,0 2 1.695 0 1.29,0 2 1.719 0 1.279 0 2 2 0 1.59
+1,0 0 1 0.771 0 0.14 1 0 0 0.752,
+2,0 2 0.386 0 2 1.972 0.813 2 0 1.31,
+1,0 0 1 1 0 0 1 0.999 0 0 1 0.785 0.647 0 0 0.78 0.141 0 0 0 0.924 1 0 0 0.7,
+2,0 2 0.059 0.521 2 0.288 2 0.025 1.133 1.164 \
+0.157 1.789 0.011 0.388 1.999 1.087 0.35 1.536 1.288 2 0 0.522 2 0 1.314,"""
+
+
+def _read_numbers(text: str) -> tuple[float, ...]:
+    """Returns numbers that are separated by spaces."""
+    return tuple(map(float, text.split()))
+
+
+STARTS: list[Landscape] = []
+for most, period, end in csv.reader(_FOUND.splitlines()):
+    STARTS.append(Landscape(float(most), _read_numbers(period), _read_numbers(end)))
 
 
 def compute_weights(curvatures: Array, beta: float) -> Array:
@@ -191,7 +145,7 @@ def optimize(start: Landscape, beta: float) -> tuple[Landscape, float]:
         if -found.fun > mu:
             mu = float(-found.fun)
             numbers = found.x.tolist()
-            best = Landscape(k, start.most, tuple(numbers[:k]), tuple(numbers[k:]))
+            best = Landscape(start.most, tuple(numbers[:k]), tuple(numbers[k:]))
     return best, mu
 
 
@@ -199,13 +153,13 @@ def simulate(landscape: Landscape, beta: float, runs: int, seed: int) -> tuple[F
     """Trains runs by heavy ball. Returns the last models (runs / 2,) with and without the canary."""
     with jax.enable_x64(True):
         values = jnp.array(landscape.period + landscape.end)
-        curvatures = np.asarray(_list_curvatures(values, landscape.k))
-        signs = np.sign(compute_weights(jnp.asarray(curvatures), beta))
+        curvatures = _list_curvatures(values, landscape.k)
+        signs = np.sign(compute_weights(curvatures, beta))
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)
     before = theta
-    for step, curvature in enumerate(curvatures):
+    for step, curvature in enumerate(np.asarray(curvatures)):
         noisy = NOISE_MULTIPLIER * rng.normal(size=runs)
         if (step + 1) % landscape.k == 0:
             noisy += signs[step] * is_in

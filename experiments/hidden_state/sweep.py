@@ -15,7 +15,7 @@ is the number of insertions times k (Errata H8).
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
@@ -28,6 +28,7 @@ from audit.settings.make import setting_of
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state import correlated
+from experiments.hidden_state.correlated import PERIODICITIES
 from experiments.hidden_state.measured import expansion_cell, norms_cell
 from experiments.sweeps.sweep import Axis, PaperClaims, Sweep
 from models.catalogue import task
@@ -35,7 +36,6 @@ from models.catalogue import task
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
 Runs = Mapping[int, int]  # the number of runs by periodicity k, the steps for each insertion
-_NO_RUNS: Runs = {}
 
 
 class Size(NamedTuple):
@@ -50,14 +50,14 @@ class Size(NamedTuple):
       fresh_runs: Runs with fresh directions, up to the model's limit.
     """
 
-    runs: Runs = _NO_RUNS
+    runs: Runs = {}
     seeds: int = 1
     insertions: int = 250
     batch_size: int = 128
     noise_multiplier: float = 4.0
     canaries: int = 1
-    coordinate_runs: Runs = _NO_RUNS
-    fresh_runs: Runs = _NO_RUNS
+    coordinate_runs: Runs = {}
+    fresh_runs: Runs = {}
 
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns an audit's numbers of runs, and the number of canaries in each run or AUTO."""
@@ -69,12 +69,11 @@ class Size(NamedTuple):
 
 
 Sizes = Mapping[str, Size]  # by model
-_PERIODICITIES = (1, 2, 5, 10, 25, 50)
 
 
 def _at_each(runs: int) -> Runs:
     """Returns the same number of runs at each periodicity."""
-    return dict.fromkeys(_PERIODICITIES, runs)
+    return dict.fromkeys(PERIODICITIES, runs)
 
 
 _ALL_RUNS = _at_each(5000)
@@ -121,7 +120,7 @@ _SMOKE = {
     "mobilenet_head": _TINY,
     "logistic": _TINY._replace(canaries=8, coordinate_runs={1: 8, 5: 8}, fresh_runs={1: 1, 5: 1}),
 }
-SIZES: dict[str, Sizes] = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
+SIZES = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
 
 # The sizes of the networks in `bracket`.
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
@@ -142,6 +141,16 @@ _BRACKETED = {
     "gelu_convnet": _SLOW,
     "mobilenet_softmax_head": Size(canaries=256, coordinate_runs=_AUDITED, fresh_runs=_at_each(20)),
 }
+# The sizes of the networks in `matrix`.
+_CORRELATED = {
+    "wide_fcnn": Size(
+        batch_size=400, canaries=64, coordinate_runs=_at_each(60), fresh_runs=_at_each(12)
+    ),
+    "convnet": Size(canaries=256, coordinate_runs=_at_each(8), fresh_runs={1: 3, 5: 3, 25: 3}),
+}
+_FEW_CORRELATED = Size(
+    batch_size=20, canaries=64, coordinate_runs={1: 8, 5: 8}, fresh_runs={1: 2, 5: 2}
+)
 _FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
 
 NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # the most runs of a model in Figure 8
@@ -207,6 +216,22 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
         panel = f"weight decay {decay:g}"
         fields = {**fields, "weight_decay": decay}
         lines.append(Lines("logistic", [GC_S[0], FRESH], at, field, panel, fields))
+    return lines
+
+
+def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
+    """Returns audits with correlated noise, in a panel for each model."""
+    lines = []
+    for model, strategy in itertools.product(models, correlated.STRATEGIES):
+        label = correlated.STRATEGIES[strategy]
+        series = [
+            Series(f"{label}, coordinates", GcS()),
+            Series(f"{label}, fresh directions", SphereFields()),
+        ]
+        sigmas = correlated.NOISE_MULTIPLIERS[strategy]
+        for k, sigma in zip(PERIODICITIES, sigmas, strict=True):
+            fields = {"noise": strategy, "noise_multiplier": sigma, "steps": steps}
+            lines.append(Lines(model, series, [k], fields=fields))
     return lines
 
 
@@ -280,7 +305,7 @@ FIGURES = [  # the figures that are the same at every scale
     Figure(
         "bracket_k",
         "Logistic regression over periodicity k",
-        _on_logistic(_PERIODICITIES, "periodicity"),
+        _on_logistic(PERIODICITIES, "periodicity"),
         _K_AXIS,
     ),
 ]
@@ -289,13 +314,17 @@ FIGURES = [  # the figures that are the same at every scale
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of all figures at one of SCALES, by name."""
     sizes = SIZES[scale]
-    networks: Sizes = _BRACKETED
-    insertions: Sequence[int] = (25, 50, 100, 250, 500, 1000)
-    rates: Sequence[float] = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+    networks = _BRACKETED
+    with_matrices = _CORRELATED
+    correlated_steps = correlated.STEPS
+    insertions = [25, 50, 100, 250, 500, 1000]
+    rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
     if scale == SMOKE:
         networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
-        insertions = (1, 2)
-        rates = (0.1, 1.0)
+        with_matrices = {"wide_fcnn": _FEW_CORRELATED}
+        correlated_steps = 10
+        insertions = [1, 2]
+        rates = [0.1, 1.0]
     steps = [5 * count for count in insertions]
     both = [FRESH, COORDINATE]
     over_rates = []
@@ -313,7 +342,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, both, _PERIODICITIES[:-1]) for model in networks],
+            [Lines(model, both, PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
         ),
         Figure(
@@ -322,10 +351,21 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             over_rates,
             Axis("learning rate", "eta"),
         ),
+        Figure(
+            correlated.NAME,
+            f"Last models at an accounted epsilon of {correlated.ACCOUNTED_EPSILON:g}",
+            _with_matrices(with_matrices, correlated_steps),
+            _K_AXIS,
+        ),
     ]
     # `proven` has a single seed, since its lines follow one audit over its runs.
     single = {model: size._replace(seeds=1) for model, size in sizes.items()}
-    own_sizes = {"proven": single, "bracket": networks, "bracket_rates": networks}
+    own_sizes = {
+        "proven": single,
+        "bracket": networks,
+        "bracket_rates": networks,
+        correlated.NAME: with_matrices,
+    }
     found = {}
     for name, title, all_lines, axis in figures:
         sizes_here = own_sizes.get(name, sizes)
@@ -334,7 +374,6 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             cells += _list_cells(lines, sizes_here[lines.model])
         found[name] = Sweep(name, title, cells, axis)
     found["figure_8"] = _make_norms_sweep(sizes, NORM_RUNS[scale])
-    found[correlated.NAME] = correlated.make_sweep(scale == SMOKE)
     return found
 
 

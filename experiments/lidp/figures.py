@@ -135,7 +135,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
     Larger random parts share more runs, and their mean epsilon is less precise.
     """
-    most = max(runs // 2, 2)
+    most = runs // 2
     halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
     return sorted({2 * round(half) for half in halves})
 
@@ -230,17 +230,17 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
     exact = conversions.epsilon_from_mu(1 / sigma, audit.delta)
     window = gaussian_mechanism.window_limit(sigma, audit.delta)
     by_rdp = f"{panel}: epsilon {audit.epsilon:g} by RDP"
+    by_method = answer.pop("epsilons")
     record: Record = {
         "panel": panel,
         "heading": f"{by_rdp}, {exact:.3f} exact, {window:.3f} in the window",
         **audit._asdict(),
         "exact": exact,
         "window": window,
-        "second": answer.get("second"),
-        "fourth": answer.get("fourth"),
+        **answer,  # the gaps of moments
     }
     record["x"] = record[_X_AXES[panel][0]]
-    for method, epsilons in answer["epsilons"].items():
+    for method, epsilons in by_method.items():
         deviation = np.std(epsilons)
         record[method] = np.mean(epsilons)
         record[f"{method}_deviation"] = deviation
@@ -317,7 +317,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). A line of slope -1
     shows the paper's decay (Errata L6).
     """
-    several = [record for record in records if record["second"] is not None]
+    several = [record for record in records if "second" in record]
     singles = select(records, panel="over K", canaries=1)
     single = singles[0]["wilson_1"] if singles else math.nan
     gains = []
@@ -327,12 +327,9 @@ def draw_correlations(title: str, records: Records) -> Figure:
     draw_gains = partial(plot_lines, records=gains, looks=_GAINS, xlabel=xlabel, xscale="log")
     panels = {"change of epsilon": draw_gains}
     for panel in ("over K", "over d"):
-        gaps: list[Record] = []
-        for record in select(several, panel=panel):
-            first = gaps[0] if gaps else record
-            slope = first["second"] * first["x"] / record["x"]
-            gaps.append({**record, "slope": slope})
-        if gaps:  # an empty logarithmic axis does not have a range
+        gaps = pd.DataFrame(select(several, panel=panel))
+        if len(gaps):  # an empty logarithmic axis does not have a range
+            gaps["slope"] = gaps["second"][0] * gaps["x"][0] / gaps["x"]
             panels[f"dependence of detections {panel}"] = partial(
                 plot_lines,
                 records=gaps,

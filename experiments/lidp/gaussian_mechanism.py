@@ -9,7 +9,7 @@ only the first direction of the inequality (Errata L3), and may be below 0.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,20 +30,6 @@ _NUM_THRESHOLDS = 500
 _QUANTILE = 0.1  # the share of scores outside each end of the window of thresholds
 
 
-class GaussianMechanism(NamedTuple):
-    """n runs in each world of the Gaussian mechanism, with K canaries each in dimension d >= max(2, K)."""
-
-    runs: int
-    canaries: int
-    dimension: int
-    sigma: float
-
-
-def _make_mechanism(audit: MechanismAudit) -> GaussianMechanism:
-    """Returns the mechanism of an audit."""
-    return GaussianMechanism(audit.runs, audit.canaries, audit.dimension, audit.sigma)
-
-
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
     """Audits the mechanism with each seed, by Wilson's intervals and by `lifted`.
 
@@ -54,7 +40,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
       epsilons: A lower bound on epsilon for each seed, by method.
       second, fourth: The means over seeds of `moment_gaps` at order 2's threshold, if defined.
     """
-    tuning = simulate(_make_mechanism(audit), TUNING_SEED)
+    tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
     audit_seed = partial(_audit_seed, audit, thresholds)
     seeds = []
@@ -70,7 +56,7 @@ def _audit_seed(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns epsilon by method from the runs of a seed, and the gaps of moments at order 2's threshold."""
     levels = Level(audit.delta, audit.confidence)
-    design = simulate(_make_mechanism(audit), seed)
+    design = simulate(audit, seed)
     epsilons = {}
     for order, threshold in thresholds.items():
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
@@ -79,7 +65,7 @@ def _audit_seed(
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 
 
-def simulate(setting: GaussianMechanism, seed: int) -> Sets:
+def simulate(audit: MechanismAudit, seed: int) -> Sets:
     """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
     Returns the scores (n, K) of inserted canaries, and those of fresh canaries in n other runs that insert K
@@ -87,12 +73,12 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """
     rng = np.random.default_rng(seed)
     # Blocks of runs limit the memory of their K x K matrices.
-    block = max(_MAX_BLOCK_ENTRIES // setting.canaries**2, 1)
+    block = max(_MAX_BLOCK_ENTRIES // audit.canaries**2, 1)
     inserted = []
-    for start in range(0, setting.runs, block):
-        size = min(block, setting.runs - start)
-        inserted.append(_draw_inserted_scores(rng, setting._replace(runs=size)))
-    return Sets(np.concatenate(inserted), _draw_fresh_scores(rng, setting))
+    for start in range(0, audit.runs, block):
+        size = min(block, audit.runs - start)
+        inserted.append(_draw_inserted_scores(rng, audit._replace(runs=size)))
+    return Sets(np.concatenate(inserted), _draw_fresh_scores(rng, audit))
 
 
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
@@ -122,7 +108,7 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
     error = (1 - levels.confidence) / 2  # of each limit
     limits = []
     for scores in (design.inserted, design.fresh):
-        detected = np.asarray((scores >= threshold).sum(1), np.float64)
+        detected = (scores >= threshold).sum(1)
         limits.append(
             lifted.exchangeable_limits(detected, scores.shape[1], order, error, lifted.wilson)
         )
@@ -144,7 +130,7 @@ def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
       fourth: |mu_4 - mu_2^2|, for at least 4 canaries.
     """
     canaries = inserted.shape[1]
-    detected = np.asarray((inserted >= threshold).sum(1), np.float64)
+    detected = (inserted >= threshold).sum(1)
     means = lifted.moments(detected, canaries, min(canaries, 4))
     gaps = {}
     if canaries >= 2:
@@ -165,26 +151,26 @@ def window_limit(sigma: float, delta: float) -> float:
     return float(np.log((_QUANTILE - delta) / p_0))
 
 
-def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
+def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
     """Draws scores (n, K) of K canaries in the n runs that insert them.
 
     K coordinates are enough, in the Gram-Schmidt basis of the canaries' span. There the canaries are the
     normalized rows of a lower-triangular K x K matrix with standard normal entries below the diagonal. The
     diagonal is chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
     """
-    runs, canaries, dimension, sigma = setting
+    runs, canaries, dimension, *_ = audit
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)  # row i has d - i degrees of freedom
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
     # (n, K): each run's release within the span.
-    released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
+    released = rows.sum(1) + audit.sigma * rng.standard_normal((runs, canaries))
     # (n, K, K) times (n, K, 1): the inner product of each canary with its run's release.
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]
     return np.asarray(scores)
 
 
-def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
+def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
     """Draws scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
 
     A fresh canary has a uniform direction, independent of the release. So its score is the release's length
@@ -196,14 +182,14 @@ def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> 
     3. Add the noise across the sum. Its squared length is sigma^2 times a chi-squared draw with d - 1 degrees
     of freedom.
     """
-    runs, canaries, dimension, sigma = setting
+    runs, canaries, dimension, *_ = audit
     # Step 1.
     length = np.zeros(runs)
     for _ in range(canaries - 1):
         squared = length**2 + 1 + 2 * length * _draw_cosines(rng, (runs,), dimension)
         length = np.sqrt(np.maximum(squared, 0.0))  # rounding may give a square below 0
-    along = length + sigma * rng.standard_normal(runs)  # step 2
-    across_squared = sigma**2 * rng.chisquare(dimension - 1, runs)  # step 3
+    along = length + audit.sigma * rng.standard_normal(runs)  # step 2
+    across_squared = audit.sigma**2 * rng.chisquare(dimension - 1, runs)  # step 3
     released_length = np.sqrt(along**2 + across_squared)
     # The K fresh canaries of a run share its release.
     return released_length[:, None] * _draw_cosines(rng, (runs, canaries), dimension)

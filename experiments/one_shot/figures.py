@@ -4,6 +4,7 @@ Table 1 simulates a Gaussian mechanism. With all iterates, the estimate fits nor
 rounds, although these are not normal (Errata O13).
 """
 
+import dataclasses
 import io
 import itertools
 from collections.abc import Iterator
@@ -125,7 +126,9 @@ def simulate(plan: Simulations) -> list[Record]:
 
     A simulation draws sqrt(d) canaries (unit vectors), releases their sum plus noise, and computes each
     canary's cosine with the release. The canaries of the i-th simulation depend only on the dimension and i.
-    A record has the `exact` epsilon, and each method's mean estimate and standard deviation (`_deviation`).
+    A record has the `exact` epsilon, and each method's mean estimate and standard deviation (`_deviation`),
+    and both as text (`_shown`). For a cell of the paper, it also has the paper's text (`paper`), and a `star`
+    if our equal-variance estimate does not agree with it.
     """
     records = []
     for dimension in plan.dimensions:
@@ -139,7 +142,7 @@ def simulate(plan: Simulations) -> list[Record]:
                 drawn.append(cosine_law.draw_cosines(rng, rows, dimension, sigma))
         # (simulations, sigmas, canaries)
         cosines = np.reshape(drawn, (plan.simulations, len(plan.sigmas), -1))
-        for place, sigma in enumerate(plan.sigmas):
+        for index, sigma in enumerate(plan.sigmas):
             record: Record = {
                 "sigma": sigma,
                 "dimension": dimension,
@@ -147,11 +150,16 @@ def simulate(plan: Simulations) -> list[Record]:
                 # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
-            observed = one_shot.fit(cosines[:, place], dimension)
+            observed = one_shot.fit(cosines[:, index], dimension)
             for name, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[name] = epsilons.mean()
                 record[f"{name}_deviation"] = epsilons.std()
+                record[f"{name}_shown"] = _pair(epsilons.mean(), epsilons.std())
+            place = (sigma, dimension)
+            if place in TABLE_1.index:
+                record["paper"] = _pair(*TABLE_1.loc[place])
+                record["star"] = "" if agrees(record, plan.simulations) else "*"
             records.append(record)
     return sorted(records, key=itemgetter("sigma"))
 
@@ -212,28 +220,27 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
     A record has the observer in `observe` ("all" iterates or the "final" model), the `analytical` epsilon of
     a canary that takes part once, and QUANTILES of estimates from `one run` and from `several runs`.
     """
-    for noise in plan.training.noises:
-        for observed in ("all", "final"):
-            record: Record = {
-                "noise": noise,
-                "observe": observed,
-                "analytical": epsilon_upper_bound(noise, 1, delta),
-            }
-            places = (
-                ("one run", 1, plan.training.with_noise(noise)),
-                ("several runs", plan.runs, plan.several_runs(noise)),
-            )
-            for name, runs, setting in places:
-                null = None
-                if observed == "final":  # the final models of the same training runs
-                    setting = federated.final(setting)
-                    null = _FINAL_MODEL_NULL
-                stored = federated.read(held, setting, plan.experiments * runs)
-                if stored is not None:
-                    dimension = plan.training.dimension
-                    record[name] = _compute_quantiles(stored.scores, runs, dimension, null, delta)
-            if "one run" in record and "several runs" in record:
-                yield record
+    for noise, observed in itertools.product(plan.training.noises, _OBSERVED):
+        record: Record = {
+            "noise": noise,
+            "observe": observed,
+            "analytical": epsilon_upper_bound(noise, 1, delta),
+        }
+        null = None
+        if observed == "final":
+            null = _FINAL_MODEL_NULL
+        places = (
+            ("one run", 1, plan.training.with_noise(noise)),
+            ("several runs", plan.runs, plan.several_runs(noise)),
+        )
+        for name, runs, setting in places:
+            observing = dataclasses.replace(setting, observe=observed)
+            stored = federated.read(held, observing, plan.experiments * runs)
+            if stored is not None:
+                dimension = plan.training.dimension
+                record[name] = _compute_quantiles(stored.scores, runs, dimension, null, delta)
+        if record.keys() >= _SPLITS.keys():
+            yield record
 
 
 def _compute_quantiles(
@@ -263,8 +270,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     if isinstance(plan, SplitPlan):
         stored = list(read_splits(evidence.held, plan, delta))
     else:
-        by_plan = (read_runs(evidence.held, one, evidence.levels) for one in plan)
-        stored = list(itertools.chain(*by_plan))
+        stored = []
+        for one in plan:
+            stored += read_runs(evidence.held, one, evidence.levels)
     if not stored:
         return Drawn(None, missing)
     draw_figure, make_table = _DRAWINGS[sweep.name]
@@ -378,7 +386,7 @@ def _draw_bars(axis: Axes, runs: Records, observed: str) -> None:
     A bar's label is the number of repetitions. For "all" iterates also draws the accounted epsilons, if
     finite.
     """
-    places = list(range(len(runs)))
+    places = range(len(runs))
     axis.bar(
         places,
         take(runs, observed),
@@ -437,16 +445,6 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
 
     A star marks an equal-variance estimate that does not agree with the paper's.
     """
-    records = []
-    for cell in cells:
-        record = dict(cell)
-        for method in one_shot.FITTED:
-            record[f"{method}_shown"] = _pair(cell[method], cell[f"{method}_deviation"])
-        place = (cell["sigma"], cell["dimension"])
-        if place in TABLE_1.index:
-            record["paper"] = _pair(*TABLE_1.loc[place])
-            record["star"] = "" if agrees(cell, plan.simulations) else "*"
-        records.append(record)
     columns = [
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),
@@ -464,7 +462,7 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
         floor_columns.append(field(method, head, width=18))
     floors = []
     for canaries in plan.floors:
-        record = {"canaries": canaries}
+        record: Record = {"canaries": canaries}
         for method in one_shot.FITTED:
             floor = one_shot.noise_floor(method, canaries, 0, DELTA)
             record[method] = _floor(floor, 3)
@@ -472,7 +470,7 @@ def make_simulated_table(plan: Simulations, cells: Records) -> OwnTable:
     at_delta = f"epsilon at delta {show_level(DELTA)}"
     below = own_table(f"Noise floors of {at_delta}", floor_columns, floors, [_FLOORS_NOTE])
     title = f"Table 1: estimates of {at_delta}"
-    return own_table(title, columns, records, [_SIMULATED_NOTE, "", below.text])
+    return own_table(title, columns, cells, [_SIMULATED_NOTE, "", below.text])
 
 
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
@@ -512,7 +510,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     observed_cosines, unobserved, _ = first["all_cosines"]
     canaries = f"{len(observed_cosines):,} + {len(unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
-    heads = f"{'':<16}{'all iterates':>24}{'final model':>24}"
+    heads = "                            all iterates             final model"
     floor_of_all = _floor(first["all_floor"], 2)
     floor_of_final = _floor(first["final_floor"], 2)
     below = f"floor mean (95%){floor_of_all:>15}{floor_of_final:>24}\n{_RULE}\n"
@@ -526,9 +524,15 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
     for run in runs:
         cosines = run["final_cosines"].observed * run["plan"].dimension ** 0.5
         normality = cosine_law.anderson_darling(cosines)
-        tested = {"a_squared": normality.statistic, "rejected_at": normality.rejected_at}
-        moments = {"mean": cosines.mean(), "deviation": cosines.std()}
-        records.append({**run, "clients": run["plan"].label, **moments, **tested})
+        record = {
+            **run,
+            "clients": run["plan"].label,
+            "mean": cosines.mean(),
+            "deviation": cosines.std(),
+            "a_squared": normality.statistic,
+            "rejected_at": normality.rejected_at,
+        }
+        records.append(record)
     columns = [
         field("clients", "", width=16, left=True),
         field("noise", "noise", ".3g", 9),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -38,15 +38,11 @@ _MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
 _LETTERS_PER_INCH = 12  # in a figure's heading
 
 
-class MarkLook(NamedTuple):
-    """A method's mark: its horizontal distance from the middle of its point, and matplotlib's arguments."""
+def looks() -> dict[str, tuple[float, dict[str, Any]]]:
+    """Returns the mark of each method's epsilons by the method's name, from left to right.
 
-    offset: float
-    look: dict[str, Any]
-
-
-def looks() -> dict[str, MarkLook]:
-    """Returns the mark of each method's epsilons by the method's name, from left to right."""
+    A mark is its horizontal distance from the middle of its point, and matplotlib's arguments.
+    """
     marks = [(name, method.mark) for name, method in estimate.METHODS.items() if method.mark]
     marks.sort(key=lambda named: named[1].place)
     by_method = {}
@@ -60,7 +56,7 @@ def looks() -> dict[str, MarkLook]:
         }
         if not mark.filled:
             look["mfc"] = "white"  # the color of the marker's face
-        by_method[name] = MarkLook((i - (len(marks) - 1) / 2) * _MARK_DISTANCE, look)
+        by_method[name] = ((i - (len(marks) - 1) / 2) * _MARK_DISTANCE, look)
     return by_method
 
 
@@ -85,9 +81,12 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     label = f"epsilon at delta {show_level(delta)}"
     figure = draw_panels(heading, panels, size, across, label, sharey=True)
     # The shared vertical axis has some room below 0 and above the highest mark.
-    highest = 0.1
+    epsilons = [0.1]
     for point in drawn:
-        highest = max(highest, _find_highest(point, delta))
+        epsilons += [point.upper_bound(), point.predicted(delta) or 0.0]
+        for method in looks():
+            epsilons.append(point.spread(method)[-1])
+    highest = max(filter(math.isfinite, epsilons))
     figure.axes[0].set_ylim(-0.04 * highest, 1.2 * highest)
     return figure
 
@@ -164,14 +163,6 @@ def _draw_point(axis: Axes, at: float, point: Point, delta: float) -> None:
         )
 
 
-def _find_highest(point: Point, delta: float) -> float:
-    """Returns the highest finite epsilon of a point."""
-    epsilons = [point.upper_bound(), point.predicted(delta) or 0.0]
-    for method in looks():
-        epsilons.append(point.spread(method)[-1])
-    return max(filter(math.isfinite, epsilons))
-
-
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """Draws empirical trade-off curves with their bands, and up to three Gaussian curves.
 
@@ -196,8 +187,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
             name = f"{point.panel}, {point.series}"
             panels[name] = partial(draw_rates, point=point)
             panels[f"{name}, on normal deviates"] = partial(draw_deviates, point=point)
-    heading = _make_heading(title, points, 8)
-    return draw_panels(heading, panels, size=(4, 3.4), across=2)
+    return draw_panels(_make_heading(title, points, 8), panels, size=(4, 3.4), across=2)
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
@@ -215,8 +205,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     def draw(axis: Axes) -> None:
 
         def plot(mu: float, label: str, **look: Any) -> None:
-            deltas = conversions.delta_from_mu(mu, epsilons)
-            axis.semilogy(epsilons, deltas, label=label, **look)
+            axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
 
         plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
         for point, color in zip(drawn, (OUT, IN, BOUND, PREDICTED), strict=False):

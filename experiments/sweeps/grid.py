@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,35 +11,15 @@ from matplotlib.figure import Figure
 
 from audit.errors import require
 from audit.report.table import Table, at_least, at_most
-from audit.settings.setting import Setting
 from audit.storage.store import hash_of
 from audit.training import driver
 from audit.written import Level, finite, show_level
-from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Cell
+from experiments.cells.cell import Audited
 from experiments.cells.work import Workplace
 from experiments.sweeps.panels import draw_heat_map, draw_panels
 from experiments.sweeps.records import Record, Records, field
 
 MAX_AUDITS = 1000
-
-
-class GridAudit(NamedTuple):
-    """One audit of a grid.
-
-    Attributes:
-      values: The values of the varied fields, by flag, in the order of the grid's axes.
-      setting: The setting with these values.
-      runs: The number of models to train.
-    """
-
-    values: Mapping[str, Any]
-    setting: Setting
-    runs: int
-
-    def cell(self) -> Cell:
-        """Returns the audit as a cell of a sweep; series and panel are only a name."""
-        return audit_cell(Audited(describe(self.values), "audit", 0.0, self.setting, self.runs))
 
 
 def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -49,8 +29,10 @@ def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     combined = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
     num_audits = len(combined)
-    message = f"`vary` must give at most {MAX_AUDITS:,} audits, got {num_audits:,}"
-    require(num_audits <= MAX_AUDITS, message)
+    require(
+        num_audits <= MAX_AUDITS,
+        f"`vary` must give at most {MAX_AUDITS:,} audits, got {num_audits:,}",
+    )
     return combined
 
 
@@ -64,8 +46,8 @@ def show_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def conclude(audit: GridAudit, place: Workplace, level: Level) -> Record:
-    """Returns the conclusion from an audit's stored scores as a record."""
+def conclude(values: Mapping[str, Any], audit: Audited, place: Workplace, level: Level) -> Record:
+    """Returns the conclusion from an audit's stored scores as a record, with the varied fields' values."""
     dataset = place.data.load(audit.setting.model)
     request = driver.make_request(audit.setting, dataset, audit.runs, level)
     finished = driver.audit(request, place.out)  # all runs are stored
@@ -73,7 +55,7 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> Record:
     folder = finished.store.path
     tightest = conclusion.tightest
     return {
-        **audit.values,
+        **values,
         "runs": conclusion.runs,
         "epsilon": conclusion.epsilon,
         "upper_bound": None if tightest is None else finite(tightest.epsilon),

@@ -10,11 +10,11 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.errors import require
 from audit.evidence.canaries import Coins, Design
 from audit.laws.intervals import Interval
 
 Array = NDArray[np.float64]
+_UNKNOWN = Interval(np.array(0.0), np.array(np.inf))  # the interval without information
 
 
 def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Interval:
@@ -24,17 +24,13 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
     the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu for which the statistic is not
     in a tail of probability (1 - confidence) / 2. Its ends are at least 0. It is [0, inf) if each world has a
-    single score, or only equal scores. Raises InputError for a score that is not finite.
+    single score, or only equal scores. Scores are finite.
     """
-    are_finite = np.isfinite(scores_in).all() and np.isfinite(scores_out).all()
-    require(
-        are_finite, "some scores are not finite: a run failed, and normal scores have no interval"
-    )
     freedom = len(scores_in) + len(scores_out) - 2
     # The sum of squared deviations from each world's mean.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     if freedom == 0 or squares == 0:
-        return Interval(np.array(0.0), np.array(np.inf))
+        return _UNKNOWN
     # mu is the noncentrality times this scale.
     scale = np.sqrt(1 / len(scores_in) + 1 / len(scores_out))
     pooled_deviation = np.sqrt(squares / freedom)
@@ -72,7 +68,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     total = np.concatenate(all_sums).sum(0)  # (6,), over all runs of all sets
     distance = float(_compute_distance(total))
     if fewest_runs < 2 or not np.isfinite(distance):
-        return Interval(np.array(0.0), np.array(np.inf))
+        return _UNKNOWN
     variance = 0.0
     for sums in all_sums:
         # Each row of `total - sums` leaves out one run. The jackknife variance is R - 1 times the variance of

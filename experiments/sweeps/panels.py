@@ -112,8 +112,7 @@ def draw_dot(
     """Draws a value at a place of the vertical axis: a dot, or an arrow at the edge if it is larger."""
     marker = "o" if value <= edge else ">"
     face = color if is_filled else "white"
-    shown = min(value, edge)
-    axis.plot(shown, place, marker, color=color, mfc=face, clip_on=False, label=label)
+    axis.plot(min(value, edge), place, marker, color=color, mfc=face, clip_on=False, label=label)
 
 
 def take(records: Records, name: str) -> NDArray[np.float64]:

@@ -28,9 +28,9 @@ def field(
     return Column(name, lambda record: record.get(name), head, show, width, left, none)
 
 
-def text_field(name: str, head: str, width: int = 0, left: bool = False) -> Column:
+def text_field(name: str, head: str, width: int) -> Column:
     """Returns the column of a text that is not in the CSV."""
-    return field(name, head, width=width, left=left)._replace(key=None)
+    return field(name, head, width=width)._replace(key=None)
 
 
 def own_table(

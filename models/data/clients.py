@@ -6,21 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.tasks.task import Clients, Dataset, Federation, Sources
+from audit.tasks.task import Clients, Dataset, Dealing, Federation, Sources
 from models.data.sources import Arrays, Form, Recipe, check_examples, load_arrays
 
 
-def read_clients(form: Form, file: str | None, number: int) -> Federation:
+def read_clients(form: Form, setting: Dealing, sources: Sources) -> Federation:
     """Reads clients, and test examples if there are any, from a user's .npz file.
 
     Its arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
-    examples of each client; `test_features` and `test_labels` are optional. Reads at most the first `number`
-    clients (0: all). Raises InputError if no file is given, or it is not in that form.
+    examples of each client; `test_features` and `test_labels` are optional. Reads at most the first
+    `setting.clients` clients (0: all). Raises InputError if no file is given, or it is not in that form.
     """
     hint = "name an .npz file of features, labels and counts with `data_file`"
     recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None, hint=hint)
-    arrays, source, checksum = load_arrays(recipe, Sources(file))
-    counts = arrays["counts"][: number or None]
+    arrays, source, checksum = load_arrays(recipe, Sources(sources.data_file))
+    counts = arrays["counts"][: setting.clients or None]
     owners = np.repeat(np.arange(len(counts)), counts)
     rows = slice(len(owners))
     dataset = Dataset(arrays["features"][rows], arrays["labels"][rows], source, checksum)
@@ -37,8 +37,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     require(adds_up, "its counts must be the number of examples of each client, above 0")
     canonical = {"counts": counts}
     for split in ("", "test_") if "test_labels" in raw else ("",):
-        features, labels = check_examples(form, raw, f"{split}features", f"{split}labels")
-        canonical |= {f"{split}features": features, f"{split}labels": labels}
+        canonical |= check_examples(form, raw, f"{split}features", f"{split}labels")
     return canonical
 
 

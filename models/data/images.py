@@ -74,9 +74,9 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     """Returns a data set's four arrays in canonical form; raises InputError if they do not fit."""
     canonical: Arrays = {}
     for split in ("train", "test"):
-        images, labels = check_examples(form, raw, f"{split}_images", f"{split}_labels")
-        require(len(images) > 0, f"{split}_images is empty")
-        canonical |= {f"{split}_images": images, f"{split}_labels": labels}
+        name = f"{split}_images"
+        canonical |= check_examples(form, raw, name, f"{split}_labels")
+        require(len(canonical[name]) > 0, f"{name} is empty")
     return canonical
 
 

@@ -90,10 +90,8 @@ class Form(NamedTuple):
     classes: int = 10
 
 
-def check_examples(
-    form: Form, raw: Arrays, features_name: str, labels_name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns features (n, ...) and int32 labels (n, ...); raises InputError if they do not fit."""
+def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
+    """Returns features (n, ...) and int32 labels (n, ...) by name; raises InputError if they do not fit."""
     features = raw[features_name]
     labels = raw[labels_name]
     dtype = np.dtype(form.dtype)
@@ -106,7 +104,7 @@ def check_examples(
     fits = fits and is_integer and bool(is_class)
     needed = f"integers from 0 to {form.classes - 1} of shape {(len(features), *form.label_shape)}"
     require(fits, f"{labels_name} must be {needed}")
-    return features, labels.astype("<i4")
+    return {features_name: features, labels_name: labels.astype("<i4")}
 
 
 class LoadedArrays(NamedTuple):
@@ -133,31 +131,21 @@ def load_arrays(recipe: Recipe, sources: Sources) -> LoadedArrays:
         return _load_user_source(
             recipe, f"tfds folder {folder}", lambda: _read_tfds(recipe, folder)
         )
-    cache = cache_folder() / f"{recipe.name}.npz"
-    return load_through_cache(cache, partial(_verify, recipe), partial(_fetch, recipe))
+    return load_through_cache(recipe, partial(_fetch, recipe))
 
 
-def cache_folder() -> Path:
-    """Returns the folder of cached arrays, in $XDG_CACHE_HOME or ~/.cache."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return root / "hidden-state-audit/data"
+def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> LoadedArrays:
+    """Loads a recipe's arrays from the cache; makes and stores them if they are missing or damaged.
 
-
-def load_through_cache(
-    path: Path,
-    verify: Callable[[Arrays, str], LoadedArrays],
-    make: Callable[[], LoadedArrays],
-) -> LoadedArrays:
-    """Loads arrays from an .npz cache file; makes and stores them if it is missing or damaged.
-
-    `verify` maps the raw arrays and their source to the loaded arrays, and raises InputError for wrong
-    arrays.
+    The cache is a folder in $XDG_CACHE_HOME or ~/.cache.
     """
+    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    path = root / "hidden-state-audit/data" / f"{recipe.name}.npz"
     if path.is_file():
         try:
             with _errors_in_one_line():
                 raw = read_npz(path)
-                return verify(raw, str(raw["source"]))
+                return _verify(recipe, raw, str(raw["source"]))
         except InputError as error:
             print(f"the cache {path} is damaged ({error}): loading again", file=sys.stderr)
     loaded = make()

@@ -55,11 +55,11 @@ def test_padding_and_what_comes_later_change_nothing():
     logits = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
     labels = np.array([2, 1, 3, 0, 0, 0])
     losses = [np.logaddexp.reduce(logits[j]) - logits[j, labels[j]] for j in range(3)]
-    assert next_token_loss(0)(logits, labels) == pytest.approx(np.mean(losses), rel=1e-6)
-    assert next_token_loss(0)(logits, np.zeros(6, int)) == 0
+    assert next_token_loss(logits, labels) == pytest.approx(np.mean(losses), rel=1e-6)
+    assert next_token_loss(logits, np.zeros(6, int)) == 0
 
     module = LanguageModel(11, 4, 6, 2, 3)
-    model = flat_model(module, jnp.zeros(8, jnp.uint8), next_token_loss(0))
+    model = flat_model(module, jnp.zeros(8, jnp.uint8), next_token_loss)
     theta = jax.jit(model.init)(jax.random.key(1))
     one, other = (np.array([9, 1, 2, 5, *end]) for end in ([0, 0, 0, 0], [7, 8, 3, 3]))
     value_and_grad = jax.jit(jax.value_and_grad(model.loss))

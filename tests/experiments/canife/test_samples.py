@@ -21,7 +21,7 @@ ALPHABET, LENGTH = "ab\ncd", 6
 @pytest.fixture(scope="module")
 def texts():
     module = LanguageModel(7, 4, 6, 1)
-    model = flat_model(module, jnp.zeros(LENGTH, jnp.uint8), next_token_loss(0))
+    model = flat_model(module, jnp.zeros(LENGTH, jnp.uint8), next_token_loss)
     return TextSamples(model, length=LENGTH + 1, alphabet=ALPHABET, vocabulary=7)
 
 

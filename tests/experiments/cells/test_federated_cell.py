@@ -9,7 +9,7 @@ from audit.settings import make
 from audit.settings.federated import FederatedSetting
 from experiments.cells import federated
 from experiments.cells.cell import DataSets
-from experiments.cells.work import Workplace, do_all, is_done
+from experiments.cells.work import Workplace, do_all, find_missing
 
 SETTING = FederatedSetting("linear", 10, cohort=4, rounds=12, canaries=100, observe="all")
 
@@ -32,7 +32,7 @@ def test_one_training_gives_both_observations_as_each_alone_does(data, tmp_path)
     both, alone = Workplace(tmp_path / "both", data), Workplace(tmp_path / "alone", data)
     final = federated.final(SETTING)
     assert do_all([cell()], both).here and do_all([cell(final)], alone).here
-    assert is_done(cell(), both) and is_done(cell(final), both) and not is_done(cell(), alone)
+    assert not find_missing([cell(), cell(final)], both) and find_missing([cell()], alone)
     together, apart = kept(both.out, final), kept(alone.out, final)
     np.testing.assert_allclose(together.scores.scores, apart.scores.scores, atol=1e-6)
     np.testing.assert_array_equal(together.scores.presence, apart.scores.presence)
@@ -52,9 +52,9 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
     before = kept(tmp_path, SETTING).scores.scores
     for path in make.holdings(tmp_path).open(federated.make_identity(final)).path.glob("scores_*"):
         path.unlink()
-    assert kept(tmp_path, final) is None and not is_done(cell(), place)
+    assert kept(tmp_path, final) is None and find_missing([cell()], place)
     assert do_all([cell()], place).here == ["a cell"]
-    assert kept(tmp_path, final) is not None and is_done(cell(), place)
+    assert kept(tmp_path, final) is not None and not find_missing([cell()], place)
     np.testing.assert_array_equal(kept(tmp_path, SETTING).scores.scores, before)
 
 

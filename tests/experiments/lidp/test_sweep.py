@@ -16,7 +16,6 @@ from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.lidp import figures, sweep
 from experiments.lidp.gaussian_mechanism import (
-    GaussianMechanism,
     choose_thresholds,
     find_epsilons,
     moment_gaps,
@@ -54,7 +53,7 @@ def test_the_window_caps_epsilon_at_half_the_truth():
 
 
 def test_the_papers_threshold_lies_in_its_window():
-    design = simulate(GaussianMechanism(400, 8, 100, 1.2), TUNING_SEED)
+    design = simulate(SMALL._replace(runs=400, canaries=8), TUNING_SEED)
     chosen = choose_thresholds(design, LEVELS)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4}
@@ -82,15 +81,15 @@ def test_epsilons_are_those_of_an_independent_computation():
             assert np.mean(result["epsilons"][method]) == pytest.approx(mean, abs=2 * deviation)
 
 
-def draw_directly(setting, seed):
+def draw_directly(audit, seed):
     """Draws scores of inserted and of fresh canaries by drawing all vectors: O(n K d)."""
-    runs, canaries, dimension, sigma = setting
+    runs, canaries, dimension, *_ = audit
     rng = np.random.default_rng(seed)
     worlds = []
     for count, is_inserted in ((canaries, True), (canaries - 1, False)):
         vectors = rng.standard_normal((runs, count, dimension))
         vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
-        released = vectors.sum(1) + sigma * rng.standard_normal((runs, dimension))
+        released = vectors.sum(1) + audit.sigma * rng.standard_normal((runs, dimension))
         if not is_inserted:
             vectors = rng.standard_normal((runs, canaries, dimension))
             vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
@@ -99,11 +98,13 @@ def draw_directly(setting, seed):
 
 
 @pytest.mark.parametrize(
-    "setting", [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 4, 9, 1.5)], ids=str
+    "audit",
+    [MechanismAudit(4000, *sizes, 1, *LEVELS) for sizes in ((1, 2, 4.0), (4, 9, 1.0))],
+    ids=str,
 )
-def test_scores_have_the_laws_of_the_definition(setting):
-    worlds = simulate(setting, 0)
-    for scores, expected in zip(worlds[:2], draw_directly(setting, 1), strict=True):
+def test_scores_have_the_laws_of_the_definition(audit):
+    worlds = simulate(audit, 0)
+    for scores, expected in zip(worlds[:2], draw_directly(audit, 1), strict=True):
         for take in (lambda x: x[:, 0], lambda x: x[:, -1], lambda x: x.sum(1), lambda x: x.max(1)):
             assert stats.ks_2samp(take(scores), take(expected)).pvalue > 1e-3
         assert scores.var() == pytest.approx(expected.var(), rel=0.1)

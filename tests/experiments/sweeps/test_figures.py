@@ -58,13 +58,13 @@ def points_of(cells, conclusion):
 
 def bars(axis, method):
     """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
-    mark = estimates.looks()[method]
+    offset, look = estimates.looks()[method]
     drawn = {}
     for line, _, ends in axis.containers:
-        if line.get_marker() == mark.look["marker"] and line.get_color() == mark.look["color"]:
+        if line.get_marker() == look["marker"] and line.get_color() == look["color"]:
             (x,), (y,) = line.get_data()
             low, high = ends[0].get_segments()[0][:, 1] if ends else (y, y)
-            drawn[round(float(x - mark.offset), 9)] = (y, low, high)
+            drawn[round(float(x - offset), 9)] = (y, low, high)
     return drawn
 
 

@@ -1,9 +1,12 @@
 """Examples dealt to clients: each once, none without, alike for one seed."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from audit.tasks.task import Dataset
+from audit.settings.federated import FederatedSetting
+from audit.tasks.task import Dataset, Sources
 from models.catalogue import EMNIST
 from models.data import clients
 from tests.models.data.made_up import refusal
@@ -71,17 +74,22 @@ def _arrays(**changes):
     return {name: value for name, value in (arrays | changes).items() if value is not None}
 
 
+def read(file, number=0):
+    """Returns the first clients of a file, or all."""
+    return clients.read_clients(EMNIST, FederatedSetting(clients=number), Sources(file))
+
+
 def test_clients_of_a_file_keep_their_examples(tmp_path):
     file = str(tmp_path / "c.npz")
     np.savez(file, **_arrays())
-    loaded = clients.read_clients(EMNIST, file, 0)
+    loaded = read(file)
     assert loaded.clients.counts.tolist() == [1, 3, 2]
     assert loaded.clients.of(1)[1].tolist() == [1, 2, 3]
     assert loaded.test[1].tolist() == [0, 1]
-    first = clients.read_clients(EMNIST, file, 2).clients
+    first = read(file, 2).clients
     assert first.number == 2 and first.labels.tolist() == [0, 1, 2, 3]
     np.savez(file, **_arrays(test_features=None, test_labels=None))
-    assert clients.read_clients(EMNIST, file, 0).test is None
+    assert read(file).test is None
 
 
 @pytest.mark.parametrize(
@@ -96,9 +104,6 @@ def test_clients_of_a_file_keep_their_examples(tmp_path):
 def test_clients_that_do_not_fit_are_one_line(tmp_path, changes):
     file = str(tmp_path / "c.npz")
     np.savez(file, **_arrays(**changes))
-
-    def load(sources):
-        return clients.read_clients(EMNIST, sources.data_file, 0)
-
+    load = partial(clients.read_clients, EMNIST, FederatedSetting(clients=0))
     refusal(load, "cannot be used", data_file=file)
     refusal(load, "name an .npz file", "`data_file`")
