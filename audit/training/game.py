@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.stages import Wrapped
+from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary, shapes
@@ -335,8 +336,19 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
         assumed = game.init(root(game.seed, "guess"))
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
-    shapes(game.adversary, state, theta_0.size)
+    leaves, structure = jax.tree.flatten(state)
+    types = tuple(map(jax.typeof, leaves))
+    # Without `init`, which may contain the data, adversaries of many cells are equal.
+    _check_shapes(game.adversary._replace(init=_refuse_init), structure, types, theta_0.size)
     return state, assumed, theta_0
+
+
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
+def _check_shapes(
+    adversary: Adversary, structure: PyTreeDef, types: tuple[Any, ...], parameters: int
+) -> None:
+    """Raises InputError if the adversary's functions, for a state of these types, break its contract."""
+    shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
 # The cache keeps all arguments in memory, so it does not get the game with its data.
