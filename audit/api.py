@@ -275,8 +275,8 @@ def audit_loss(
 def _audit_grid(audit_one: Callable[..., Result], vary: Mapping[str, Sequence[Any]]) -> Grid:
     """Returns the audits of all combinations of settings; the last setting changes fastest.
 
-    Audits with equal shapes share their compiled program: the seed, k, the learning rate, the noise
-    multiplier and the clipping norm do not change shapes.
+    Audits with equal shapes share their compiled program: the seed, the learning rate, the noise multiplier,
+    the clipping norm, and k at an equal number of steps do not change shapes.
 
     Args:
       audit_one: makes an audit from the varied settings as keyword arguments.

@@ -20,7 +20,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
     """Draws the proven epsilon over the first varied setting, with a line for each value of the others.
 
     Args:
-      frame: the table of an `audit.grid.Grid`.
+      frame: the table of an `audit.Grid`.
       varied: the names of the varied settings. Seeds are averaged, unless only the seed varies.
       width: the figure's width, in inches.
     """
