@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.check import findings
-from audit.check.report import CheckOutcome, CheckReport, make_report
+from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.sampler_claims import read_noise_multiplier
@@ -108,7 +107,12 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
     if fitting:
         why = f"It fits if {', or if '.join(fitting)}."
-    finding = findings.CLAIM_TOO_LOW.fill(claimed=claimed, epsilon=epsilon, delta=delta, why=why)
+    finding = CheckFinding(
+        "epsilon",
+        "a claim that is too low",
+        f"{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}".strip(),
+        f"claim {epsilon}, or train with more noise or fewer steps",
+    )
     return CheckOutcome(text, findings=[finding], figures=figures)
 
 
@@ -180,6 +184,12 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     text = f"delta {delta:g} is {released:.2g} / n of {noun}; {advised} or less is advised"
     bugs = []
     if released >= 1 - 1e-9:  # 1 up to rounding
-        finding = findings.DELTA_TOO_LARGE
-        bugs.append(finding.fill(delta=delta, examples=noun, released=released, advised=advised))
+        bugs.append(
+            CheckFinding(
+                "delta",
+                "a delta that allows anything",
+                f"delta {delta:g} is {released:.3g} / n of {noun}: releasing one example whole would do.",
+                f"claim at {advised}",
+            )
+        )
     return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
