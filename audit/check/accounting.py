@@ -17,7 +17,6 @@ from audit.written import at_least_digits, at_most_digits, counted
 
 _CLOSE = 2e-3  # the relative difference of other accountants, at most
 _LEAST_RATE = 1e-9  # a batch of one example in the largest data set
-_FITS = 0.02  # the largest relative difference between the claim and a mistake's epsilon
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of privacy losses over epsilon, to refute a claim
 _MAX_LOSSES = 10**6  # of a step on a grid
 
@@ -93,7 +92,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     least, most = _bound_epsilon(claimed, composition, delta)
     epsilon = at_most_digits(most)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
-    figures = {"claimed": claimed, "accounted": most, "at least": least}
+    figures = {"accounted": most}
     if claimed >= most * (1 - _CLOSE):
         return CheckOutcome(text, figures=figures)
     if claimed >= least:
@@ -101,7 +100,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
         return CheckOutcome(text, tried=False, figures=figures)
 
     # A mistake fits if its epsilon is within 2% of the claim, and half the distance of the right epsilon.
-    close = min(_FITS, (1 - claimed / most) / 2) * claimed
+    close = min(0.02, (1 - claimed / most) / 2) * claimed
     why = ""
     mistakes = _account_mistakes(composition, delta)
     fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
@@ -192,4 +191,4 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
                 f"claim at {advised}",
             )
         )
-    return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
+    return CheckOutcome(text, findings=bugs)

@@ -184,19 +184,17 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None) -> CheckRe
     if not kind and not find_rejected_tests({row: rows[row].p_value for row in rows}):
         figures["kind"] = "poisson"
     if order is not None:
-        figures["order"] = order._asdict() | {"p_value": order.p_value}
-        for row, p_value in order.p_values.items():
-            finding = CheckFinding(
-                row,
-                "an order that is not uniform",
-                f"{order.seen[row]} Whoever guesses the step of an example learns more than from a uniform "
-                "order.",
-                "draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups "
-                "by length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
-            )
-            rows[row] = _Row(p_value, finding, f"tested over {order.passes} passes")
+        figures["order"] = order._asdict()
+        finding = CheckFinding(
+            "order",
+            "an order that is not uniform",
+            f"{order.seen} Whoever guesses the step of an example learns more than from a uniform order.",
+            "draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups by "
+            "length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
+        )
+        rows["order"] = _Row(order.p_value, finding, f"tested over {order.passes} passes")
     if kind == CYCLIC:  # which explains the order
-        rows = {row: rows[row] for row in rows if row not in ("order", "together")}
+        del rows["order"], rows["together"]
 
     def explain(rejected: dict[str, list[str]]) -> Iterable[CheckFinding]:
         """Returns the bugs that explain the rejected tests."""

@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 
 from audit.check import noise
-from audit.check.measured import Measured
+from audit.check.measured import Measured, is_replay_like_noise
 from audit.check.movements import COARSE
 from audit.check.noise import (
-    ALL_LAYERS,
     AT_ENDS,
     AT_ONE,
-    DISTRIBUTION,
     EMPTY,
     FOURFOLD,
+    GRID,
     QUARTER,
-    Ties,
 )
 from audit.check.probe import StepProbe
 from audit.check.report import CheckFinding
@@ -54,7 +52,6 @@ _OF_BOTH = {
     "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
     "divided by {k} accumulated batches or workers again": ("k", -1),
     "a loss scale of {k:,} that is not divided out": ("scale", 1),
-    "a loss scale of {k:,} divided out twice": ("scale", -1),
 }
 _OF_NOISE = {
     **_ANYWHERE,
@@ -64,14 +61,11 @@ _OF_NOISE = {
     "sigma is left out": ("noise_multiplier", -1),
     "the root of sigma: a deviation taken for a variance": ("noise_multiplier", -0.5),
     "the root of sigma C: a deviation taken for a variance": ("sigma C", -0.5),
-    "sigma C is squared: a variance taken for a deviation": ("sigma C", 1),
-    "shared out among layers": ("layers", -0.5),
     "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
     "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
     "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
     "the noise of one of {k} accumulated batches or workers": ("k", -0.5),
     "divided by {k} accumulated batches or workers": ("k", -1),
-    "a loss scale of {k:,} divided out of the noise": ("scale", -1),
 }
 
 
@@ -111,7 +105,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
 
 def _explain_replay(m: Measured) -> CheckFinding:
     """Explains two calls with the same seed that differ."""
-    if m.is_replay_like_noise:
+    if is_replay_like_noise(m):
         return CheckFinding(
             "replay",
             "noise that does not follow the seed",
@@ -202,13 +196,16 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
     """Explains an example that moves the step by more than C."""
     tried = m.tried
     example, largest = next(iter(tried.violations.items()))
+    names = m.probe.layer_names
+    layers = [f"{names[i]} {largest.layer_norms[i]:.3g}" for i in range(len(names))]
 
     def make_finding(name: str, why: str) -> CheckFinding:
-        """Returns a finding whose meaning begins with the largest movement."""
+        """Returns a finding whose meaning begins with the largest movement, in all and in each layer."""
         return CheckFinding(
             "sensitivity",
             name,
-            f"One example moves the step by {largest.norm:.4g} times eta C / B, with {example}. {why}",
+            f"One example moves the step by {largest.norm:.4g} times eta C / B, with {example}; by layer: "
+            f"{', '.join(layers[:8])}. {why}",
             "clip the whole gradient of every example to norm C, with one norm of all tensors; sum, divide by "
             "the stated B once",
         )
@@ -232,18 +229,6 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
     if m.interacts:
         return make_finding(_EXCESS, "First look for what mixes examples.")
 
-    norms = tried.collect("layer_norms")
-    is_at_c = np.abs(norms - 1) < max(_AT_C, tried.tolerance)
-    at_c = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
-    if np.max(norms) > 1 + max(_AT_C, tried.tolerance):
-        at_c = at_c[:0]  # some layer exceeds C by itself
-    if len(at_c) > 1:
-        why = f"{len(at_c)} layers stop at C at once: {m.name_layers(at_c)}."
-        return make_finding("layers clipped by themselves", why)
-    left_out, stops = _find_left_out(m)
-    if stops:
-        name = f"{left_out} left out of the clipping norm, or of clipping"
-        return make_finding(name, "The others stop at C.")
     mistakes = find_mistakes(m.probe, _OF_EXAMPLES, tried.plateau, _AT_C + tried.tolerance)
     mistakes = mistakes or [f"clipped to {tried.plateau:.4g} times the stated C"]
     if tried.is_stopped:
@@ -254,34 +239,10 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
         )
     if tried.reach > 16:
         return make_finding("no clipping of single examples", "")
-    if len(at_c):
-        name = f"{m.name_layers(at_c)} clipped apart from other layers"
-        return make_finding(name, "It stops at C while others move too.")
-    why = "They do not stop at C: is there any clipping, and are all numbers in the norm?"
-    if left_out:
-        why = f"All but {left_out} stay within C: is their gradient clipped too?"
-    return make_finding(_EXCESS, why)
-
-
-def _find_left_out(m: Measured) -> tuple[str, bool]:
-    """Returns the layers without which no example exceeds C, and whether the other layers stop at C.
-
-    Candidates are each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of
-    all layers. If none fits, the layers are "".
-    """
-    norms = m.tried.collect("layer_norms")
-    count = norms.shape[1]
-    ranked = np.argsort(-np.max(norms, axis=0)).tolist()
-    candidates = [[layer] for layer in ranked]
-    candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
-    candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
-    fitting = []
-    for layers in candidates:
-        others = np.sort(np.linalg.norm(np.delete(norms, layers, axis=1), axis=1))
-        if 0 < len(layers) < count and others[-1] <= 1 + m.tried.tolerance:
-            fitting.append((m.name_layers(layers), bool(others[-2:][0] > 0.96)))
-    # The first that stops, otherwise the first.
-    return max(fitting, key=lambda layers_and_stops: layers_and_stops[1], default=("", False))
+    return make_finding(
+        _EXCESS,
+        "Examples do not stop at C: is there any clipping, and are all numbers in the norm?",
+    )
 
 
 def _explain_short_movements(m: Measured) -> Iterator[CheckFinding]:
@@ -311,23 +272,14 @@ def _explain_noise(m: Measured, is_other_size: bool) -> Iterator[CheckFinding]:
         yield missing
         return
     related = [name for name in m.rejected["independence"] if name != noise.CONSECUTIVE]
-    cancelling = _find_small(m, "independence", limit=0.2)
-    if cancelling:
-        yield CheckFinding(
-            "independence",
-            "noise that cancels in a sum",
-            f"There is much less noise than that of independent numbers in {cancelling}: it shows the sum of "
-            "gradients.",
-            "add the numbers as the generator draws them: do not subtract their mean, and do not pair them",
-        )
-    elif related:
+    if related:
         yield CheckFinding(
             "independence",
             "noise shared by several numbers",
             "Sums or differences of numbers carry less noise than the accountant assumes; seen in "
             f"{'; '.join(related)}.",
             "draw a number for every parameter, with another key in every layer and another generator on "
-            "every worker",
+            "every worker; do not subtract the mean of the numbers",
         )
     elif m.rejected["independence"]:
         yield CheckFinding(
@@ -363,15 +315,16 @@ def _find_repeated_noise(m: Measured) -> CheckFinding | None:
 
     If all seeds give the same step, it may have no noise at all. Its noise shows in an empty batch.
     """
-    if m.ties == Ties(AT_ONE):
-        parts = "steps" if m.repeats else "numbers of some steps"
+    repeats = noise.count_repeats(m.drawn)
+    if m.ties == AT_ONE:
+        parts = "steps" if repeats else "numbers of some steps"
         return CheckFinding(
             "noise",
             f"no noise in some {parts}",
             f"{parts} are often the same for two seeds: there the step shows the sum of gradients.",
             "add noise to all numbers at every step: look for a condition, a mask or a skipped call before it",
         )
-    which = "several seeds" if m.repeats else ""
+    which = "several seeds" if repeats else ""
     if not np.any(m.drawn.given.values):
         constant = 0.0
         if EMPTY in m.drawn.others:
@@ -382,56 +335,36 @@ def _find_repeated_noise(m: Measured) -> CheckFinding | None:
     return CheckFinding(
         "independence",
         f"the same noise for {which}",
-        f"{m.repeats} of {len(m.drawn.given.draws)} seeds give exactly the noise of another: two steps reveal "
+        f"{repeats} of {len(m.drawn.given.draws)} seeds give exactly the noise of another: two steps reveal "
         "the gradients.",
         "make the generator once, before training, or seed it with the whole seed of the step",
     )
 
 
-def _find_small(m: Measured, row: str, limit: float) -> str:
-    """Returns the rejected tests whose variance, 1 for independent normal numbers, is below a limit."""
-    ratios = noise.measure_ratios(m.drawn)[row]
-    return ", ".join([test for test in m.rejected[row] if ratios.get(test, limit) < limit][:4])
-
-
 def _explain_deviation(m: Measured) -> Iterator[CheckFinding]:
-    """Yields a wrong deviation, with the mistakes that explain it if layers have the same.
-
-    All trained layers are wrong if the test of all layers together rejects and their deviations may be equal.
-    """
+    """Yields a wrong deviation, in the layers whose own test rejects or in all, and mistakes that explain it."""
     given = m.drawn.given
-
-    def are_equal(layers: Any) -> bool:
-        """Returns True if deviations are within 10%, or within eight standard errors."""
-        allowed = max(0.1, 8 / (2 * np.min(given.freedom[layers])) ** 0.5)
-        deviations = given.deviations[layers]
-        return bool(np.ptp(deviations) <= allowed * np.min(deviations))
-
     wrong = m.rejected["noise"]
     if not wrong:
         return
-    layers = trained = np.flatnonzero(given.freedom)
-    named = trained[np.isin(np.array(m.probe.layer_names)[trained], wrong)]
-    if named.size and not (ALL_LAYERS in wrong and are_equal(trained)):
-        layers = named
+    trained = np.flatnonzero(given.freedom)
+    named = [i for i in trained if m.probe.layer_names[i] in wrong]
+    layers = named or trained
+    deviations = given.deviations[layers]
     freedom = given.freedom[layers]
-    deviation = float(np.average(given.deviations[layers] ** 2, weights=freedom) ** 0.5)
+    deviation = float(np.average(deviations**2, weights=freedom) ** 0.5)
     # 1% and four standard errors, each 1 / sqrt(2 freedom); at most 5%.
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
-    figure = f"{deviation:.3g}"
     fits = find_mistakes(m.probe, _OF_NOISE, deviation, error)
-    if not are_equal(layers):
-        deviations = given.deviations[layers]
-        figure = f"{np.min(deviations):.3g} to {np.max(deviations):.3g}"
-        fits = ["it differs by layer"]
     if not m.tried.is_clipping_seen:
         fits.append("the whole step has another size than stated: clipping was not seen")
     multiplier = np.min(given.deviations[trained]) * m.probe.settings.noise_multiplier
     yield CheckFinding(
         "noise",
-        f"noise of {figure} times the stated deviation",
-        f"It is {figure} times eta sigma C / B in {m.name_layers(layers)}. It fits: "
-        f"{'; or '.join(fits) or 'no known mistake'}. More noise than stated loses no privacy.",
+        f"noise of {deviation:.3g} times the stated deviation",
+        f"It is {np.min(deviations):.3g} to {np.max(deviations):.3g} times eta sigma C / B in "
+        f"{m.name_layers(layers)}. It fits: {'; or '.join(fits) or 'no known mistake'}. More noise than stated "
+        "loses no privacy.",
         "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or state "
         f"the noise multiplier that all layers have, about {multiplier:.3g}",
     )
@@ -464,15 +397,14 @@ def _explain_changes(m: Measured) -> Iterator[CheckFinding]:
 
 def _explain_shape(m: Measured) -> Iterator[CheckFinding]:
     """Yields noise whose distribution is not normal, which ties may show even if no test does."""
-    short = _find_small(m, "shape", limit=1)
-    if m.ties == Ties(AT_ENDS):
+    if m.ties == AT_ENDS:
         yield CheckFinding(
             "shape",
             "noise that is clamped",
             "Several draws agree at the largest and smallest values.",
             "draw it with normal() and do not clamp it",
         )
-    elif m.ties.kind and not m.ties.is_shared:
+    elif m.ties == GRID:
         yield CheckFinding(
             "shape",
             "noise on a grid that the sum is not on",
@@ -480,19 +412,12 @@ def _explain_shape(m: Measured) -> Iterator[CheckFinding]:
             "which gradients it has.",
             "draw the noise in float32 or float64, and round the sum after adding it",
         )
-    elif short and DISTRIBUTION not in m.rejected["shape"]:
-        yield CheckFinding(
-            "shape",
-            "noise of one length",
-            f"Norms vary less than those of independent normal numbers: {short}. So the noise shows the "
-            "gradients.",
-            "draw a number for every parameter at every step, and do not normalise them",
-        )
     elif m.rejected["shape"]:
         yield CheckFinding(
             "shape",
             "noise that is not normal",
             "The numbers, or the norms of the draws, do not have the distribution of the Gaussian that the "
             "accountant assumes.",
-            "draw it with normal(), not uniform() or laplace(), not truncated, and do not clip after adding it",
+            "draw it with normal(), not uniform() or laplace(), not truncated; do not normalise it, and do not "
+            "clip after adding it",
         )

@@ -15,7 +15,7 @@ from scipy import stats
 from audit.check.loaders import call_user
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
-from audit.claims.strategies import Strategy, Toeplitz, find_strategy, read_strategy
+from audit.claims.strategies import Strategy, Toeplitz, find_strategy
 from audit.errors import number, require
 from audit.evidence import arrays
 
@@ -187,17 +187,6 @@ def _explain_correlations(
             "The noise before this step and the noise from it on are each as stated, but not correlated as the "
             "strategy assumes: the accountant's sensitivity does not apply.",
             "store the state of the noise in checkpoints, and restore it when training resumes",
-        )
-
-    # Of several strategies with S[t, t] = 1, the right one leaves the smallest noise (maximum likelihood).
-    names = ["sqrt", *(f"{kind}:{bands}" for kind in ("bsr", "bisr") for bands in range(2, 65))]
-    undone = {name: _whiten(read_strategy(name, steps), noise) for name in names}
-    name = min(names, key=lambda name: undone[name].ratio)
-    if undone[name].p_value > LEVEL:
-        return (
-            f"noise of the strategy {name}",
-            f"It fits the noise of {name}, with {undone[name].ratio:.3g} times the stated deviation of raw noise.",
-            "state the strategy that the noise has",
         )
     return (
         "noise of another strategy",

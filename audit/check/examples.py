@@ -37,23 +37,6 @@ def read_columns(name: str, batch: Any) -> Columns:
     return columns
 
 
-def read_extreme_examples(batch: Any, rows: Columns) -> dict[str, Columns]:
-    """Returns the caller's extreme examples by their names in the report, each as a batch of one row.
-
-    Args:
-      batch: arrays or tensors in dicts, lists or tuples, with an example in each row.
-      rows: the batch of the step.
-
-    Raises:
-      InputError: the number of arrays, or the shape of their rows, differs from the batch of the step.
-    """
-    columns = read_columns("extreme_examples", batch)
-    shapes = [column.shape[1:] for column in columns]
-    is_alike = shapes == [column.shape[1:] for column in rows]
-    require(is_alike, "`extreme_examples`: give arrays like the batch's, rows of the same shapes")
-    return {f"your example {i}": take(columns, [i]) for i in range(len(columns[0]))}
-
-
 def join(*batches: Columns) -> Columns:
     """Returns one batch with the rows of several batches, in their order."""
     return list(map(np.concatenate, zip(*batches, strict=True)))

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ MAX_BATCHES = 100_000  # of a pass that is read to its end
 
 Draw = Callable[[int], Any]
 Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
-Result = TypeVar("Result")
 _NO_INDICES = (
     "`draw` gave batches that are no vectors of indices, such as columns, dictionaries or ragged rows: build "
     "the loader on range(n) instead of the data, to yield indices of examples"
@@ -81,7 +80,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
     return count
 
 
-def call_user(call: Callable[[], Result], where: str = "") -> Result:
+def call_user(call: Callable[[], Any], where: str = "") -> Any:
     """Returns the result of a caller's function `draw`; raises InputError if it fails or ends the program.
 
     Args:

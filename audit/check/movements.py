@@ -148,7 +148,7 @@ class TriedExamples:
         least = 0.9 if self.refusal else 0.985
         return self.reach >= least or self.stops_by_layer or self.is_stopped
 
-    @property
+    @cached_property
     def opposites(self) -> tuple[str, str]:
         """The names of the example that moves the step most, and of the one with the farthest movement from it."""
         names = list(self.finite)
@@ -178,18 +178,16 @@ class SeedEffect(NamedTuple):
     scales_noise: bool
 
 
-def try_examples(
-    probe: StepProbe, tried_examples: dict[str, Columns], seconds: float
-) -> TriedExamples:
-    """Measures how far examples move the step, added to its batch and in place of several of its rows.
+def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
+    """Measures how far extreme examples move a step, added to its batch and in place of several rows.
 
     If the step refuses or ignores an additional row, each example replaces the first row.
 
     Args:
       probe: the step.
-      tried_examples: the examples by name, each as a batch of one row.
       seconds: the time of a call of the step, which bounds the number of rows.
     """
+    tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples, is_added=True)
     if tried.refusal or not tried.is_any_moved:
         refusal = tried.refusal or "the step ignores one more example"

@@ -20,10 +20,10 @@ QUARTER = "a quarter of the batch"
 FEATURES = "features times 1000"
 ALL_LAYERS = "all layers together"
 CONSECUTIVE = "consecutive seeds"
-DISTRIBUTION = "distribution"
 AT_ENDS = "at ends"
 AT_ONE = "at one value"
 GRID = "on a grid"
+CLAMPED_SUM = "at ends of the sum"
 
 _MIN_DEVIATION = 0.01  # times the stated one: a parameter with less has no noise
 
@@ -35,14 +35,14 @@ class StepNoise(NamedTuple):
       draws: (n, k) the change of the parameters by the step, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters of the layer that are the same for every seed.
+      silent: (layers,) the number of parameters that are the same for every seed.
       not_finite: the number of draws with NaN or infinity in any of all the parameters.
     """
 
     draws: Vector
     deviations: Vector
-    freedom: Integers
-    silent: Integers
+    freedom: Vector
+    silent: Vector
     not_finite: int
 
     @property
@@ -58,26 +58,32 @@ class StepNoise(NamedTuple):
 
 
 class DrawnNoise(NamedTuple):
-    """The noise at the batch as given and at other batches, in the same k parameters.
+    """The noise at the batch as given and at other batches, in the same k of the step's parameters.
 
     Attributes:
-      layer_names: (layers,) the names of the layers.
+      probe: the step.
       layer: (k,) the index of each parameter's layer.
       rounding: (k,) the largest distance between neighbouring floating-point numbers that a draw may reach,
         in stated deviations.
-      tolerance: the relative error of a deviation that rounding may cause.
       given: the noise at the batch as given.
       others: the noise at each other batch, by its name.
       refused: the error of the step, by name of the batch that it refused.
     """
 
-    layer_names: list[str]
+    probe: StepProbe
     layer: Integers
     rounding: Vector
-    tolerance: float
     given: StepNoise
     others: dict[str, StepNoise]
     refused: dict[str, str]
+
+    @property
+    def tolerance(self) -> float:
+        """The relative error of a deviation that rounding may cause.
+
+        Four spacings leave room for rounding each factor of the noise, such as sigma C, eta and 1 / B.
+        """
+        return 4 * float(np.max(self.probe.spacings))
 
     @property
     def has_noise(self) -> Mask:
@@ -94,7 +100,7 @@ class DrawnNoise(NamedTuple):
         layer = self.layer[self.has_noise]
         groups = {ALL_LAYERS: values}
         for i in np.flatnonzero(np.bincount(layer) > 1):
-            groups[self.layer_names[i]] = values[:, layer == i]
+            groups[self.probe.layer_names[i]] = values[:, layer == i]
         return groups
 
     def is_sign_step(self) -> bool:
@@ -161,16 +167,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
             others[name] = _draw_at(probe, batch, other_seeds, is_fine, is_kept)
         except RefusedError as error:
             refused[name] = str(error)
-    return DrawnNoise(
-        layer_names=probe.layer_names,
-        layer=probe.layer[is_kept],
-        rounding=spacing[is_kept] / deviation,
-        # Four spacings leave room for rounding each factor of the noise, such as sigma C, eta and 1 / B.
-        tolerance=4 * float(np.max(probe.spacings)),
-        given=given,
-        others=others,
-        refused=refused,
-    )
+    rounding = spacing[is_kept] / deviation
+    return DrawnNoise(probe, probe.layer[is_kept], rounding, given, others, refused)
 
 
 def _draw_at(
@@ -200,18 +198,12 @@ def _draw_at(
 
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     draws = (np.array(kept) - probe.start[is_kept]) / deviation
-    squares = np.sum((draws - draws.mean(axis=0)) ** 2, axis=0)
-    layer = probe.layer[is_kept]
-    num_layers = len(probe.layer_names)
-    freedom = np.bincount(layer, minlength=num_layers) * (len(seeds) - 1) * probe.is_layer_trained
-    layer_squares = np.bincount(layer, squares, num_layers)
-    return StepNoise(
-        draws=draws,
-        deviations=np.sqrt(layer_squares / np.maximum(freedom, 1)),
-        freedom=freedom,
-        silent=probe.sum_layers(is_fine & ~differs),
-        not_finite=not_finite,
-    )
+    squares = np.zeros(probe.start.size)
+    squares[is_kept] = np.sum((draws - draws.mean(axis=0)) ** 2, axis=0)
+    freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
+    deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
+    silent = probe.sum_layers(is_fine & ~differs)
+    return StepNoise(draws, deviations, freedom, silent, not_finite)
 
 
 def row_of(batch: str) -> str:
@@ -230,46 +222,43 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     if np.sum(drawn.has_noise) < 2:
         return p_values
     p_values["independence"] = _test_independence(drawn)
-    values = drawn.group_noise()[ALL_LAYERS]
-    if values.size >= 1000:  # fewer are not enough for the distribution of the test's statistic
-        p_value = stats.normaltest(values, axis=None).pvalue
-        p_values["shape"][DISTRIBUTION] = float(p_value)
+    p_values["shape"] = _test_shape(drawn)
     for batch, noise in drawn.others.items():
         if not noise.not_finite:  # otherwise that is a finding, which needs no test
             p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
-    # The variances of sums and lengths. Two degrees of freedom are lost to means and deviations.
-    freedom = len(drawn.given.draws) - 2
-    for row, ratios in measure_ratios(drawn).items():
-        for test, ratio in ratios.items():
-            p_value = compute_two_sided_p_value(stats.chi2(freedom), freedom * ratio)
-            p_values[row][test] = float(p_value)
     return p_values
 
 
-def measure_ratios(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
-    """Returns variances over seeds, each over its value for independent normal numbers, by row and test.
+def _test_shape(drawn: DrawnNoise) -> dict[str, float]:
+    """Tests that the noise is normal, and that its norm in each group varies as that of normal numbers.
 
-    The row "independence" has the sum of the numbers of each group, the row "shape" their length: for p
-    independent normal numbers, the square of the length over its mean, to the power 1/3, has variance 2 / 9p
-    (Wilson and Hilferty, 1931).
+    For p independent normal numbers, the square of the norm over its mean, to the power 1/3, has variance
+    2 / 9p (Wilson and Hilferty, 1931).
     """
-    ratios: dict[str, dict[str, float]] = {"independence": {}, "shape": {}}
+    p_values = {}
     for name, values in drawn.group_noise().items():
         size = values.shape[1]
-        sums = np.sum(stats.zscore(values), axis=1)
-        ratios["independence"][f"the sum of {name}"] = float(np.mean(sums**2) / size)
+        if name == ALL_LAYERS and values.size >= 1000:  # fewer numbers do not suffice for the test
+            p_values["distribution"] = float(stats.normaltest(values, axis=None).pvalue)
         if size >= 8:  # the power 1/3 of fewer numbers is not normal
             squares = np.sum(values**2, axis=1)
             roots = np.cbrt(squares / np.mean(squares))
-            ratios["shape"][f"the length of {name}"] = float(np.var(roots, ddof=1) * 9 * size / 2)
-    return ratios
+            ratio = np.var(roots, ddof=1) * 9 * size / 2
+            p_values[f"the length of {name}"] = _test_variance(ratio, len(values))
+    return p_values
+
+
+def _test_variance(ratio: Any, seeds: int) -> float:
+    """Returns the p-value of a variance over seeds, divided by its value under the null hypothesis."""
+    freedom = seeds - 2  # without the mean, and the deviation by which numbers are divided
+    return float(compute_two_sided_p_value(stats.chi2(freedom), freedom * ratio))
 
 
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that the noise is as large as stated, in each trained layer and in all together."""
     given = drawn.given
     trained = np.flatnonzero(given.freedom)
-    groups: dict[str, Any] = {drawn.layer_names[i]: i for i in trained}
+    groups: dict[str, Any] = {drawn.probe.layer_names[i]: i for i in trained}
     groups[ALL_LAYERS] = trained
     p_values = {}
     for name, layers in groups.items():
@@ -283,27 +272,30 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     """Tests that the noise is as large at another batch: by an F-test in each noisy layer (Bonferroni)."""
-    given = drawn.given
-    is_noisy = given.deviations > _MIN_DEVIATION
-    quotient = (given.deviations[is_noisy] / other.deviations[is_noisy]) ** 2
+    is_noisy = drawn.given.deviations > _MIN_DEVIATION
+    quotient = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
-    law = stats.f(given.freedom[is_noisy], other.freedom[is_noisy])
+    law = stats.f(drawn.given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
     return float(np.min(p_values * len(p_values), initial=1.0))
 
 
 def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that noise is uncorrelated between consecutive seeds and between numbers."""
-    groups = drawn.group_noise()
-    noise = stats.zscore(groups[ALL_LAYERS])
-    seeds, numbers = noise.shape
-    # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1). The normal
-    # distribution of a correlation makes its test conservative.
-    correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
-    deviations = np.abs(correlation) * np.sqrt((seeds - 2) * numbers)
-    p_values = {CONSECUTIVE: 2 * float(stats.norm.sf(deviations))}
-    for name, values in groups.items():
-        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(stats.zscore(values))
+    p_values = {}
+    for name, values in drawn.group_noise().items():
+        noise = stats.zscore(values)
+        seeds, numbers = noise.shape
+        if name == ALL_LAYERS:
+            # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1). The normal
+            # distribution of a correlation makes its test conservative.
+            correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
+            deviations = np.abs(correlation) * np.sqrt((seeds - 2) * numbers)
+            p_values[CONSECUTIVE] = 2 * float(stats.norm.sf(deviations))
+        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
+        # The variance of the sum of independent numbers is the sum of their variances.
+        ratio = np.mean(np.sum(noise, axis=1) ** 2) / numbers
+        p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
     return p_values
 
 
@@ -345,25 +337,17 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
     return np.minimum(1, 2 * np.minimum(distribution.sf(above), distribution.cdf(below)))
 
 
-class Ties(NamedTuple):
-    """Numbers of the noise that agree between seeds more often than chance and rounding explain.
+def find_ties(drawn: DrawnNoise) -> str:
+    """Finds numbers of the noise that agree between seeds more often than chance and rounding explain.
 
     Continuous noise hardly agrees. Noise on a grid, or clamped noise, does. If the noisy sum is rounded or
     clamped instead, draws at another batch agree with these values too, and the noise may be right.
 
-    Attributes:
-      kind: AT_ENDS if most agree at the largest and smallest values, like clamped noise; AT_ONE if they agree
-        at one value of each parameter, as if noise is sometimes missing; GRID otherwise; "" if chance may
-        explain them.
-      is_shared: True if draws at another batch agree with them.
+    Returns:
+      AT_ENDS if most agree at the largest and smallest values, like clamped noise; AT_ONE if they agree at one
+      value of each parameter, as if noise is sometimes missing; GRID if they agree elsewhere; CLAMPED_SUM if
+      the noisy sum is clamped; otherwise "".
     """
-
-    kind: str = ""
-    is_shared: bool = False
-
-
-def find_ties(drawn: DrawnNoise) -> Ties:
-    """Returns the ties of the noise in all parameters that have noise."""
     columns = drawn.has_noise
     draws = np.sort(drawn.given.draws[:, columns], axis=0)
     seeds, numbers = draws.shape
@@ -385,15 +369,17 @@ def find_ties(drawn: DrawnNoise) -> Ties:
     if 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
         kind = AT_ENDS
     elif count < 3 * expected + 30:
-        return Ties()
+        return ""
     elif num_values < 1.5 * numbers:
         kind = AT_ONE
 
-    # Without another batch, the ties count as shared, since the noise may be right.
+    # Without another batch, the sum counts as rounded or clamped, since the noise may be right.
     other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
     added = _count_ties(np.concatenate([draws, other]), tolerances) - count
     shared = added - _count_ties(other, tolerances)
-    return Ties(kind, bool(shared > 0.15 * added))
+    if shared <= 0.15 * added:
+        return kind
+    return CLAMPED_SUM if kind == AT_ENDS else ""
 
 
 def _count_ties(draws: Vector, tolerances: Vector) -> int:

@@ -6,7 +6,6 @@ Examples that a pass leaves out count as a last batch. Bounds over many examples
 """
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +28,8 @@ class OrderTest(NamedTuple):
       is_whole: True if every pass ended after at most the number of batches that a pass should have.
       repeats: True if all passes are the same.
       is_even: True if no batch has more examples than all examples divided by the number of batches.
-      p_values: the p-value of a uniform order, for the rows "order" and "together" of the report on batches.
-      seen: by row, what the test with the smallest p-value observed.
+      p_value: the p-value of a uniform order, of all tests together (Bonferroni).
+      seen: what the test with the smallest p-value observed.
     """
 
     passes: int
@@ -39,13 +38,8 @@ class OrderTest(NamedTuple):
     is_whole: bool
     repeats: bool
     is_even: bool
-    p_values: Mapping[str, float]
-    seen: Mapping[str, str]
-
-    @property
-    def p_value(self) -> float:
-        """The p-value of a uniform order, of all tests together (Bonferroni)."""
-        return min(1.0, len(self.p_values) * min(self.p_values.values()))
+    p_value: float
+    seen: str
 
 
 class Observation(NamedTuple):
@@ -81,13 +75,9 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     # (passes, batches) the sizes of the batches, without those left out.
     sizes = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)[:, :-1]
 
-    tests = {
-        "order": [_test_single_batch(steps, sizes), _test_places(steps)],
-        "together": _test_pairs(steps),
-    }
+    tests = [_test_single_batch(steps, sizes), _test_places(steps), *_test_pairs(steps)]
     if sizes_vary:
-        tests["order"].append(_test_sizes(sizes, examples))
-    strongest = {row: min(tests[row]) for row in tests}
+        tests.append(_test_sizes(sizes, examples))
     totals = [sum(map(len, drawn.batches)) for drawn in passes]
     return OrderTest(
         passes=count,
@@ -96,8 +86,8 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
         is_even=bool(sizes.max() * batches <= examples),
-        p_values={row: min(1.0, len(tests[row]) * strongest[row].p_value) for row in tests},
-        seen={row: strongest[row].sentence for row in tests},
+        p_value=min(1.0, len(tests) * min(tests).p_value),
+        seen=min(tests).sentence,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from audit.check import causes, examples, noise
-from audit.check.measured import Measured
+from audit.check.measured import Measured, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
@@ -29,11 +29,9 @@ class StepOptions(NamedTuple):
     """The options of `check_step`.
 
     Attributes:
-      extreme_examples: a batch of additional examples to try.
       seeds: the number of draws of the noise; None for as many as the tests need, in 20 seconds.
     """
 
-    extreme_examples: Any = None
     seeds: int | None = None
 
 
@@ -58,12 +56,13 @@ def check_step(
         private gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step: arrays or tensors in dicts, lists or tuples. The step gets
         copies.
-      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last.
+      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last. The first and
+        the last example are tried with many factors of their features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has deviation sigma C.
       batch_size: B, by which the sum is divided: the expected size of a Poisson batch, a constant.
-      **options: the fields of `StepOptions`. `extreme_examples` is a batch of additional examples to try, and
-        `seeds` the number of draws of the noise, by default as many as the tests need, in 20 seconds.
+      **options: `seeds` is the number of draws of the noise, by default as many as the tests need, in 20
+        seconds.
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -88,28 +87,21 @@ def check_step(
     >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).findings[0].check
     'noise'
     """
-    chosen = StepOptions(**options)
-    seeds = chosen.seeds
+    seeds = StepOptions(**options).seeds
     if seeds is not None:
         seeds = number("seeds", seeds, int)
         require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size)
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
-            probe = StepProbe(step, params, batch, stated)
-            tried = examples.make_extreme_examples(probe.rows)
-            if chosen.extreme_examples is not None:
-                tried |= examples.read_extreme_examples(chosen.extreme_examples, probe.rows)
-            report = _check_probe(probe, tried, seeds)
+            report = _check_probe(StepProbe(step, params, batch, stated), seeds)
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated._asdict())
 
 
-def _check_probe(
-    probe: StepProbe, tried_examples: dict[str, examples.Columns], seeds: int | None
-) -> CheckReport:
-    """Measures a step, explains the measurements and returns the report; takes what `Measured` takes."""
+def _check_probe(probe: StepProbe, seeds: int | None) -> CheckReport:
+    """Measures a step, explains the measurements and returns the report; takes what `measure_step` takes."""
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
     if not np.all(np.isfinite(probe.base)):
         finding = CheckFinding(
@@ -120,7 +112,7 @@ def _check_probe(
         )
         outcomes["replay"] = CheckOutcome("", findings=[finding])
         return make_report("step", outcomes, needed=NEEDED)
-    m = Measured(probe, tried_examples, seeds)
+    m = measure_step(probe, seeds)
     if m.replays and m.drawn and m.drawn.is_sign_step():
         outcomes = dict.fromkeys(ROWS, _untried(_ADAM))
         return make_report("step", outcomes, needed=NEEDED)
@@ -139,8 +131,7 @@ def _check_probe(
 
     def explain(rejected: dict[str, list[str]]) -> list[CheckFinding]:
         """Returns the bugs of the table of causes, and the buffers of a TorchStep that the data change."""
-        m.rejected = rejected
-        findings = list(causes.explain(m))
+        findings = list(causes.explain(m._replace(rejected=rejected)))
         for name in sorted(getattr(probe.step, "changed_buffers", ())):
             finding = CheckFinding(
                 "noise",
@@ -175,10 +166,10 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
             "never has a gradient, such as the bias of keys in attention"
         )
     smallest = np.argmin(np.where(is_trained, peaks, np.inf))
-    text = f"every trainable tensor responds to an example; smallest: {names[smallest]}, {peaks[smallest]:.2g} C"
-    if peaks[smallest] < 1e-3:
-        text += ", almost 0: is its gradient scaled down or detached?"
-    return CheckOutcome(f"{text}; trained: {np.sum(is_trained)} of {len(names)}")
+    return CheckOutcome(
+        f"every trainable tensor responds to an example (smallest: {names[smallest]}, "
+        f"{peaks[smallest]:.2g} C); trained: {np.sum(is_trained)} of {len(names)}"
+    )
 
 
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
@@ -189,7 +180,7 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     if not tried.violations and not tried.is_clipping_seen:
         text = (
             f"the largest movement was {tried.reach:.2g} C, so clipping was not seen: state a smaller "
-            "clipping norm, or give trained parameters or extreme_examples"
+            "clipping norm, give trained parameters, or put an extreme example first in the batch"
         )
         return _untried(text, movements=norms)
     text = f"largest observed change {max(norms.values()):.4g} eta C / B (tolerance {tried.tolerance:.2g})"
@@ -254,7 +245,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise lies below the rounding of {where}: use float64 or a larger learning rate; {text}"
-    deviations = dict(zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True))
+    deviations = dict(zip(m.probe.layer_names, drawn.given.deviations.tolist(), strict=True))
     outcomes["noise"] = CheckOutcome(
         text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
     )

@@ -249,7 +249,7 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
     known = "the bounds take it as known"
     if order["repeats"]:
         return _Loader("cyclic", batches, f"the same in all of {passes}; {known}")
-    seen = " ".join(order["seen"].values()).removesuffix(".")
+    seen = order["seen"].removesuffix(".")
     return _Loader("any_order", batches, f"not uniform ({tested}); {known}. {seen}")
 
 
