@@ -207,8 +207,8 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None) -> CheckRe
                 "every example",
                 f"{title} batches, not Poisson",
                 f"The accountant assumes Poisson batches, these are {title}. {why}".strip(),
-                f"sample Poisson batches, or account for {title} batches: claim (audit.sampler_claims) prints "
-                "the epsilon of them",
+                f"sample Poisson batches, or account for {title} batches: claim (audit.sampler_claims) "
+                "prints their epsilon",
             )
         return found.values()
 
@@ -250,7 +250,7 @@ def _test_rate(drawn: _DrawnBatches) -> _Row:
         ANOTHER_RATE,
         f"Batches have {mean} instead of {expected:.4g} as stated: a rate of {rate:.4g}, not {stated:.4g}. "
         f"{why}".strip(),
-        f"give the accountant the rate at which batches are drawn, {rate:.4g}, or draw them at the stated one",
+        f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
     return _Row(total.pvalue, finding, f"{mean}, {expected:.4g} expected; {power}")
 

@@ -119,8 +119,8 @@ def _explain_replay(m: Measured) -> CheckFinding:
         "a step that keeps state between calls",
         f"Two calls with the same seed and batch differ by {m.replay.norm:.3g} eta C / B, which the noise "
         "does not explain.",
-        "restore parameters, optimizer and generators before each call; with Adam return the private gradient "
-        "(`p.grad` after clipping and noise), with learning_rate=1",
+        "restore parameters, optimizer and generators before each call; with Adam return the private "
+        "gradient (`p.grad` after clipping and noise), with learning_rate=1",
     )
 
 
@@ -188,7 +188,7 @@ def _find_size(m: Measured) -> CheckFinding | None:
         "a step of another size than stated",
         f"Movements and noise are both {factor:.4g} times the stated eta C / B, which loses no privacy. It "
         f"fits: {'; or '.join(why)}.",
-        "state the learning rate, clipping norm and batch size that the step has, or divide by the stated one",
+        "state the learning rate, clipping norm and batch size of the step, or divide by the stated one",
     )
 
 
@@ -206,8 +206,8 @@ def _explain_far_movement(m: Measured) -> CheckFinding:
             name,
             f"One example moves the step by {largest.norm:.4g} times eta C / B, with {example}; by layer: "
             f"{', '.join(layers[:8])}. {why}",
-            "clip the whole gradient of every example to norm C, with one norm of all tensors; sum, divide by "
-            "the stated B once",
+            "clip the whole gradient of every example to norm C, with one norm of all tensors; divide the "
+            "sum by the stated B once",
         )
 
     if not np.isfinite(largest.norm):
@@ -322,7 +322,7 @@ def _find_repeated_noise(m: Measured) -> CheckFinding | None:
             "noise",
             f"no noise in some {parts}",
             f"{parts} are often the same for two seeds: there the step shows the sum of gradients.",
-            "add noise to all numbers at every step: look for a condition, a mask or a skipped call before it",
+            "add noise to all numbers at every step: look for a condition, a mask or a skipped call",
         )
     which = "several seeds" if repeats else ""
     if not np.any(m.drawn.given.values):
@@ -342,7 +342,10 @@ def _find_repeated_noise(m: Measured) -> CheckFinding | None:
 
 
 def _explain_deviation(m: Measured) -> Iterator[CheckFinding]:
-    """Yields a wrong deviation, in the layers whose own test rejects or in all, and mistakes that explain it."""
+    """Yields a wrong deviation and the mistakes that explain it.
+
+    The wrong layers are those whose own test rejects, or all trained layers if there is none.
+    """
     given = m.drawn.given
     wrong = m.rejected["noise"]
     if not wrong:
@@ -363,15 +366,15 @@ def _explain_deviation(m: Measured) -> Iterator[CheckFinding]:
         "noise",
         f"noise of {deviation:.3g} times the stated deviation",
         f"It is {np.min(deviations):.3g} to {np.max(deviations):.3g} times eta sigma C / B in "
-        f"{m.name_layers(layers)}. It fits: {'; or '.join(fits) or 'no known mistake'}. More noise than stated "
-        "loses no privacy.",
-        "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or state "
-        f"the noise multiplier that all layers have, about {multiplier:.3g}",
+        f"{m.name_layers(layers)}. It fits: {'; or '.join(fits) or 'no known mistake'}. More noise than "
+        "stated loses no privacy.",
+        "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
+        f"state the noise multiplier that all layers have, about {multiplier:.3g}",
     )
 
 
 def _explain_changes(m: Measured) -> Iterator[CheckFinding]:
-    """Yields noise that is not finite, missing, or of another deviation at another batch, once for each row."""
+    """Yields noise that is not finite, missing, or of another size at another batch, once a row."""
     rows = set()
     for batch, other in m.drawn.others.items():
         row = noise.row_of(batch)
@@ -418,6 +421,6 @@ def _explain_shape(m: Measured) -> Iterator[CheckFinding]:
             "noise that is not normal",
             "The numbers, or the norms of the draws, do not have the distribution of the Gaussian that the "
             "accountant assumes.",
-            "draw it with normal(), not uniform() or laplace(), not truncated; do not normalise it, and do not "
-            "clip after adding it",
+            "draw it with normal(), not uniform() or laplace(), not truncated; do not normalise it, and do "
+            "not clip after adding it",
         )

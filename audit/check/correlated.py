@@ -177,19 +177,19 @@ def _explain_correlations(
     if across[first, second] > 0.9:
         return (
             f"steps {first + 1} and {second + restart + 1} share their noise",
-            f"The raw noise of the two steps has correlation {across[first, second]:.2f}: their difference shows "
-            "gradients.",
+            f"The raw noise of the two steps has correlation {across[first, second]:.2f}: their difference "
+            "shows gradients.",
             "make the generator once, and restore its state together with the step when training resumes",
         )
     if joined.p_value > LEVEL:
         return (
             f"the noise's state is lost at step {restart + 1}",
-            "The noise before this step and the noise from it on are each as stated, but not correlated as the "
-            "strategy assumes: the accountant's sensitivity does not apply.",
+            "The noise before this step and the noise from it on are each as stated, but not correlated as "
+            "the strategy assumes: the accountant's sensitivity does not apply.",
             "store the state of the noise in checkpoints, and restore it when training resumes",
         )
     return (
         "noise of another strategy",
-        f"After undoing the strategy, noise of different steps is still correlated (p {whitened.p_value:.2g}).",
+        f"After undoing the strategy, different steps are still correlated (p {whitened.p_value:.2g}).",
         "compare the coefficients: is S meant or its inverse, and does training start with an empty state?",
     )

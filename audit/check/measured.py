@@ -17,6 +17,10 @@ _CHANGED_AFTER = (
     "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
     "Adam return the private gradient, with learning_rate=1"
 )
+_ADAM = (
+    "this looks like Adam, or the sign of the gradient (every number moves equally far): return the private "
+    "gradient (`p.grad` after clipping and noise), with learning_rate=1"
+)
 _ALL_CLIPPED = (
     "every example that was tried is clipped, which hides whether others change its gradient: check again "
     "with a larger clipping norm, or let the step take clipping_norm="
@@ -69,7 +73,7 @@ class Measured(NamedTuple):
 
 
 def measure_step(probe: StepProbe, seeds: int | None) -> Measured:
-    """Replays a step, tries examples, draws its noise, and finds out what can be judged.
+    """Replays a step, tries examples, draws its noise, and tests what nothing hides.
 
     Args:
       probe: the step.
@@ -93,35 +97,48 @@ def measure_step(probe: StepProbe, seeds: int | None) -> Measured:
         found_ties = noise.find_ties(drawn)
         hides_noise = ""
     m = Measured(probe, replay, tried, drawn, found_ties, "", hides_noise, {}, "")
+    if m.replays and drawn and drawn.is_sign_step():
+        return m._replace(hides_movements=_ADAM, hides_noise=_ADAM)
+    m = _find_obstacles(m, effect)
+    if not m.hides_movements:
+        m = m._replace(interaction=_measure_interaction(m))
+    if not m.hides_noise:
+        m = m._replace(p_values=_test_noise(m, effect))
+    return m
 
-    depends_on_seed = m.replays and effect is not None and effect.excess > 0
-    is_clamped = m.ties == CLAMPED_SUM
-    if is_clamped or (m.replays and _is_changed_after_noise(m, effect)):
-        m = m._replace(hides_movements=_CHANGED_AFTER, hides_noise=hides_noise or _CHANGED_AFTER)
-    elif m.replays and not tried.is_any_moved:
+
+def _find_obstacles(m: Measured, effect: SeedEffect | None) -> Measured:
+    """Returns the measurements with the reasons that hide movements and noise, given the effect of a seed."""
+    if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
+        m = m._replace(hides_movements=_CHANGED_AFTER, hides_noise=m.hides_noise or _CHANGED_AFTER)
+    elif m.replays and not m.tried.is_any_moved:
         reason = "no example changes anything: does the step use its batch?"
         m = m._replace(hides_movements=reason)
-    elif depends_on_seed or not m.replays:
+    elif not m.replays or (effect is not None and effect.excess > 0):
         m = m._replace(hides_movements="other noise, at every call or by the batch, hides it")
     # A step that keeps state may be an optimizer with running means, which rescale the noise too.
     if not m.replays and not is_replay_like_noise(m):
         m = m._replace(hides_noise="the step keeps state, which hides it")
-    if drawn and drawn.given.not_finite:
+    if m.drawn and m.drawn.given.not_finite:
         m = m._replace(hides_noise="the step is not finite at some seeds")
-    if not m.hides_movements:
-        m = m._replace(interaction=_measure_interaction(m))
-    if m.hides_noise or drawn is None:
-        return m
+    return m
 
-    p_values = noise.run_tests(drawn)
+
+def _test_noise(m: Measured, effect: SeedEffect | None) -> dict[str, dict[str, float]]:
+    """Returns the p-values of the tests of the noise by row and test.
+
+    Other batches are not compared if an operation after the noise changes only large sums: then the seed has
+    an effect at larger batches, and not at the batch as given.
+    """
+    p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
-    if min(tests.values(), default=1.0) < LEVEL and not depends_on_seed:
-        # Other batches are not compared if an operation after the noise changes only large sums.
-        rows = probe.rows
+    has_no_effect = effect is None or effect.excess <= 0
+    if min(tests.values(), default=1.0) < LEVEL and has_no_effect:
+        rows = m.probe.rows
         for batch in (examples.scale_features(rows, 1e3, rows), examples.join(*[rows] * 4)):
-            if _is_changed_after_noise(m, movements.measure_seed_effect(tried, batch)):
+            if _is_changed_after_noise(m, movements.measure_seed_effect(m.tried, batch)):
                 tests.clear()
-    return m._replace(p_values=p_values)
+    return p_values
 
 
 def is_replay_like_noise(m: Measured) -> bool:

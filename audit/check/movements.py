@@ -5,7 +5,7 @@ difference, since one example leaves and another one comes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ class TriedExamples:
     probe: StepProbe
     examples: dict[str, Columns]
     movements: dict[str, Movement]
-    places: dict[int, Movement] = field(default_factory=dict)
+    places: dict[int, Movement]
     refusal: str = ""
 
     @cached_property
@@ -77,7 +77,7 @@ class TriedExamples:
     def plateau(self) -> float:
         """The common norm of the four largest movements; 0 if they differ, or if examples replaced a row.
 
-        Clipping gives all large gradients the same norm. Differences of two clipped gradients have many norms.
+        Clipping gives all large gradients the same norm. Differences of clipped gradients have many norms.
         """
         norms = self.collect("norm")
         if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
@@ -88,10 +88,10 @@ class TriedExamples:
     def reach(self) -> float:
         """The farthest that an example moves the step.
 
-        If examples replace a row, only differences of contributions are measured. Clipped contributions lie in
-        a ball of radius C, so this is the radius of the smallest ball around them, by the algorithm of Badoiu
-        and Clarkson (2003): the center moves towards the farthest point in ever smaller steps. 1,000 steps
-        give the radius to about 0.1%.
+        If examples replace a row, only differences of contributions are measured. Clipped contributions lie
+        in a ball of radius C, so this is the radius of the smallest ball around them, by the algorithm of
+        Badoiu and Clarkson (2003): the center moves towards the farthest point in ever smaller steps. 1,000
+        steps give the radius to about 0.1%.
         """
         norms = [movement.norm for movement in self.described.values()]
         largest = max((norm for norm in norms if norm < np.inf), default=0.0)
@@ -150,7 +150,7 @@ class TriedExamples:
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
-        """The names of the example that moves the step most, and of the one with the farthest movement from it."""
+        """The names of the example that moves the step most, and of the one farthest from it."""
         names = list(self.finite)
         vectors = self.collect("vector")
         farthest = np.argmax(np.linalg.norm(vectors - vectors[0], axis=1))
@@ -233,7 +233,7 @@ def _measure_each(
             refusal = f"the step refused a changed batch: {error}"
             continue
         movements[name] = probe.measure(factor * difference, probe.base, batch)
-    return TriedExamples(probe, tried_examples, movements, refusal=refusal)
+    return TriedExamples(probe, tried_examples, movements, {}, refusal)
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:

@@ -344,9 +344,9 @@ def find_ties(drawn: DrawnNoise) -> str:
     clamped instead, draws at another batch agree with these values too, and the noise may be right.
 
     Returns:
-      AT_ENDS if most agree at the largest and smallest values, like clamped noise; AT_ONE if they agree at one
-      value of each parameter, as if noise is sometimes missing; GRID if they agree elsewhere; CLAMPED_SUM if
-      the noisy sum is clamped; otherwise "".
+      AT_ENDS if most agree at the largest and smallest values, like clamped noise; AT_ONE if they agree at
+      one value of each parameter, as if noise is sometimes missing; GRID if they agree elsewhere;
+      CLAMPED_SUM if the noisy sum is clamped; otherwise "".
     """
     columns = drawn.has_noise
     draws = np.sort(drawn.given.draws[:, columns], axis=0)
@@ -358,8 +358,8 @@ def find_ties(drawn: DrawnNoise) -> str:
     count = np.sum(is_tie)
     at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, numbers)
     num_at_ends = np.sum(at_ends) - 2 * numbers
-    # Two draws agree by chance if their difference is within the tolerance: its density at 0 is 1 / sqrt(4 pi)
-    # over the deviation. A generator of float32 repeats a number with probability 2^-22.
+    # Two draws agree by chance if their difference is within the tolerance: its density at 0 is
+    # 1 / sqrt(4 pi) over the deviation. A generator of float32 repeats a number with probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * seeds * (seeds - 1) / 2
     # The number of values at which draws agree, over all parameters.

@@ -1,7 +1,7 @@
 """Tests whether the order of examples is uniform, and drawn anew in every pass.
 
-Under the null hypothesis, every pass is a uniform random permutation of the data, independent of other passes,
-and cut into batches of the observed sizes. Only the batch of an example counts, not its place in the batch.
+Under the null hypothesis, every pass is a uniform random permutation of the data, independent of other
+passes, and cut into batches of the observed sizes. Only the batch of an example counts, not its place in it.
 Examples that a pass leaves out count as a last batch. Bounds over many examples or pairs are union bounds.
 """
 

@@ -215,20 +215,16 @@ def make_report(
 
     checks = []
     for row, outcome in outcomes.items():
-        names = dict.fromkeys(finding.name for finding in findings if finding.check == row)
-        if not names and rejected[row]:
-            names = {"not as expected: see the findings below": None}
+        names = list(dict.fromkeys(finding.name for finding in findings if finding.check == row))
+        if rejected[row] and not names:  # a bug of another row explains it
+            names = ["not as expected: see the findings below"]
+        has_p_values = not np.any(np.isnan(list(outcome.p_values.values())))
         result = PASSED
-        text = outcome.text
         if names:
             result = FAILED
-            text = "; ".join(filter(None, [*names, text]))
-        elif not outcome.tried:
+        elif not (outcome.tried and has_p_values):
             result = UNTRIED
-        elif np.any(np.isnan(list(outcome.p_values.values()))):
-            result = UNTRIED
-            text = "a test has no p-value"
-        checks.append(Check(row, result, text))
+        checks.append(Check(row, result, "; ".join([*names, outcome.text])))
     return CheckReport(
         subject, tuple(checks), tuple(findings), needed or tuple(order), p_values, figures
     )
@@ -249,6 +245,6 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns the type and the message of an error on one line, with at most 120 characters of the message."""
+    """Returns the type and the message of an error on one line; a long message is cut."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:120]}".removesuffix(": ")

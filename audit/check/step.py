@@ -19,10 +19,6 @@ from audit.written import counted
 
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
-_ADAM = (
-    "this looks like Adam, or the sign of the gradient (every number moves equally far): "
-    "return the private gradient (`p.grad` after clipping and noise), with learning_rate=1"
-)
 
 
 class StepOptions(NamedTuple):
@@ -101,7 +97,12 @@ def check_step(
 
 
 def _check_probe(probe: StepProbe, seeds: int | None) -> CheckReport:
-    """Measures a step, explains the measurements and returns the report; takes what `measure_step` takes."""
+    """Measures a step, describes and explains the measurements, and returns the report.
+
+    Args:
+      probe: the step.
+      seeds: the number of draws of the noise; None for the default.
+    """
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
     if not np.all(np.isfinite(probe.base)):
         finding = CheckFinding(
@@ -110,13 +111,9 @@ def _check_probe(probe: StepProbe, seeds: int | None) -> CheckReport:
             "The step gives NaN or infinity with the batch as given.",
             "clip with C / max(C, norm), and never divide by a size",
         )
-        outcomes["replay"] = CheckOutcome("", findings=[finding])
+        outcomes["replay"] = CheckOutcome("not finite", findings=[finding])
         return make_report("step", outcomes, needed=NEEDED)
     m = measure_step(probe, seeds)
-    if m.replays and m.drawn and m.drawn.is_sign_step():
-        outcomes = dict.fromkeys(ROWS, _untried(_ADAM))
-        return make_report("step", outcomes, needed=NEEDED)
-
     outcomes = dict.fromkeys(ROWS, _untried(m.hides_noise))
     outcomes["replay"] = CheckOutcome("same seed, same step")
     for row in ("signal", "sensitivity", "separation"):
@@ -192,8 +189,8 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
 def _hide(tolerance: float) -> CheckOutcome:
     """Returns the outcome of a check whose measurements are smaller than rounding."""
     return _untried(
-        f"rounding hides it (tolerance {tolerance:.2g} C): use float64, a larger learning rate, or return the "
-        "private gradient in float32, at rate 1"
+        f"rounding hides it (tolerance {tolerance:.2g} C): use float64, a larger learning rate, or return "
+        "the private gradient in float32, at rate 1"
     )
 
 
