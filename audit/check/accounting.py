@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.check import findings
-from audit.check.report import CheckOutcome, CheckReport, make_report
+from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.sampler_claims import read_noise_multiplier
@@ -18,7 +17,6 @@ from audit.written import at_least_digits, at_most_digits, counted
 
 _CLOSE = 2e-3  # the relative difference of other accountants, at most
 _LEAST_RATE = 1e-9  # a batch of one example in the largest data set
-_FITS = 0.02  # the largest relative difference between the claim and a mistake's epsilon
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of privacy losses over epsilon, to refute a claim
 _MAX_LOSSES = 10**6  # of a step on a grid
 
@@ -94,7 +92,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     least, most = _bound_epsilon(claimed, composition, delta)
     epsilon = at_most_digits(most)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
-    figures = {"claimed": claimed, "accounted": most, "at least": least}
+    figures = {"accounted": most}
     if claimed >= most * (1 - _CLOSE):
         return CheckOutcome(text, figures=figures)
     if claimed >= least:
@@ -102,13 +100,18 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
         return CheckOutcome(text, tried=False, figures=figures)
 
     # A mistake fits if its epsilon is within 2% of the claim, and half the distance of the right epsilon.
-    close = min(_FITS, (1 - claimed / most) / 2) * claimed
+    close = min(0.02, (1 - claimed / most) / 2) * claimed
     why = ""
     mistakes = _account_mistakes(composition, delta)
     fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
     if fitting:
         why = f"It fits if {', or if '.join(fitting)}."
-    finding = findings.CLAIM_TOO_LOW.fill(claimed=claimed, epsilon=epsilon, delta=delta, why=why)
+    finding = CheckFinding(
+        "epsilon",
+        "a claim that is too low",
+        f"{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}".strip(),
+        f"claim {epsilon}, or train with more noise or fewer steps",
+    )
     return CheckOutcome(text, findings=[finding], figures=figures)
 
 
@@ -180,6 +183,12 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     text = f"delta {delta:g} is {released:.2g} / n of {noun}; {advised} or less is advised"
     bugs = []
     if released >= 1 - 1e-9:  # 1 up to rounding
-        finding = findings.DELTA_TOO_LARGE
-        bugs.append(finding.fill(delta=delta, examples=noun, released=released, advised=advised))
-    return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
+        bugs.append(
+            CheckFinding(
+                "delta",
+                "a delta that allows anything",
+                f"delta {delta:g} is {released:.3g} / n of {noun}: releasing one example whole would do.",
+                f"claim at {advised}",
+            )
+        )
+    return CheckOutcome(text, findings=bugs)

@@ -7,57 +7,50 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from audit.check import findings, loaders
+from audit.check import loaders
 from audit.check.accounting import count_batches, read_sampling_rate
-from audit.check.findings import CheckFinding
 from audit.check.loaders import Draw, DrawnPass
-from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
+from audit.check.noise import compute_two_sided_p_value
 from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
 from audit.check.report import (
     LEVEL,
+    CheckFinding,
     CheckOutcome,
     CheckReport,
     find_rejected_tests,
     make_report,
 )
 from audit.check.trees import Integers
-from audit.errors import require, shown
+from audit.errors import require
 
-POISSON = "poisson"
-FIXED = "fixed"
 SHUFFLED = "shuffled"
 BALLS_IN_BINS = "balls_in_bins"
-CYCLIC = "cyclic"
+CYCLIC = "cyclic"  # the same batches in every pass
 _TITLES = {
-    POISSON: "Poisson",
-    FIXED: "fixed-size",
+    "fixed": "fixed-size",
     SHUFFLED: "shuffled",
     BALLS_IN_BINS: "balls-in-bins",
     CYCLIC: "cyclic",
 }
-UNRECOGNISED = ""  # batches of no kind above
-_ONCE_A_PASS = (SHUFFLED, BALLS_IN_BINS, CYCLIC)  # the kinds that take every example once a pass
-_MIN_PASSES = 8
-_MIN_BATCHES = 320
-_MIN_DRAWN = 40_000  # examples over all batches, over 1 - rate: then a rate 2.5% off is seen
+UNRECOGNISED = ""  # Poisson batches, or batches of no kind above
+ANOTHER_RATE = "another sampling rate than stated"  # the name of a finding
+_SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-_CERTAIN = 1e-9  # batches with at most this probability under Poisson sampling are of another kind
-_SEEN = 0.9  # the power of the test, for the smallest visible error of the rate
-_TESTS = 4  # statistical tests of Poisson batches
-_CLOSE = 0.01  # the largest relative error of a rate if sizes do not vary
+_LOG_CERTAIN = math.log(
+    1e-9
+)  # batches that are less likely under Poisson sampling are of another kind
 
 
-class _Sample(NamedTuple):
-    """The batches that were drawn, and the accountant's assumptions.
+class _DrawnBatches(NamedTuple):
+    """The batches that were drawn, and the accountant's sampling rate.
 
     Attributes:
       passes: the batches by pass.
-      batches: the indices of each batch's examples, over all passes.
-      sizes: (batches,) their sizes.
+      batches: the indices of the examples of each batch, over all passes.
+      sizes: (batches,) the sizes of the batches.
       examples: the number of examples of the data set.
       sampling_rate: the assumed probability that a batch takes an example.
-      rate: the measured sampling rate, between 1e-12 and 1 - 1e-12: logs of it and of 1 less it are finite.
-      assumed: the assumed kind of batches.
+      rate: the measured one, between 1e-12 and 1 - 1e-12, so that logs of it and of 1 - rate are finite.
     """
 
     passes: list[DrawnPass]
@@ -66,7 +59,6 @@ class _Sample(NamedTuple):
     examples: int
     sampling_rate: float
     rate: float
-    assumed: str
 
 
 class _Row(NamedTuple):
@@ -84,28 +76,21 @@ class _Row(NamedTuple):
 
 
 def check_batches(
-    draw: Any,
-    examples: int | None = None,
-    sampling_rate: float | None = None,
-    *,
-    assumed: str = POISSON,
+    draw: Any, examples: int | None = None, sampling_rate: float | None = None
 ) -> CheckReport:
-    """Checks whether a loader's batches are those that the accountant assumes.
+    """Checks whether a loader draws Poisson batches at the rate that the accountant assumes.
 
     Args:
-      draw: a function from a seed to the batches of one pass over the loader, or to a single batch; a batch
-        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state
-        may ignore them. Or a loader of torch or Opacus, with a batch sampler that gives the indices; a batch
-        sampler; or an iterable over batches of indices. A loader on `range(examples)` yields indices.
+      draw: a function from a seed to the batches of one pass over the loader. A batch is the indices, from 0,
+        of its examples. Passes are drawn with seeds 0, 1, ...; a loader with a state may ignore them. Or a
+        loader of torch or Opacus, whose batch sampler gives the indices; a batch sampler; or an iterable over
+        batches of indices. A loader on `range(examples)` yields indices.
       examples: the number of examples of the data set; by default that of the loader's data set.
       sampling_rate: the probability that a batch takes an example, as the accountant assumes.
-      assumed: the kind of batches that the accountant assumes: "poisson", "fixed" (always the same number of
-        examples, without replacement), "shuffled" (a permutation of the data in each pass, cut into batches),
-        "balls_in_bins" (every example in a single batch of each pass, drawn independently), or "cyclic" (the
-        same batches in every pass).
 
     Returns:
-      The report: a table of checks, and the bugs by name.
+      The report: a table of checks, and the bugs by name. Other kinds of batches are named: fixed-size,
+      shuffled, balls-in-bins (every example draws its batch in each pass) or cyclic.
 
     Raises:
       InputError: `draw` does not give batches, or a number is out of range.
@@ -121,62 +106,58 @@ def check_batches(
     >>> audit.check_batches(shuffled, 500, 0.05).verdict
     'FAILED: shuffled batches, not Poisson'
     """
-    is_kind = isinstance(assumed, str) and assumed in _TITLES
-    require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
-    draw_pass = loaders.join_batches(loaders.make_draw(draw), count_batches(rate))
-    sample = _draw_sample(draw_pass, examples, rate, assumed)
-    kind = _recognise_kind(sample)
+    draw_pass = loaders.make_draw(draw)
+    drawn = _draw_batches(draw_pass, examples, rate)
+    kind = _recognise_kind(drawn)
     order = None
-    if kind in _ONCE_A_PASS:
+    if kind in (SHUFFLED, BALLS_IN_BINS):
         batches = max(2, count_batches(rate))
-        if all(drawn.is_whole for drawn in sample.passes):
-            batches = max(len(drawn.batches) for drawn in sample.passes)
+        if all(one.is_whole for one in drawn.passes):
+            batches = max(len(one.batches) for one in drawn.passes)
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
         if not order.is_once:
             kind = UNRECOGNISED
-    stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
-    return _check_sample(sample, kind, order).add_provenance(draw, stated)
+    stated = {"examples": examples, "sampling_rate": rate}
+    return _report(drawn, kind, order).add_provenance(draw, stated)
 
 
-def _draw_sample(draw: Draw, examples: int, rate: float, assumed: str) -> _Sample:
-    """Draws two passes of batches, and more until there are enough for the tests, or _MAX_BATCHES."""
-    # The total size over (1 - rate) decides how precisely the rate is measured.
-    needed = max(_MIN_BATCHES, _MIN_DRAWN * (1 - rate) / (examples * rate))
+def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
+    """Draws passes until there are enough batches for the tests, or _MAX_BATCHES."""
+    # The total size over (1 - rate) decides how precisely the rate is measured. 40,000 show a rate 2.5% off.
+    needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
     while len(passes) < 2 or len(batches) < _MAX_BATCHES:
         drawn = loaders.draw_pass(draw, len(passes), examples, _MAX_BATCHES)
         passes.append(drawn)
         batches += drawn.batches
-        if len(passes) >= _MIN_PASSES and len(batches) >= needed:
+        if len(passes) >= 8 and len(batches) >= needed:
             break
     sizes = np.array(list(map(len, batches)))
     measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
-    return _Sample(passes, batches, sizes, examples, rate, measured, assumed)
+    return _DrawnBatches(passes, batches, sizes, examples, rate, measured)
 
 
-def _recognise_kind(sample: _Sample) -> str:
+def _recognise_kind(drawn: _DrawnBatches) -> str:
     """Returns the kind of batches if they clearly are not Poisson, otherwise UNRECOGNISED.
 
     If no example comes twice in a pass, batches are shuffled, or balls in bins if their sizes vary. If all
-    sizes are equal, batches are fixed. Poisson batches must look like this with a probability below _CERTAIN.
+    sizes are equal, batches are fixed. Poisson batches must look like this with a probability below 1e-9.
     """
-    sizes = sample.sizes
+    sizes = drawn.sizes
     is_once = True
-    log_once = (
-        0.0  # log of the probability that no example comes twice in a pass of Poisson batches
-    )
-    for drawn in sample.passes:
-        batches = drawn.batches[: count_batches(sample.sampling_rate)]  # a pass may have more
+    log_once = 0.0  # log of the probability that Poisson batches take no example twice in a pass
+    for one in drawn.passes:
+        batches = one.batches[: count_batches(drawn.sampling_rate)]  # a pass may have more
         indices = np.concatenate(batches)
         is_once &= len(np.unique(indices)) == len(indices)
-        log_once += sample.examples * stats.binom.logcdf(1, len(batches), sample.rate)
-    if is_once and log_once < math.log(_CERTAIN):
+        log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.rate)
+    if is_once and log_once < _LOG_CERTAIN:
         # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1. Empty
         # batches do not count.
         if np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2:
@@ -184,102 +165,78 @@ def _recognise_kind(sample: _Sample) -> str:
         return SHUFFLED
 
     # The probability that all Poisson batches have the size of the first.
-    log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], sample.examples, sample.rate)
-    if np.ptp(sizes) == 0 and log_same_size < math.log(_CERTAIN):
-        return FIXED
-    return UNRECOGNISED
+    log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.rate)
+    return "fixed" if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
 
 
-def _check_sample(sample: _Sample, kind: str, order: OrderTest | None) -> CheckReport:
+def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None) -> CheckReport:
     """Runs every check of batches; returns the report.
 
     Args:
-      sample: the batches.
+      drawn: the batches.
       kind: the kind of batches that was recognised.
       order: the tests of a uniform order, for batches that take every example once a pass; otherwise None.
     """
-    assumed = sample.assumed
-    rows = {
-        "batch size": _test_rate(sample),
-        "spread of sizes": _test_sizes(sample),
-        **_test_members(sample),
-    }
+    rows = {"batch size": _test_rate(drawn), "spread of sizes": _test_sizes(drawn)}
+    rows |= _test_members(drawn)
+    figures: dict[str, Any] = {"kind": kind}
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
-    p_values = {row: test.p_value for row, test in rows.items()}
-    if kind == UNRECOGNISED and not find_rejected_tests(p_values):
-        kind = POISSON
-    if assumed != POISSON:
-        p_values = _judge(sample, kind, rows["every example"].p_value)
-    elif kind == CYCLIC:  # which explains it
-        del p_values["together"]
-    figures: dict[str, Any] = {"kind": kind, "batches": len(sample.batches)}
+    if not kind and not find_rejected_tests({row: rows[row].p_value for row in rows}):
+        figures["kind"] = "poisson"
     if order is not None:
-        figures["order"] = order._asdict() | {"p_value": order.p_value}
-        if not order.repeats:
-            for row, p_value in order.p_values.items():
-                finding = findings.NOT_UNIFORM.fill(check=row, seen=order.seen[row])
-                rows[row] = _Row(p_value, finding, f"tested over {order.passes} passes")
-            p_values |= order.p_values
+        figures["order"] = order._asdict()
+        finding = CheckFinding(
+            "order",
+            "an order that is not uniform",
+            f"{order.seen} Whoever guesses the step of an example learns more than from a uniform order.",
+            "draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups by "
+            "length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
+        )
+        rows["order"] = _Row(order.p_value, finding, f"tested over {order.passes} passes")
+    if kind == CYCLIC:  # which explains the order
+        del rows["order"], rows["together"]
 
     def explain(rejected: dict[str, list[str]]) -> Iterable[CheckFinding]:
-        """Returns the findings that explain rejected tests."""
-        odd = {row: rows[row].finding for row in p_values if rejected[row]}
-        # Batches of another kind are a bug even if no row shows it. Kinds other than Poisson are recognised
-        # only with certainty; batches count as Poisson if no test contradicts that.
-        if kind not in (UNRECOGNISED, assumed) and (kind != POISSON or odd):
+        """Returns the bugs that explain the rejected tests."""
+        found = {row: rows[row].finding for row in rows if rejected[row]}
+        if kind:
+            found.pop("spread of sizes", None)
             why = "They are the same in every pass." if kind == CYCLIC else ""
-            finding = findings.ANOTHER_KIND.fill(
-                kind=_TITLES[kind], assumed=_TITLES[assumed], why=why
+            title = _TITLES[kind]
+            found["every example"] = CheckFinding(
+                "every example",
+                f"{title} batches, not Poisson",
+                f"The accountant assumes Poisson batches, these are {title}. {why}".strip(),
+                f"sample Poisson batches, or account for {title} batches: claim (audit.sampler_claims) "
+                "prints their epsilon",
             )
-            odd.pop("spread of sizes", None)
-            odd["every example"] = finding
-        return odd.values()
+        return found.values()
 
-    outcomes = {"indices": _check_indices(sample, kind, figures)}
-    for row, p_value in p_values.items():
-        measured = rows[row].measured
-        outcomes[row] = CheckOutcome("", p_values={assumed: p_value}, measured=measured)
+    outcomes = {"indices": _check_indices(drawn, kind)._replace(figures=figures)}
+    for name, row in rows.items():
+        outcomes[name] = CheckOutcome(row.measured, p_values={"poisson": row.p_value})
     return make_report("batches", outcomes, explain)
 
 
-def _judge(sample: _Sample, kind: str, equally_often: float) -> dict[str, float]:
-    """Returns, by row, the p-value 1 if batches of a kind other than Poisson are as assumed, otherwise 0.
-
-    Only sizes and the kind are judged; of fixed-size batches also the p-value that examples come equally
-    often.
-    """
-    sizes = sample.sizes
-    judged = {"spread of sizes": 1.0, "every example": float(kind == sample.assumed)}
-    if sample.assumed == FIXED:
-        has_spread = float(np.ptp(sizes) == 0)
-        judged = {"spread of sizes": has_spread, "every example": equally_often}
-    # The largest size is that of all batches but the last of a pass. Or all are as even as possible, or vary:
-    # then the rate belongs to the mean size.
-    full_size = sizes.mean() if sample.assumed == BALLS_IN_BINS else sizes.max()
-    rates = np.array([full_size, sizes.mean()]) / sample.examples
-    is_close = np.min(np.abs(rates / sample.sampling_rate - 1)) <= _CLOSE
-    return {"batch size": float(is_close)} | judged
-
-
-def _test_rate(sample: _Sample) -> _Row:
+def _test_rate(drawn: _DrawnBatches) -> _Row:
     """Tests the total size of all batches at the stated rate, and describes the test's power.
 
     The total is binomial: its relative standard deviation is sqrt((1 - rate) / mean). A two-sided normal test
-    shows a difference with probability _SEEN if it is z(level / 2) + z(1 - _SEEN) standard deviations; z(q)
-    is the upper q-quantile.
+    shows a difference with probability 0.9 if it is z(level / 2) + z(0.1) standard deviations; z(q) is the
+    upper q-quantile.
     """
-    stated = sample.sampling_rate
-    rate = sample.rate
-    trials = sample.examples * len(sample.sizes)
-    total = stats.binomtest(int(sample.sizes.sum()), trials, stated)
-    level = LEVEL / _TESTS  # of a single test of the report, by Bonferroni
-    deviations = stats.norm.isf(level / 2) + stats.norm.ppf(_SEEN)
+    stated = drawn.sampling_rate
+    rate = drawn.rate
+    trials = drawn.examples * len(drawn.sizes)
+    total = stats.binomtest(int(drawn.sizes.sum()), trials, stated)
+    level = LEVEL / 4  # Bonferroni, for the four tests of Poisson batches
+    deviations = stats.norm.isf(level / 2) + stats.norm.isf(0.1)
     visible = 100 * deviations * math.sqrt((1 - stated) / (trials * stated))
-    expected = sample.examples * stated
-    mean = f"{sample.sizes.mean():.4g} examples on average"
-    power = f"a rate {visible:.2g}% off would be seen with probability {_SEEN}"
+    expected = drawn.examples * stated
+    mean = f"{drawn.sizes.mean():.4g} examples on average"
+    power = f"a rate {visible:.2g}% off would be seen with probability 0.9"
 
-    length = len(sample.passes[0].batches)
+    length = len(drawn.passes[0].batches)
     parts = max(round(stated / rate), 1)
     # A mistake's rate fits up to four standard deviations of the measured rate and a thousandth of it.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
@@ -288,24 +245,33 @@ def _test_rate(sample: _Sample) -> _Row:
         why = f"It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     elif parts > 1 and abs(stated / parts - rate) < close:
         why = f"It is the stated rate over {parts}, of one of {parts} workers or parts of a batch."
-    finding = findings.ANOTHER_RATE.fill(
-        mean=mean, expected=expected, rate=rate, stated=stated, why=why
+    finding = CheckFinding(
+        "batch size",
+        ANOTHER_RATE,
+        f"Batches have {mean} instead of {expected:.4g} as stated: a rate of {rate:.4g}, not {stated:.4g}. "
+        f"{why}".strip(),
+        f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
     return _Row(total.pvalue, finding, f"{mean}, {expected:.4g} expected; {power}")
 
 
-def _test_sizes(sample: _Sample) -> _Row:
-    """Tests whether sizes are binomial at the measured rate, and not cut or filled at the extremes.
+def _test_sizes(drawn: _DrawnBatches) -> _Row:
+    """Tests whether sizes vary like binomial ones at the measured rate, and are not cut or filled.
 
     A wrong rate does not fail the test. The p-value of an extreme is the probability that all Poisson batches
     are within it.
     """
-    sizes = sample.sizes
-    law = stats.binom(sample.examples, sample.rate)
+    sizes = drawn.sizes
+    law = stats.binom(drawn.examples, drawn.rate)
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
     cut = 2 * min(none_larger, none_smaller)
-    finding = findings.ODD_SIZES.fill(assumed=_TITLES[sample.assumed])
+    finding = CheckFinding(
+        "spread of sizes",
+        "sizes that vary otherwise",
+        "The accountant assumes Poisson batches.",
+        _SAMPLE,
+    )
     if cut < LEVEL:
         side = "fewer"
         edge = sizes.min()
@@ -313,32 +279,54 @@ def _test_sizes(sample: _Sample) -> _Row:
             side = "more"
             edge = sizes.max()
         count = f"{np.sum(sizes == edge)} of {len(sizes)} batches have"
-        finding = findings.CUT_BATCHES.fill(side=side, edge=edge, count=count)
-    p_value = min(1.0, 2 * min(cut, compute_fit_p_value(sizes, law)))
+        finding = CheckFinding(
+            "spread of sizes",
+            "batches cut or filled at a size",
+            f"No batch has {side} than {edge} examples, {count} exactly {edge}; Poisson batches would.",
+            "do not cut, fill or skip batches, or account for truncated Poisson batches",
+        )
+    p_value = min(1.0, 2 * min(cut, _test_spread(sizes, law)))
     extremes = f"{sizes.min()} to {sizes.max()} examples"
     return _Row(p_value, finding, f"{extremes}, deviation {sizes.std():.3g}")
 
 
-def _test_members(sample: _Sample) -> dict[str, _Row]:
-    """Tests whether examples come equally often and independently, by the batches of some examples.
+def _test_spread(counts: Any, law: Any) -> float:
+    """Returns the p-value of a test that counts vary like those of a distribution of scipy.stats.
 
-    How often they come is tested by the sum of squares, scaled to a chi-square variable. The pair that comes
-    together most often is tested by a union bound over all pairs.
+    The sum of squares is scaled to a chi-square variable, whose variance depends on the kurtosis.
     """
-    observed = choose_neighbours(sample.examples)
-    # (batches, observed) 1 if a batch has an observed example; products of floats are fast.
-    members = np.array([np.isin(observed, batch) for batch in sample.batches], np.float32)
-    counts = members.sum(axis=0)
-    batches = len(members)
-    mean, variance, excess_kurtosis = stats.binom.stats(batches, sample.rate, moments="mvk")
+    mean, variance, excess_kurtosis = law.stats("mvk")
     freedom = 2 / (2 + excess_kurtosis)
     statistic = freedom * np.sum((counts - mean) ** 2) / variance
-    p_value = compute_two_sided_p_value(stats.chi2(freedom * (len(counts) - 1)), statistic)
-    unequal = findings.UNEQUALLY_OFTEN.fill(assumed=_TITLES[sample.assumed])
+    return float(compute_two_sided_p_value(stats.chi2(freedom * (len(counts) - 1)), statistic))
+
+
+def _test_members(drawn: _DrawnBatches) -> dict[str, _Row]:
+    """Tests whether examples come equally often and independently, by the batches of about 1,500 of them.
+
+    The pair that comes together most often is tested by a union bound over all pairs.
+    """
+    observed = choose_neighbours(drawn.examples)
+    # (batches, observed) 1 if a batch has an observed example; products of floats are fast.
+    members = np.array([np.isin(observed, batch) for batch in drawn.batches], np.float32)
+    counts = members.sum(axis=0)
+    batches = len(members)
+    p_value = _test_spread(counts, stats.binom(batches, drawn.rate))
+    unequal = CheckFinding(
+        "every example",
+        "examples that come unequally often",
+        "The accountant assumes Poisson batches.",
+        _SAMPLE,
+    )
     seen = f"in {counts.min():.0f} to {counts.max():.0f} batches"
 
-    pairs = examine_pairs(members.T @ members, observed, sample.rate**2, "batches", batches)
-    together = findings.TOGETHER.fill(seen=pairs.sentence)
+    pairs = examine_pairs(members.T @ members, observed, drawn.rate**2, "batches", batches)
+    together = CheckFinding(
+        "together",
+        "examples that come together",
+        pairs.sentence,
+        "sample every example independently: look for groups, buckets or blocks that are drawn together",
+    )
     all_pairs = f"of all pairs of {len(observed):,} examples"
     return {
         "every example": _Row(p_value, unequal, seen),
@@ -346,25 +334,39 @@ def _test_members(sample: _Sample) -> dict[str, _Row]:
     }
 
 
-def _check_indices(sample: _Sample, kind: str, figures: dict[str, Any]) -> CheckOutcome:
+def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     """Checks that batches do not have an example twice, and do not repeat.
 
     A batch must not repeat if Poisson batches would almost never do so.
     """
-    batches = len(sample.batches)
-    repeating = sum(len(np.unique(batch)) < len(batch) for batch in sample.batches)
-    contents = [np.sort(batch).tobytes() for batch in sample.batches if len(batch)]
-    repeated = len(contents) - len(set(contents))
-    bugs = []
-    if repeating:
-        count = f"{repeating} of {batches} batches have"
-        bugs.append(findings.EXAMPLE_TWICE.fill(count=count))
-    # Two batches agree on an example if both take it or neither does; a union bound over pairs of batches.
-    log_same_choice = math.log(sample.rate**2 + (1 - sample.rate) ** 2)
-    log_repeats = sample.examples * log_same_choice + math.log(batches**2 / 2)
-    if repeated and kind != CYCLIC and log_repeats < math.log(_CERTAIN):
-        bugs.append(findings.REPEATED_BATCH.fill(count=f"{repeated} of {batches} batches have"))
-    text = f"{batches:,} batches in {len(sample.passes)} passes; no batch has an example twice"
-    if not all(drawn.is_whole for drawn in sample.passes):
+    batches = len(drawn.batches)
+    text = f"{batches:,} batches in {len(drawn.passes)} passes"
+    if not all(one.is_whole for one in drawn.passes):
         text = f"{text}; a pass is read up to {_MAX_BATCHES:,} batches"
-    return CheckOutcome(text, findings=bugs, figures=figures)
+    bugs = []
+    repeating = sum(len(np.unique(batch)) < len(batch) for batch in drawn.batches)
+    if repeating:
+        bugs.append(
+            CheckFinding(
+                "indices",
+                "an example twice in a batch",
+                f"{repeating} of {batches} batches have an example twice, which then counts twice: its "
+                "sensitivity is 2 C or more.",
+                "draw without replacement, or clip the sum of an example's copies",
+            )
+        )
+    contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
+    repeated = len(contents) - len(set(contents))
+    # Two batches agree on an example if both take it or neither does; a union bound over pairs of batches.
+    log_same_choice = math.log(drawn.rate**2 + (1 - drawn.rate) ** 2)
+    log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
+    if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:
+        bugs.append(
+            CheckFinding(
+                "indices",
+                "a batch that comes again",
+                f"{repeated} of {batches} batches have just the examples of another batch.",
+                "draw every batch afresh: look for a last batch that is repeated, padding, or a cache",
+            )
+        )
+    return CheckOutcome(text, findings=bugs)

@@ -1,7 +1,7 @@
-"""Batches by row, and the examples that test a step's clipping."""
+"""Batches as arrays, and extreme examples that test the clipping of a step."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -9,36 +9,24 @@ from audit.check import trees
 from audit.check.trees import Array, Columns
 from audit.errors import require, shown
 
-_SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features
-_IGNORED = -100  # a token that losses ignore, in torch and most libraries for language
-
-
-class Example(NamedTuple):
-    """An example that is tried in a step.
-
-    Attributes:
-      columns: the example as a batch of a single row: arrays (1, ...).
-      is_short: whether all tokens of its label except the first are padding.
-    """
-
-    columns: Columns
-    is_short: bool = False
+_SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # factors of the features
+_IGNORED = -100  # the label that losses for language models ignore, in torch and most libraries
 
 
 def read_columns(name: str, batch: Any) -> Columns:
-    """Returns a copy of a caller's batch as its arrays in NumPy, each (examples, ...).
+    """Returns the arrays of a caller's batch as copies in NumPy, each of shape (rows, ...).
 
     Args:
-      name: the batch's name in error messages.
-      batch: the tree of the batch's arrays.
+      name: the name of the batch in error messages.
+      batch: arrays or tensors in dicts, lists or tuples.
 
     Raises:
-      InputError: the batch has no array, no example, or arrays of different lengths.
+      InputError: the batch has no array or no row, or its arrays have different numbers of rows.
     """
     columns = list(map(trees.to_numpy, trees.collect_leaves(name, batch).values()))
-    advice = "give features, and labels where there are any"
+    advice = "give features, and labels if there are any"
     require(columns, f"`{name}={shown(batch)}` has no array: {advice}")
-    rows = columns[0].shape[:1]  # (rows,), or () for an array without axes
+    rows = columns[0].shape[:1]  # (number of rows,), or () for an array without axes
     for column in columns:
         is_number = column.dtype.kind in "biuf"  # booleans, signed and unsigned integers, floats
         require(is_number, f"`{name}` has values of type {column.dtype}: give numbers")
@@ -49,35 +37,23 @@ def read_columns(name: str, batch: Any) -> Columns:
     return columns
 
 
-def read_extreme_examples(batch: Any, rows: Columns) -> dict[str, Example]:
-    """Returns the rows of the caller's extreme examples, by their names in the report.
-
-    Args:
-      batch: the caller's arrays or tensors in dicts, lists or tuples.
-      rows: the columns of the batch as given.
-
-    Raises:
-      InputError: the number of arrays or the shape of a row differs from the batch's.
-    """
-    columns = read_columns("extreme_examples", batch)
-    shapes = [column.shape[1:] for column in columns]
-    is_alike = shapes == [column.shape[1:] for column in rows]
-    require(is_alike, "`extreme_examples`: give arrays like the batch's, rows of the same shapes")
-    return {f"your example {i}": Example(take(columns, [i])) for i in range(len(columns[0]))}
-
-
 def join(*batches: Columns) -> Columns:
-    """Returns the rows of several batches as a single batch, in their order."""
+    """Returns one batch with the rows of several batches, in their order."""
     return list(map(np.concatenate, zip(*batches, strict=True)))
 
 
 def take(columns: Columns, rows: Any) -> Columns:
-    """Returns the rows of a batch that an index, a list of indices or a slice chooses."""
+    """Returns the rows of a batch that a list of indices or a slice selects."""
     return [column[rows] for column in columns]
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of a batch with some rows replaced by examples, each the columns of one row."""
+    """Returns a copy of a batch in which examples replace rows.
+
+    Args:
+      rows: the batch.
+      examples: by index of the row, the example that replaces it, as a batch of one row.
+    """
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
@@ -86,9 +62,9 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 
 
 def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
-    """Returns examples with their features multiplied by a scale.
+    """Returns examples with their features multiplied by a factor.
 
-    The features are all arrays except the last, or the only array. Whole numbers, such as pixels, are clipped
+    The last of several arrays has the labels; the others are features. Integers, such as pixels, are clipped
     to their range in `batch`.
     """
     result = list(examples)
@@ -101,54 +77,60 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     return result
 
 
-def make_extreme_examples(batch: Columns) -> dict[str, Example]:
-    """Returns examples that test a step's clipping, by a description of each.
+def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
+    """Returns examples that test the clipping of a step, by their descriptions, each as a batch of one row.
 
-    They are the first and the last example of the batch: unchanged, with scaled features, and with changed
-    labels (the last of several arrays). Labels of tokens are also padded after their first token.
+    They are the first and the last example of the batch with their own and with other labels, and with
+    several factors of their features.
     """
-    # Whole numbers are clipped to their range, so several scales may give the same example.
-    distinct: dict[tuple[bytes, ...], tuple[str, Example]] = {}
-    for name, example in _yield_extreme_examples(batch):
-        key = tuple(column.tobytes() for column in example.columns)
-        distinct.setdefault(key, (name, example))
-    return dict(distinct.values())
-
-
-def _yield_extreme_examples(batch: Columns) -> Iterator[tuple[str, Example]]:
-    """Yields the examples of `make_extreme_examples`, some of them several times."""
-    labels = batch[-1]
-    for place, row in (("the first example", 0), ("the last example", len(labels) - 1)):
+    examples = {}
+    contents = set()
+    for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
         variants = {"": original}
         if len(batch) > 1:
-            label = original[-1]
-            others = _list_other_labels(labels, label)
-            if len(others):
-                variants[", label changed"] = [*original[:-1], others[:1]]
-            if labels.dtype.kind == "f":
-                yield f"{place}, label times 1000", Example([*original[:-1], 1e3 * label])
-            padding = find_padding(labels)
-            if padding is not None:
-                padded = np.where(np.arange(label.shape[1]) > 0, padding, label)
-                short = Example([*original[:-1], padded], is_short=True)
-                yield f"{place}, all tokens but one ignored", short
+            for change, label in _list_other_labels(batch[-1], original[-1]).items():
+                variants[change] = [*original[:-1], label]
         for change, variant in variants.items():
             for scale in _SCALES:
-                scaled = "" if scale == 1 else f", features times {scale:g}"
-                yield f"{place}{scaled}{change}", Example(scale_features(variant, scale, batch))
+                example = scale_features(variant, scale, batch)
+                # Integers are clipped to their range, so several factors may give the same example.
+                content = tuple(column.tobytes() for column in example)
+                if content not in contents:
+                    contents.add(content)
+                    scaled = "" if scale == 1 else f", features times {scale:g}"
+                    examples[f"{place}{scaled}{change}"] = example
+    return examples
+
+
+def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
+    """Returns labels (1, ...) to try in place of `label` (1, ...), by a description of the change.
+
+    They are a label of another example, a larger number, and for sequences of tokens only the first token.
+    """
+    others = {}
+    differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))
+    if np.any(differs):
+        others[", label changed"] = labels[differs][:1]
+    if labels.dtype.kind == "f":
+        others[", label times 1000"] = 1e3 * label
+    padding = find_padding(labels)
+    if padding is not None:
+        is_first = np.arange(label.shape[1]) == 0
+        others[", all tokens but one ignored"] = np.where(is_first, label, padding)
+    return others
 
 
 def are_tokens(labels: Array) -> bool:
-    """Returns whether labels are sequences of whole numbers, (examples, tokens)."""
+    """Returns True if labels are sequences of integers, of shape (rows, tokens)."""
     return labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "iu"
 
 
 def find_padding(labels: Array) -> int | None:
-    """Returns the token with which shorter labels are padded; None if no label seems to be padded.
+    """Returns the token with which labels are padded to one length; None if they do not seem to be padded.
 
-    It is -100 if that occurs. Otherwise it is a token that some label ends with twice, and that no other
-    token follows in any label.
+    It is -100 if some label has it. Otherwise it is a token that some label has twice at its end, and that no
+    label has before another token.
     """
     if not are_tokens(labels):
         return None
@@ -159,12 +141,3 @@ def find_padding(labels: Array) -> int | None:
         if not np.any(is_token[:, :-1] & ~is_token[:, 1:]):
             return int(token)
     return None
-
-
-def _list_other_labels(labels: Array, label: Array) -> Array:
-    """Returns the labels that differ from `label` (1, ...); of a single class, the class before it."""
-    differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))
-    is_class = labels.dtype.kind in "iu" and labels.ndim == 1 and label[0] > 0
-    if not np.any(differs) and is_class:
-        return label - 1
-    return labels[differs]

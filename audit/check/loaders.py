@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ MAX_BATCHES = 100_000  # of a pass that is read to its end
 
 Draw = Callable[[int], Any]
 Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
-Result = TypeVar("Result")
 _NO_INDICES = (
     "`draw` gave batches that are no vectors of indices, such as columns, dictionaries or ragged rows: build "
     "the loader on range(n) instead of the data, to yield indices of examples"
@@ -67,27 +66,6 @@ def make_draw(loader: Any) -> Draw:
     return iterate
 
 
-def join_batches(draw: Draw, count: int) -> Draw:
-    """Returns a function from a seed to a pass, for one whose calls give either a pass or a single batch.
-
-    A pass is then `count` single batches. Raises InputError if `draw` fails.
-    """
-    if not _is_single(call_user(lambda: draw(0), " with seed 0")):
-        return draw
-    return lambda seed: [draw(count * seed + place) for place in range(count)]
-
-
-def _is_single(given: Any) -> bool:
-    """Returns whether an array or a list has the indices of one batch, not several batches."""
-    if not hasattr(given, "__getitem__"):  # an iterator over batches
-        return False
-    if not len(given):
-        return hasattr(given, "dtype")  # an array is an empty batch
-    is_column = tuple(getattr(given, "shape", ()))[1:] == (1,)  # as argwhere gives it
-    first = given[0]
-    return is_column or isinstance(first, int) or tuple(getattr(first, "shape", (1,))) == ()
-
-
 def count_examples(loader: Any, examples: int | None) -> int:
     """Returns the number of examples: the stated number, or otherwise that of the loader's `dataset`.
 
@@ -102,7 +80,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
     return count
 
 
-def call_user(call: Callable[[], Result], where: str = "") -> Result:
+def call_user(call: Callable[[], Any], where: str = "") -> Any:
     """Returns the result of a caller's function `draw`; raises InputError if it fails or ends the program.
 
     Args:

@@ -1,7 +1,7 @@
-"""A step's noise over seeds, and the statistical tests of it.
+"""The noise of a step over many seeds, and its statistical tests.
 
-The noise is drawn with many seeds, at the batch as given and at others. It is in units of the stated
-deviation eta sigma C / B. Its mean over n seeds is removed, which leaves n - 1 degrees of freedom a number.
+The noise is in units of the stated deviation eta sigma C / B. Its mean over n seeds is subtracted, which
+leaves n - 1 degrees of freedom for each parameter.
 """
 
 import zlib
@@ -12,7 +12,7 @@ from scipy import stats
 
 from audit.check import examples, trees
 from audit.check.probe import RefusedError, StepProbe
-from audit.check.trees import Array, Columns, Integers, Mask, Vector
+from audit.check.trees import Columns, Integers, Mask, Vector
 
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
@@ -20,149 +20,139 @@ QUARTER = "a quarter of the batch"
 FEATURES = "features times 1000"
 ALL_LAYERS = "all layers together"
 CONSECUTIVE = "consecutive seeds"
-SUM_OF = "the sum of"  # and the name of a layer: a test
-LENGTH_OF = "the length of"
+AT_ENDS = "at ends"
+AT_ONE = "at one value"
+GRID = "on a grid"
+CLAMPED_SUM = "at ends of the sum"
 
-_MAX_SIGN_SPREAD = 1.15  # largest over smallest movement of a number by Adam's first step
-_REACH = 6  # deviations from the mean, beyond which draws are practically impossible
-_MAX_ROUNDING = 1 / 32  # deviations: finer rounding does not show in the noise's tests
-_MIN_DEVIATION = 0.01  # times the stated one: a number with less has no noise
-_MIN_SHAPE_FREEDOM = 1000  # degrees of freedom over all layers, for a test of the shape
-_MIN_NUMBERS = 8  # of a layer, for the test of its noise's length
-_MAX_HALF = 500  # seeds in each half of the test of covariance, which bounds its time
-
-_FREEDOM = 320  # degrees of freedom to reach in the smallest layer
-_NUMBERS = 20_000  # to draw over all layers and seeds
-_MAX_SECONDS = 20.0  # for these draws
-_MAX_NUMBERS = 60_000  # stored of a draw, about
+_MIN_DEVIATION = 0.01  # times the stated one: a parameter with less has no noise
 
 
 class StepNoise(NamedTuple):
-    """The steps of n seeds at a single batch, in k of the parameters.
+    """The steps of n seeds at one batch, in k of the parameters.
 
     Attributes:
-      draws: (n, k) the parameters after the step, less those before it, in units of the stated deviation.
-      deviations: (layers,) the noise's standard deviation in each layer, in the same units.
+      draws: (n, k) the change of the parameters by the step, in stated deviations.
+      deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) how many of all the layer's parameters are the same for every seed.
-      not_finite: how many of the draws have NaN or infinity in any of all the parameters.
+      silent: (layers,) the number of parameters that are the same for every seed.
+      not_finite: the number of draws with NaN or infinity in any of all the parameters.
     """
 
     draws: Vector
     deviations: Vector
-    freedom: Integers
-    silent: Integers
+    freedom: Vector
+    silent: Vector
     not_finite: int
 
     @property
     def deviation(self) -> Any:
-        """The standard deviation over all trained layers, in the same units.
-
-        It is the root of the layers' mean variance, weighted by their degrees of freedom; NaN if all
-        parameters are hidden by rounding.
-        """
+        """The standard deviation over all trained layers; NaN if rounding hides all parameters."""
         return np.sqrt(np.sum(self.freedom * self.deviations**2) / np.sum(self.freedom))
 
     @property
     def values(self) -> Vector:
-        """(n, k) The draws less their mean over seeds, exactly 0 where all draws are equal."""
+        """(n, k) The draws less their mean over seeds, exactly 0 if all draws are equal."""
         noise = self.draws - self.draws[0]
         return np.asarray(noise - noise.mean(axis=0))
 
 
 class DrawnNoise(NamedTuple):
-    """The noise at the batch as given and at others.
-
-    All batches have the same k parameters: of each layer the first, without those whose rounding is coarse.
+    """The noise at the batch as given and at other batches, in the same k of the step's parameters.
 
     Attributes:
-      layer_names: (layers,) the layers' names.
+      probe: the step.
       layer: (k,) the index of each parameter's layer.
-      rounding: (k,) the largest spacing of floating-point numbers that a draw may reach at the batch as
-        given, in units of the stated deviation.
-      tolerance: the relative error that rounding may cause in a deviation.
+      rounding: (k,) the largest distance between neighbouring floating-point numbers that a draw may reach,
+        in stated deviations.
       given: the noise at the batch as given.
       others: the noise at each other batch, by its name.
-      refused: by the name of another batch, the error of the step that refused it.
+      refused: the error of the step, by name of the batch that it refused.
     """
 
-    layer_names: list[str]
+    probe: StepProbe
     layer: Integers
     rounding: Vector
-    tolerance: float
     given: StepNoise
     others: dict[str, StepNoise]
     refused: dict[str, str]
 
     @property
+    def tolerance(self) -> float:
+        """The relative error of a deviation that rounding may cause.
+
+        Four spacings leave room for rounding each factor of the noise, such as sigma C, eta and 1 / B.
+        """
+        return 4 * float(np.max(self.probe.spacings))
+
+    @property
     def has_noise(self) -> Mask:
-        """(k,) Whether a parameter has noise at the batch as given."""
+        """(k,) True for parameters with noise at the batch as given."""
         return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise of all layers together, and of each layer with two or more noisy parameters.
+        """Returns the noise at the batch as given, by group of parameters.
 
-        Each is (n, numbers): the noise of n seeds in the noisy parameters, at the batch as given.
+        The groups are all layers together and each layer with several noisy parameters. Each array (n,
+        numbers) has the noise of n seeds in the noisy parameters of the group.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
         groups = {ALL_LAYERS: values}
         for i in np.flatnonzero(np.bincount(layer) > 1):
-            groups[self.layer_names[i]] = values[:, layer == i]
+            groups[self.probe.layer_names[i]] = values[:, layer == i]
         return groups
 
     def is_sign_step(self) -> bool:
-        """Returns whether a step moves all parameters equally far on any batch, as Adam's first does."""
-        edges = []
-        for noise in (self.given, *self.others.values()):
-            distances = np.abs(noise.draws[noise.draws != 0])
-            if distances.size:
-                # Without the extremes, since a gradient near 0 moves its parameter less.
-                edges.append(np.nanquantile(distances, [0.05, 0.95]))
-        low, high = np.transpose(edges).reshape(2, -1)
-        return len(edges) > 1 and bool(np.max(high) < _MAX_SIGN_SPREAD * np.min(low))
+        """Returns True if a step moves all parameters equally far on every batch, like Adam's first step."""
+        batches = (self.given, *self.others.values())
+        distances = np.concatenate([np.abs(noise.draws).ravel() for noise in batches])
+        distances = distances[distances > 0]
+        if not distances.size:
+            return False
+        # Without the extremes, since Adam moves a parameter less if its gradient is near 0.
+        low, high = np.quantile(distances, [0.05, 0.95])
+        return bool(high < 1.15 * low)
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
-    """Draws a step's noise with many seeds, at the batch as given and at others.
+    """Draws the noise of a step with many seeds, at the batch as given and at other batches.
 
     Args:
       probe: the step.
-      seeds: the number of draws at the batch as given; by default up to what layers need and time allows.
+      seeds: the number of draws at the batch as given; None for as many as the tests need, in 20 seconds.
       seconds: the time of a draw.
 
     Raises:
-      RefusedError: the step fails at the batch as given.
+      RefusedError: the step fails on the batch as given.
     """
-    count = seeds or _choose_count(probe, seconds)
+    # By default a layer gets 320 degrees of freedom, one for each seed and parameter, and all layers 20,000.
+    needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
+    count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    # Coarse rounding would show in tests of the noise. Parameters are selected by the rounding at the
-    # farthest value that they can draw, not at the values that they drew: otherwise those that drew far
-    # values would be left out, and the noise's tails with them. Noise that is much larger than stated, as
-    # without clipping, allows coarser rounding. Two draws of right noise differ by less than 10 deviations.
+    # Parameters with coarse rounding are left out, since it shows in the tests. They are selected by the
+    # rounding at the farthest value that noise may reach, not at the values that were drawn: this would
+    # remove the tails of the noise. Noise that is much larger than stated allows coarser rounding.
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
-    farthest = np.abs(probe.base) + _REACH * larger_deviation
-    spacing = trees.compute_ulp(farthest, probe.spacings)
-    is_fine = spacing <= _MAX_ROUNDING * larger_deviation
-    # Only the first parameters of each layer are stored for every seed, which bounds the memory.
-    share = max(_MAX_NUMBERS // len(probe.layer_names), 256)
+    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
+    is_fine = spacing <= larger_deviation / 32
+    # To bound the memory, only the first parameters of each layer are stored, about 60,000 in all.
+    num_stored = max(60_000 // len(probe.layer_names), 256)
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
-    is_kept = is_fine & (place_in_layer < share)
+    is_kept = is_fine & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, as in a training that counts its steps. They follow from the stated numbers
-    # and the parameters: with the same seeds for all steps, a chance correlation of a generator would be
-    # reported for all of them.
+    # The seeds are consecutive, as in a training that counts its steps. They depend on the step, since fixed
+    # seeds would report a chance correlation of a generator for every step.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
-    given_seeds = range(first_seed, first_seed + count)
-    given = _draw_at(probe, probe.rows, given_seeds, is_fine, is_kept)
+    seed_range = range(first_seed, first_seed + count)
+    given = _draw_at(probe, probe.rows, seed_range, is_fine, is_kept)
 
-    # Noise at other batches is only compared with that at the batch as given, so fewer draws are enough. They
-    # have other seeds, since the tests that compare them assume independent draws.
-    fewer = int(np.clip(count // 4, 12, 80))
-    other_seeds = range(given_seeds.stop, given_seeds.stop + fewer)
+    # Noise at other batches is only compared with the given one, so fewer draws suffice. Their seeds differ,
+    # since the comparison assumes independent draws.
+    other_seeds = range(seed_range.stop, seed_range.stop + int(np.clip(count // 4, 12, 80)))
     rows = probe.rows
     batches = {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
@@ -177,46 +167,27 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
             others[name] = _draw_at(probe, batch, other_seeds, is_fine, is_kept)
         except RefusedError as error:
             refused[name] = str(error)
-    return DrawnNoise(
-        layer_names=probe.layer_names,
-        layer=probe.layer[is_kept],
-        rounding=spacing[is_kept] / deviation,
-        # Four spacings leave room for rounding each of the noise's factors, such as sigma C, eta and 1 / B.
-        tolerance=4 * float(np.max(probe.spacings)),
-        given=given,
-        others=others,
-        refused=refused,
-    )
-
-
-def _choose_count(probe: StepProbe, seconds: float) -> int:
-    """Returns the number of seeds to draw: what layers need and time allows, at least 12."""
-    # A layer of p parameters gets p degrees of freedom from each seed.
-    needed = max(_FREEDOM / min(probe.sizes), _NUMBERS / probe.start.size, 64)
-    return int(max(min(needed, 2000, _MAX_SECONDS / seconds), 12))
+    rounding = spacing[is_kept] / deviation
+    return DrawnNoise(probe, probe.layer[is_kept], rounding, given, others, refused)
 
 
 def _draw_at(
-    probe: StepProbe,
-    rows: Columns,
-    seeds: range,
-    is_fine: Mask,
-    is_kept: Mask,
+    probe: StepProbe, rows: Columns, seeds: range, is_fine: Mask, is_kept: Mask
 ) -> StepNoise:
     """Takes steps at a batch with different seeds, and measures the noise by which they differ.
 
     Args:
       probe: the step.
-      rows: the batch's columns.
+      rows: the batch.
       seeds: the seeds.
-      is_fine: (p,) whether a parameter's rounding is fine enough that noise changes it at every seed.
-      is_kept: (p,) whether a parameter's draws are stored.
+      is_fine: (p,) True for parameters that noise changes at every seed, since their rounding is fine.
+      is_kept: (p,) True for parameters whose draws are stored.
 
     Raises:
       RefusedError: the step refuses the batch.
     """
     reference = probe.run(rows, 0)
-    differs = np.zeros(probe.start.size, bool)  # whether a parameter differs between seeds
+    differs = np.zeros(probe.start.size, bool)
     not_finite = 0
     kept = []
     for seed in seeds:
@@ -227,116 +198,118 @@ def _draw_at(
 
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     draws = (np.array(kept) - probe.start[is_kept]) / deviation
-    squares = np.sum((draws - draws.mean(axis=0)) ** 2, axis=0)
-    layer = probe.layer[is_kept]
-    num_layers = len(probe.layer_names)
-    # Layers that are not trained get no degrees of freedom: tests skip them.
-    freedom = np.bincount(layer, minlength=num_layers) * (len(seeds) - 1) * probe.is_layer_trained
-    layer_squares = np.bincount(layer, squares, num_layers)
-    return StepNoise(
-        draws=draws,
-        deviations=np.sqrt(layer_squares / np.maximum(freedom, 1)),
-        freedom=freedom,
-        silent=probe.sum_layers(is_fine & ~differs),
-        not_finite=not_finite,
-    )
+    squares = np.zeros(probe.start.size)
+    squares[is_kept] = np.sum((draws - draws.mean(axis=0)) ** 2, axis=0)
+    freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
+    deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
+    silent = probe.sum_layers(is_fine & ~differs)
+    return StepNoise(draws, deviations, freedom, silent, not_finite)
 
 
 def row_of(batch: str) -> str:
-    """Returns the name of the report's row for the noise at another batch."""
+    """Returns the row of the report that tests the noise at another batch."""
     return "empty batch" if batch == EMPTY else "noise and data"
 
 
 def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     """Returns the p-values of all tests of the noise, by row of the report and by test.
 
-    If fewer than two numbers have noise, only its deviations are tested.
+    Without noise in at least two parameters, only the deviations are tested.
     """
-    p_values: dict[str, dict[str, float]] = {
-        "noise": _test_deviations(drawn),
-        "independence": {},
-        "shape": {},
-        "noise and data": {},
-        "empty batch": {},
-    }
+    p_values = {"noise": _test_deviations(drawn)}
+    for row in ("independence", "shape", "noise and data", "empty batch"):
+        p_values[row] = {}
     if np.sum(drawn.has_noise) < 2:
         return p_values
     p_values["independence"] = _test_independence(drawn)
-    p_values["shape"] = _test_distribution(drawn)
+    p_values["shape"] = _test_shape(drawn)
     for batch, noise in drawn.others.items():
         if not noise.not_finite:  # otherwise that is a finding, which needs no test
             p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
     return p_values
 
 
+def _test_shape(drawn: DrawnNoise) -> dict[str, float]:
+    """Tests that the noise is normal, and that its norm in each group varies as that of normal numbers.
+
+    For p independent normal numbers, the square of the norm over its mean, to the power 1/3, has variance
+    2 / 9p (Wilson and Hilferty, 1931).
+    """
+    p_values = {}
+    for name, values in drawn.group_noise().items():
+        size = values.shape[1]
+        if name == ALL_LAYERS and values.size >= 1000:  # fewer numbers do not suffice for the test
+            p_values["distribution"] = float(stats.normaltest(values, axis=None).pvalue)
+        if size >= 8:  # the power 1/3 of fewer numbers is not normal
+            squares = np.sum(values**2, axis=1)
+            roots = np.cbrt(squares / np.mean(squares))
+            ratio = np.var(roots, ddof=1) * 9 * size / 2
+            p_values[f"the length of {name}"] = _test_variance(ratio, len(values))
+    return p_values
+
+
+def _test_variance(ratio: Any, seeds: int) -> float:
+    """Returns the p-value of a variance over seeds, divided by its value under the null hypothesis."""
+    freedom = seeds - 2  # without the mean, and the deviation by which numbers are divided
+    return float(compute_two_sided_p_value(stats.chi2(freedom), freedom * ratio))
+
+
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     """Tests that the noise is as large as stated, in each trained layer and in all together."""
     given = drawn.given
     trained = np.flatnonzero(given.freedom)
-    names = np.array(drawn.layer_names)[trained].tolist()
-    freedom = given.freedom[trained]
-    squares = given.deviations[trained] ** 2 * freedom
-    if len(trained) > 1:
-        names.append(ALL_LAYERS)
-        freedom = np.append(freedom, np.sum(freedom))
-        squares = np.append(squares, np.sum(squares))
-    least = squares / (1 + drawn.tolerance) ** 2
-    most = squares / (1 - drawn.tolerance) ** 2
-    p_values = compute_two_sided_p_value(stats.chi2(freedom), least, most)
-    return dict(zip(names, p_values.tolist(), strict=True))
+    groups: dict[str, Any] = {drawn.probe.layer_names[i]: i for i in trained}
+    groups[ALL_LAYERS] = trained
+    p_values = {}
+    for name, layers in groups.items():
+        freedom = np.sum(given.freedom[layers])
+        squares = np.sum(given.deviations[layers] ** 2 * given.freedom[layers])
+        least = squares / (1 + drawn.tolerance) ** 2
+        most = squares / (1 - drawn.tolerance) ** 2
+        p_values[name] = float(compute_two_sided_p_value(stats.chi2(freedom), least, most))
+    return p_values
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     """Tests that the noise is as large at another batch: by an F-test in each noisy layer (Bonferroni)."""
-    given = drawn.given
-    is_noisy = given.deviations > _MIN_DEVIATION
-    quotient = (given.deviations[is_noisy] / other.deviations[is_noisy]) ** 2
+    is_noisy = drawn.given.deviations > _MIN_DEVIATION
+    quotient = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # how far rounding may change the quotient
-    law = stats.f(given.freedom[is_noisy], other.freedom[is_noisy])
+    law = stats.f(drawn.given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(law, quotient / slack, quotient * slack)
     return float(np.min(p_values * len(p_values), initial=1.0))
 
 
 def _test_independence(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that noise is uncorrelated between consecutive seeds, layers and numbers."""
-    groups = drawn.group_noise()
-    noise = stats.zscore(groups[ALL_LAYERS])
-    seeds, numbers = noise.shape
-    # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1).
-    correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
-    p_values = {CONSECUTIVE: _compute_correlation_p_value(correlation, (seeds - 2) * numbers)}
-
-    # Layers are compared by their first numbers, which are equal if each layer's generator has the same seed.
-    _, firsts = np.unique(drawn.layer[drawn.has_noise], return_index=True)
-    if len(firsts) > 1:
-        correlations = np.triu(np.corrcoef(noise[:, firsts].T), 1)
-        p_value = _compute_correlation_p_value(np.max(np.abs(correlations)), seeds - 2)
-        pairs = len(firsts) * (len(firsts) - 1) / 2
-        p_values["layers"] = min(1.0, pairs * p_value)
-
-    for name, values in groups.items():
-        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(stats.zscore(values))
-    return p_values | _test_ratios(drawn, SUM_OF, compute_shares(drawn))
-
-
-def _compute_correlation_p_value(correlation: Any, freedom: int) -> float:
-    """Returns the two-sided p-value of the null hypothesis of no correlation, by Student's t."""
-    # The floor is for a correlation of 1 or more, whose root would not be real.
-    student = np.abs(correlation) * np.sqrt(freedom / max(1 - correlation**2, 1e-12))
-    return float(2 * stats.t.sf(student, freedom))
+    """Tests that noise is uncorrelated between consecutive seeds and between numbers."""
+    p_values = {}
+    for name, values in drawn.group_noise().items():
+        noise = stats.zscore(values)
+        seeds, numbers = noise.shape
+        if name == ALL_LAYERS:
+            # The mean over seeds was subtracted, which correlates two seeds by -1 / (seeds - 1). The normal
+            # distribution of a correlation makes its test conservative.
+            correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
+            deviations = np.abs(correlation) * np.sqrt((seeds - 2) * numbers)
+            p_values[CONSECUTIVE] = 2 * float(stats.norm.sf(deviations))
+        p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
+        # The variance of the sum of independent numbers is the sum of their variances.
+        ratio = np.mean(np.sum(noise, axis=1) ** 2) / numbers
+        p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
+    return p_values
 
 
 def _compute_covariance_p_value(noise: Vector) -> float:
     """Returns the p-value of the null hypothesis that numbers are independent, by their covariances.
 
     The statistic is tr(S1 S2), where S1 and S2 are the covariance matrices of two halves of the seeds. It
-    estimates tr(S^2), which is smallest for independent numbers: numbers that share draws increase it,
+    estimates tr(S^2), which is smallest for independent numbers. Numbers that share draws increase it,
     wherever they are and whatever their signs.
 
     Args:
       noise: (n, numbers) the noise, with variance 1 in every number.
     """
-    half = min(len(noise) // 2, _MAX_HALF)
+    half = min(len(noise) // 2, 500)  # bounds the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
     statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
@@ -349,88 +322,75 @@ def _compute_covariance_p_value(noise: Vector) -> float:
     return float(stats.chi2.sf(statistic * (half - 1) / half / scale, freedom))
 
 
-def compute_shares(drawn: DrawnNoise) -> dict[str, float]:
-    """Returns, by layer and for all layers, the variance of the noise's sum over the sum of variances.
-
-    It is 1 for independent numbers.
-    """
-    shares = {}
-    for name, values in drawn.group_noise().items():
-        noise = stats.zscore(values)
-        shares[name] = float(np.mean(np.sum(noise, axis=1) ** 2) / noise.shape[1])
-    return shares
-
-
-def compute_length_spreads(drawn: DrawnNoise) -> dict[str, float]:
-    """Returns, by layer and for all layers, how much the norm of the noise varies over seeds.
-
-    It is 1 for p independent normal numbers: the square of their norm over its mean, to the power 1/3, has
-    variance 2 / 9p (Wilson and Hilferty, 1931).
-    """
-    spreads = {}
-    for name, values in drawn.group_noise().items():
-        squares = np.sum(values**2, axis=1)
-        numbers = values.shape[1]
-        if numbers >= _MIN_NUMBERS:
-            roots = np.cbrt(squares / np.mean(squares))
-            spreads[name] = float(np.var(roots, ddof=1) * 9 * numbers / 2)
-    return spreads
-
-
-def _test_ratios(drawn: DrawnNoise, test: str, ratios: dict[str, float]) -> dict[str, float]:
-    """Tests that variances over seeds, each divided by its value for independent normal numbers, are 1."""
-    # Without the mean, and the deviation by which numbers are divided.
-    freedom = len(drawn.given.draws) - 2
-    law = stats.chi2(freedom)
-    p_values = {}
-    for name, ratio in ratios.items():
-        p_values[f"{test} {name}"] = float(compute_two_sided_p_value(law, freedom * ratio))
-    return p_values
-
-
-def _test_distribution(drawn: DrawnNoise) -> dict[str, float]:
-    """Tests that the noise over its deviation in all layers is normal, and the spread of its norms.
-
-    Noise that differs by layer is not normal, which is another bug.
-    """
-    p_values = _test_ratios(drawn, LENGTH_OF, compute_length_spreads(drawn))
-    values = drawn.group_noise()[ALL_LAYERS]
-    if values.size >= _MIN_SHAPE_FREEDOM:
-        # The root of the mean variance; subtracting the mean over seeds has shrunk the values.
-        values = values / np.sqrt(np.mean(values**2))
-        p_values["distribution"] = compute_fit_p_value(values.ravel(), stats.norm())
-    return p_values
-
-
 def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) -> Any:
     """Returns two-sided p-values: twice the smaller tail probability, at most 1.
 
     Args:
-      distribution: the statistics' distribution under the null hypothesis, of scipy.stats.
-      above: the statistics that are compared with the upper tail.
-      below: the statistics that are compared with the lower tail, by default the same. Uncertain statistics
-        are given at their smallest in `above` and at their largest in `below`.
+      distribution: the distribution of scipy.stats of the statistics under the null hypothesis.
+      above: the statistics that are compared with the upper tail. If rounding makes the statistics uncertain,
+        these are their smallest values.
+      below: the statistics that are compared with the lower tail, then their largest values; None if they are
+        the same.
     """
     if below is None:
         below = above
     return np.minimum(1, 2 * np.minimum(distribution.sf(above), distribution.cdf(below)))
 
 
-def compute_fit_p_value(values: Array, distribution: Any) -> float:
-    """Returns the p-value of a chi-square test that values come from a distribution.
+def find_ties(drawn: DrawnNoise) -> str:
+    """Finds numbers of the noise that agree between seeds more often than chance and rounding explain.
 
-    Values are counted in intervals that are as likely as those of a normal law between multiples of half a
-    deviation, from -4 to 4; edges beyond which 10 values or fewer are expected are left out. Fewer than 5
-    expected values in an interval count as 5 in the divisor, which makes the test conservative.
+    Continuous noise hardly agrees. Noise on a grid, or clamped noise, does. If the noisy sum is rounded or
+    clamped instead, draws at another batch agree with these values too, and the noise may be right.
 
-    Args:
-      values: (n,) the values, independent of each other; more than 20, or no edge remains.
-      distribution: a continuous or discrete distribution of scipy.stats.
+    Returns:
+      AT_ENDS if most agree at the largest and smallest values, like clamped noise; AT_ONE if they agree at
+      one value of each parameter, as if noise is sometimes missing; GRID if they agree elsewhere;
+      CLAMPED_SUM if the noisy sum is clamped; otherwise "".
     """
-    levels = stats.norm.cdf(np.arange(-4, 4.1, 0.5))
-    levels = levels[len(values) * np.minimum(levels, 1 - levels) > 10]
-    edges = np.unique(distribution.ppf(levels))  # a discrete distribution may repeat an edge
-    expected = np.diff([0.0, *distribution.cdf(edges), 1.0]) * len(values)
-    counts = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
-    statistic = np.sum((counts - expected) ** 2 / np.maximum(expected, 5))
-    return float(stats.chi2.sf(statistic, len(edges)))
+    columns = drawn.has_noise
+    draws = np.sort(drawn.given.draws[:, columns], axis=0)
+    seeds, numbers = draws.shape
+    # Two draws agree if they are neighbours in the floating-point type of the parameter, or closer than
+    # errors of float64 arithmetic.
+    tolerances = 1.5 * drawn.rounding[columns] + 1e-9
+    is_tie = np.diff(draws, axis=0) <= tolerances
+    count = np.sum(is_tie)
+    at_ends = np.abs(draws - draws[[0, -1]][:, None]) <= tolerances  # (2, seeds, numbers)
+    num_at_ends = np.sum(at_ends) - 2 * numbers
+    # Two draws agree by chance if their difference is within the tolerance: its density at 0 is
+    # 1 / sqrt(4 pi) over the deviation. A generator of float32 repeats a number with probability 2^-22.
+    rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
+    expected = np.sum(rates) * seeds * (seeds - 1) / 2
+    # The number of values at which draws agree, over all parameters.
+    num_values = count - np.sum(is_tie[1:] & is_tie[:-1])
+    kind = GRID
+    # Noise with two values has most draws at an end, and clamped noise has few.
+    if 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
+        kind = AT_ENDS
+    elif count < 3 * expected + 30:
+        return ""
+    elif num_values < 1.5 * numbers:
+        kind = AT_ONE
+
+    # Without another batch, the sum counts as rounded or clamped, since the noise may be right.
+    other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
+    added = _count_ties(np.concatenate([draws, other]), tolerances) - count
+    shared = added - _count_ties(other, tolerances)
+    if shared <= 0.15 * added:
+        return kind
+    return CLAMPED_SUM if kind == AT_ENDS else ""
+
+
+def _count_ties(draws: Vector, tolerances: Vector) -> int:
+    """Returns how many draws (n, numbers) agree with the next smaller draw of the same number."""
+    return int(np.sum(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances))
+
+
+def count_repeats(drawn: DrawnNoise) -> int:
+    """Returns how many seeds repeat the noise of another seed exactly; 0 if chance may explain them."""
+    values = drawn.given.values
+    # A few numbers may repeat by chance in a type of 16 bits.
+    if 0 < np.sum(np.any(values, axis=0)) < 8:
+        return 0
+    return len(values) - len(np.unique(values, axis=0))

@@ -1,12 +1,11 @@
 """Tests whether the order of examples is uniform, and drawn anew in every pass.
 
-The null hypothesis: every pass is a uniform random permutation of the data, independent of other passes, and
-cut into batches of the sizes that are seen. Only the batch of an example counts, not its place within it.
+Under the null hypothesis, every pass is a uniform random permutation of the data, independent of other
+passes, and cut into batches of the observed sizes. Only the batch of an example counts, not its place in it.
 Examples that a pass leaves out count as a last batch. Bounds over many examples or pairs are union bounds.
 """
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,29 +17,19 @@ from audit.check.loaders import Draw
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.trees import Array, Integers
 
-_MAX_PASSES = 64
-_MIN_PASSES = 8
-_MAX_PLACES = 4_000_000  # of examples in all passes, unless the fewest passes have more
-_MAX_BATCHES = 20_000  # in all passes, unless the fewest have more
-_RARE = 1e-6  # the p-value of a single example that is always in one batch, with the fewest passes
-_BLOCKS = 10  # of the data
-_MAX_RATE = 0.6  # the largest rate of pairs in one batch, for a test of pairs
-_OBSERVED = 1500  # the largest number of examples for a test of pairs
-_MIN_TOGETHER = 1000  # expected pairs that come together twice, for a test of pairs
-
 
 class OrderTest(NamedTuple):
     """The order of examples in passes of a loader.
 
     Attributes:
       passes: the number of passes that were drawn.
-      batches: the least number of batches of a pass.
-      is_once: whether examples come at most once in a pass.
-      is_whole: whether every pass ended after at most the number of batches that a pass should have.
-      repeats: whether all passes are the same.
-      is_even: whether batches have at most their equal share of the examples.
-      p_values: by row of the report of batches, "order" and "together", the p-value of a uniform order.
-      seen: by row, the sentence of the test with the smallest p-value.
+      batches: the smallest number of batches of a pass.
+      is_once: True if examples come at most once in a pass.
+      is_whole: True if every pass ended after at most the number of batches that a pass should have.
+      repeats: True if all passes are the same.
+      is_even: True if no batch has more examples than all examples divided by the number of batches.
+      p_value: the p-value of a uniform order, of all tests together (Bonferroni).
+      seen: what the test with the smallest p-value observed.
     """
 
     passes: int
@@ -49,17 +38,12 @@ class OrderTest(NamedTuple):
     is_whole: bool
     repeats: bool
     is_even: bool
-    p_values: Mapping[str, float]
-    seen: Mapping[str, str]
-
-    @property
-    def p_value(self) -> float:
-        """The p-value of a uniform order, of all tests together (Bonferroni)."""
-        return min(1.0, len(self.p_values) * min(self.p_values.values()))
+    p_value: float
+    seen: str
 
 
-class Sight(NamedTuple):
-    """A test's p-value, which may exceed 1 by a union bound, and a sentence on its observation."""
+class Observation(NamedTuple):
+    """The p-value of a test, which may exceed 1 by a union bound, and what was observed, as a sentence."""
 
     p_value: float
     sentence: str
@@ -69,63 +53,60 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     """Tests whether examples come in a uniform order, drawn anew in every pass.
 
     Args:
-      draw: the function from a seed to the batches of a pass.
+      draw: a function from a seed to the batches of a pass.
       examples: the number of examples of the data set.
       batches: the number of batches of a pass, at least 2; additional batches are not read.
-      sizes_vary: whether every example should draw its batch independently (balls in bins).
+      sizes_vary: True if every example should draw its batch independently (balls in bins).
 
     Raises:
       InputError: `draw` fails, or gives something else than indices of the data set.
     """
-    # Enough passes to show a single example that is always in one batch, and more if that is cheap.
-    affordable = min(_MAX_PLACES // examples, _MAX_BATCHES // batches, _MAX_PASSES)
-    least = 1 + math.ceil(math.log(examples / _RARE) / math.log(batches))
-    count = max(affordable, least, _MIN_PASSES)
+    # At least as many passes as show a single example that is always in one batch, with p-value 1e-6. More
+    # are drawn if that is cheap: up to 64 with four million examples and 20,000 batches in all.
+    least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
+    affordable = min(4_000_000 // examples, 20_000 // batches, 64)
+    count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
-    # (passes, examples) the index of an example's batch; the largest index is that of examples left out.
+    # (passes, examples) the index of the batch of an example; examples left out are in a last batch.
     steps = np.full((count, examples), batches, np.int32)
     for of_pass, drawn in zip(steps, passes, strict=True):
         lengths = list(map(len, drawn.batches))
         of_pass[np.concatenate(drawn.batches)] = np.repeat(range(len(lengths)), lengths)
-    # (passes, batches) the number of examples of each batch, without those left out.
-    filled = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)[:, :-1]
+    # (passes, batches) the sizes of the batches, without those left out.
+    sizes = np.apply_along_axis(np.bincount, 1, steps, minlength=batches + 1)[:, :-1]
 
-    sights = {
-        "order": [_test_single_batch(steps, filled), _test_places(steps)],
-        "together": _test_pairs(steps),
-    }
+    tests = [_test_single_batch(steps, sizes), _test_places(steps), *_test_pairs(steps)]
     if sizes_vary:
-        sights["order"].append(_test_sizes(filled, examples))
-    strongest = {row: min(tests) for row, tests in sights.items()}
+        tests.append(_test_sizes(sizes, examples))
     totals = [sum(map(len, drawn.batches)) for drawn in passes]
     return OrderTest(
         passes=count,
-        batches=int((filled > 0).sum(axis=1).min()),
-        is_once=np.array_equal(filled.sum(axis=1), totals),
+        batches=int((sizes > 0).sum(axis=1).min()),
+        is_once=np.array_equal(sizes.sum(axis=1), totals),
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
-        is_even=bool(filled.max() * batches <= examples),
-        p_values={row: min(1.0, len(sights[row]) * strongest[row].p_value) for row in sights},
-        seen={row: strongest[row].sentence for row in sights},
+        is_even=bool(sizes.max() * batches <= examples),
+        p_value=min(1.0, len(tests) * min(tests).p_value),
+        seen=min(tests).sentence,
     )
 
 
 def choose_neighbours(examples: int) -> Integers:
     """Returns the indices of about 1500 examples in pairs of neighbours, or of all examples if fewer."""
-    first = np.linspace(0, examples - 2, _OBSERVED // 2).astype(int)
+    first = np.linspace(0, examples - 2, 750).astype(int)
     return np.unique([first, first + 1])
 
 
 def examine_pairs(
     together: Array, examples: Integers, rate: float, groups: str, count: int
-) -> Sight:
+) -> Observation:
     """Tests the two examples that come together most often, by a union bound over all pairs.
 
     Args:
       together: (n, n) how often two examples come together.
-      examples: (n,) their indices.
-      rate: the probability that two examples are together in a group, under the null hypothesis.
-      groups: the groups in words, "batches" or "passes".
+      examples: (n,) the indices of the examples.
+      rate: the probability that two examples come together in one group, under the null hypothesis.
+      groups: the name of the groups, "batches" or "passes".
       count: the number of groups.
     """
     pairs = np.triu(together, 1)
@@ -134,10 +115,10 @@ def examine_pairs(
     law = stats.binom(count, rate)
     seen = f"in {most} of {count} {groups}, but {law.mean():.3g} are expected."
     p_value = min(1.0, math.comb(len(examples), 2) * float(law.sf(most - 1)))
-    return Sight(p_value, f"Examples {first} and {second} come together {seen}")
+    return Observation(p_value, f"Examples {first} and {second} come together {seen}")
 
 
-def _test_single_batch(steps: Integers, sizes: Integers) -> Sight:
+def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     """Tests how often an example is in the same batch, not counting passes that leave it out."""
     passes, examples = steps.shape
     batches = sizes.shape[1]
@@ -148,30 +129,30 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Sight:
     example = values[counts.argmax()] % examples
     law = stats.binom(passes, sizes.max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
-    return Sight(examples * batches * float(law.sf(most - 1)), sentence)
+    return Observation(examples * batches * float(law.sf(most - 1)), sentence)
 
 
-def _test_places(steps: Integers) -> Sight:
+def _test_places(steps: Integers) -> Observation:
     """Tests whether the batch of an example depends on its place in the data, by chi-square."""
     passes, examples = steps.shape
-    block_of_example = np.arange(examples) * _BLOCKS // examples
-    table = contingency.crosstab(np.tile(block_of_example, passes), steps.ravel())
+    tenth_of_example = np.arange(examples) * 10 // examples
+    table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
     result = stats.chi2_contingency(table.count, correction=False)
     # In each pass both margins are fixed, which raises the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
     p_value = float(stats.chi2.sf(statistic, max(result.dof, 1)))
-    return Sight(p_value, "When an example comes depends on its place in the data.")
+    return Observation(p_value, "When an example comes depends on its place in the data.")
 
 
-def _test_sizes(sizes: Integers, examples: int) -> Sight:
+def _test_sizes(sizes: Integers, examples: int) -> Observation:
     """Tests whether sizes vary like those of examples that draw their batches independently."""
     expected = examples / sizes.shape[1]
     law = stats.chi2(sizes.size - len(sizes))
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
-    return Sight(float(p_value), "Sizes vary more or less than those of balls in bins.")
+    return Observation(float(p_value), "Sizes vary more or less than those of balls in bins.")
 
 
-def _test_pairs(steps: Integers) -> list[Sight]:
+def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often some examples come together: the closest pair, and all of their pairs.
 
     The statistic of all pairs is the sum, over pairs of examples and pairs of passes, of products of
@@ -188,7 +169,8 @@ def _test_pairs(steps: Integers) -> list[Sight]:
 
     together = counts[np.triu_indices(len(observed), 1)]
     pairs_of_passes = math.comb(passes, 2)
-    if rate >= _MAX_RATE or len(together) * pairs_of_passes * rate**2 < _MIN_TOGETHER:
+    # The statistic needs about 1,000 pairs that come together twice, and batches that are no whole pass.
+    if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
         return [closest]
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
@@ -196,4 +178,4 @@ def _test_pairs(steps: Integers) -> list[Sight]:
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = float(stats.chi2.sf(statistic, freedom))
-    return [closest, Sight(p_value, "Some examples come together more often than others.")]
+    return [closest, Observation(p_value, "Some examples come together more often than others.")]

@@ -6,7 +6,6 @@ Movements are in units of eta C / B, the farthest that a single example may move
 import copy
 import functools
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ from audit.check.trees import Columns, Mask, Vector
 from audit.errors import InputError, number, require, shown
 
 Step = Callable[[Any, Any, int], Any]
-_FLOOR = 5e-4  # the least tolerance of a movement's norm
 _RETURN = "return the parameters' own tree"
 
 
@@ -72,8 +70,7 @@ class StepProbe:
       settings: the stated numbers.
       rows: the columns of the batch as given.
       layer_names: (layers,) the layers' paths in the parameters' tree.
-      dimensions, sizes: (layers,) the layers' numbers of axes and of parameters.
-      library: the package of the parameters' arrays: "torch", "jaxlib" or "numpy".
+      sizes: (layers,) the layers' numbers of parameters.
       layer: (p,) the index of each parameter's layer.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
@@ -103,20 +100,18 @@ class StepProbe:
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
-                self.library = type(leaf).__module__.split(".")[0]
         require(layers, f"`params={shown(params)}` has no floating-point array: give parameters")
         self.layer_names = list(layers)
-        self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
         self.sizes = [math.prod(leaf.shape) for leaf in layers.values()]
         self.layer = np.repeat(np.arange(len(layers)), self.sizes)
         self.start = self._read_numbers(layers)
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
 
         leaves = self._call(self.rows, 0)
+        self.base = self._read_numbers(leaves)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
         self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
-        self.base = self._read_numbers(leaves)
         self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
 
     def run(self, rows: Columns, seed: int) -> Vector:
@@ -140,47 +135,39 @@ class StepProbe:
         return np.bincount(self.layer, values)
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
-        """Returns the arrays that a step on a batch returns, by their paths, as `run` does.
+        """Returns the arrays that a step on a batch returns, by their paths, or raises what `run` raises.
 
         The step gets copies of the parameters, which it may change in place or donate.
         """
         ends = np.cumsum(self.sizes)[:-1]
         values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
+        remaining = iter(rows)
 
         def copy_leaf(name: str, leaf: Any) -> Any:
             if name not in values:
                 return copy.deepcopy(leaf)
             return trees.restore(values[name].reshape(leaf.shape), leaf)
 
-        remaining = iter(rows)
         params = trees.map_tree(self._params, copy_leaf, "params")
         batch = trees.map_tree(
             self._batch, lambda _, leaf: trees.restore(next(remaining), leaf), "batch"
         )
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the caller's code, which is called many times
-                result = self.step(params, batch, seed)
+            result = self.step(params, batch, seed)
         except InputError:  # its message is for the user already
             raise
-        except SystemExit as error:
-            raise RefusedError("the step ends the program by sys.exit") from error
-        except Exception as error:  # of the caller's code
+        except (Exception, SystemExit) as error:  # of the caller's code
             raise RefusedError(describe_error(error)) from error
-
-        if hasattr(result, "__next__"):  # an iterator, such as Module.parameters()
-            result = list(result)
-        leaves = trees.collect_leaves("step", result)
-        missing = [name for name in self.layer_names if name not in leaves]
-        require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
-        return leaves
+        return trees.collect_leaves("step", result)
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns the layers that a step returned, by their paths, as a vector (p,)."""
-        parts = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
-        same_sizes = list(map(np.size, parts)) == self.sizes
+        """Returns the layers among a step's arrays as a vector (p,); raises InputError if they differ."""
+        missing = [name for name in self.layer_names if name not in leaves]
+        require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
+        layers = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
+        same_sizes = list(map(np.size, layers)) == self.sizes
         require(same_sizes, f"`step` returned parameters of other shapes: {_RETURN}")
-        return np.concatenate(parts)
+        return np.concatenate(layers)
 
     def with_larger_norm(self) -> "StepProbe | None":
         """Returns a probe of the step with 100 times the clipping norm, and as much larger noise.
@@ -233,8 +220,9 @@ class StepProbe:
         # all of v where the error is largest.
         deviation = np.sqrt(4 * around**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
-        # A margin for other rounding. The last term is for the norms that the step computes to clip.
-        tolerance += (steps / 2) ** 2 * _FLOOR + 4 * self._coarsest
+        # A margin for other rounding, 5e-4 for two steps and four times as much for four steps. The last term
+        # is for the norms that the step computes to clip.
+        tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:

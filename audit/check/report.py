@@ -1,4 +1,4 @@
-"""The report of a check: a table for a terminal, findings with their fixes, JSON, a page."""
+"""The report of a check, as a table for a terminal, as JSON and as a page."""
 
 import platform
 import sys
@@ -10,37 +10,57 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.check.findings import CheckFinding
 from audit.version import __version__
 from audit.written import write_json
 
 PASSED = "passed"
 FAILED = "failed"
 UNTRIED = "could not be tried"
-LEVEL = 0.001  # the level of all statistical tests of a report together, by Holm's method
+LEVEL = 0.001  # the family-wise error rate of all statistical tests of a report
 _COLUMNS = 80
-_INDENT = 35  # width of the columns before the last
+_INDENT = 35  # the width of the columns "check" and "result"
 _LIBRARIES = ("numpy", "jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_accounting")
 
 
 class Check(NamedTuple):
-    """A row of the report: its name, its result (PASSED, FAILED, ...) and the observation in words."""
+    """A row of the report.
+
+    Attributes:
+      name: the name of the row.
+      result: PASSED, FAILED or UNTRIED.
+      seen: the bugs by name, and what was measured; or the reason why the check could not be tried.
+    """
 
     name: str
     result: str
     seen: str
 
 
+class CheckFinding(NamedTuple):
+    """A bug, in words.
+
+    Attributes:
+      check: the row of the report that shows it.
+      name: its name.
+      meaning: what was observed, and its effect on privacy.
+      fix: an instruction.
+    """
+
+    check: str
+    name: str
+    meaning: str
+    fix: str
+
+
 class CheckOutcome(NamedTuple):
     """The observations of a check, before all checks are judged together.
 
     Attributes:
-      text: the observation in words, if the check passes; or why it could not be tried.
-      tried: whether the check could be tried.
+      text: what was measured; or the reason why the check could not be tried.
+      tried: True if the check could be tried.
       findings: the bugs that need no statistical test.
-      p_values: the p-values of its statistical tests, by test.
-      figures: the measurements for the report's JSON.
-      measured: the measurements in words, for the table.
+      p_values: the p-values of the check's statistical tests, by name of the test.
+      figures: the measurements for JSON and pictures.
     """
 
     text: str
@@ -48,26 +68,25 @@ class CheckOutcome(NamedTuple):
     findings: Sequence[CheckFinding] = ()
     p_values: Mapping[str, float] = {}
     figures: Mapping[str, Any] = {}
-    measured: str = ""
 
 
 class FindingsError(AssertionError):
-    """Raised by `raise_for_findings` for a report that did not pass."""
+    """Raised by `CheckReport.raise_for_findings` for a report that did not pass."""
 
 
 class CheckReport(NamedTuple):
-    """The checks of a step, of batches or of a claimed epsilon.
+    """The report on a step, batches, the noise of many steps or a claimed epsilon.
 
-    Printed, it is a table of the checks and the findings below it.
+    Printed, it is a table of the checks, followed by the bugs.
 
     Attributes:
-      subject: "step", "batches" or "accounting".
+      subject: "step", "batches", "noise" or "accounting".
       checks: the rows of the table.
       findings: the bugs.
       needed: the names of the checks that must be tried for the subject to pass.
-      p_values: by row and test, the p-value of every statistical test, before Holm's correction.
-      figures: the measurements.
-      provenance: the date, the code, versions and stated numbers, in words, by name.
+      p_values: the p-value of every statistical test, before Holm's correction, by row and test.
+      figures: the measurements for JSON and pictures.
+      provenance: the date, the code, versions and stated numbers.
     """
 
     subject: str
@@ -80,29 +99,26 @@ class CheckReport(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether there are no findings, and every needed check was tried and passed."""
+        """True if there is no finding, and every needed check was tried."""
         return self.verdict.startswith("PASSED")
 
     @property
     def verdict(self) -> str:
-        """The conclusion in a single line, which begins with PASSED, FAILED or INCOMPLETE."""
+        """A line that begins with PASSED, FAILED or INCOMPLETE."""
         if self.findings:
-            bugs = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
+            bugs = dict.fromkeys(finding.name for finding in self.findings)
             return f"FAILED: {'; '.join(bugs)}"
-        missing = {}
-        for name, result, seen in self.checks:
-            if name in self.needed and result != PASSED:
-                missing[name] = seen
+        missing = [row for row in self.checks if row.name in self.needed and row.result != PASSED]
         if missing:
-            reason = next(iter(missing.values()))
-            return f"INCOMPLETE: {', '.join(missing)} could not be tried: {reason}"
+            names = ", ".join(row.name for row in missing)
+            return f"INCOMPLETE: {names} could not be tried: {missing[0].seen}"
         return "PASSED: no bug was found"
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
-        """Returns the report with its provenance: the date, the code, versions and stated numbers.
+        """Returns the report with the date, versions, the place of the caller's code and the stated numbers.
 
         Args:
-          code: the caller's step or loader; None for a check of numbers.
+          code: the caller's step or loader; None if no code of the caller was run.
           stated: the stated numbers, by name.
         """
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
@@ -113,10 +129,9 @@ class CheckReport(NamedTuple):
             facts["code"] = f"{type(code).__module__}.{type(code).__qualname__}"
         facts |= {name: str(value) for name, value in stated.items()}
         facts |= {"audit": __version__, "python": platform.python_version()}
-        for library in _LIBRARIES:  # only those that are loaded have a version
-            version = getattr(sys.modules.get(library), "__version__", "")
-            if version:
-                facts[library] = str(version)
+        for library in _LIBRARIES:
+            if library in sys.modules:
+                facts[library] = str(getattr(sys.modules[library], "__version__", "unknown"))
         return self._replace(provenance=facts)
 
     def raise_for_findings(self) -> None:
@@ -126,25 +141,21 @@ class CheckReport(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as nested dicts and lists."""
-        return {
-            "subject": self.subject,
+        return self._asdict() | {
             "verdict": self.verdict,
             "passed": self.passed,
             "checks": list(map(Check._asdict, self.checks)),
             "findings": list(map(CheckFinding._asdict, self.findings)),
             "level": LEVEL,
-            "p_values": self.p_values,
-            "figures": self.figures,
-            "provenance": self.provenance,
         }
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text, with null for infinity and NaN."""
+        """Returns `to_dict` as JSON, with null for infinity and NaN."""
         return write_json(self.to_dict(), indent=2)
 
     def page(self, path: str | Path) -> Path:
-        """Writes the report as an HTML page, with pictures of violations; returns its path."""
-        # Here, not above: the page draws with matplotlib, which a report as text or JSON does not need.
+        """Writes the report as an HTML page, with pictures of violations, and returns its path."""
+        # Imported here, since the page needs matplotlib, and the report does not.
         from audit import errors
         from audit.report import check_page
         from audit.storage import files
@@ -153,7 +164,7 @@ class CheckReport(NamedTuple):
         return files.write_whole(errors.path("path", path), content, "name another file")
 
     def __str__(self) -> str:
-        """Returns the table and the findings, at most 80 columns wide."""
+        """Returns the table and the bugs, at most 80 columns wide."""
         rule = "-" * _COLUMNS
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
@@ -166,7 +177,7 @@ class CheckReport(NamedTuple):
             lines += textwrap.wrap(f"{finding.check}: {finding.name}", _COLUMNS)
             for text in (finding.meaning, f"Fix: {finding.fix}"):
                 lines += textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
-        # "?" for control characters, which a terminal would obey.
+        # Names of layers and error messages may contain control characters, which a terminal would obey.
         characters = (c if c.isprintable() or c == "\n" else "?" for c in "\n".join(lines))
         return "".join(characters)
 
@@ -177,19 +188,20 @@ def make_report(
     explain: Callable[[dict[str, list[str]]], Iterable[CheckFinding]] = lambda _: (),
     needed: tuple[str, ...] = (),
 ) -> CheckReport:
-    """Judges all checks and statistical tests together; returns the report.
+    """Tests all hypotheses of a report together, and returns the report.
 
     Args:
-      subject: "step", "batches" or "accounting".
-      outcomes: the observations of each check, by its row, in the order of the table.
-      explain: a function from the names of the rejected tests by row to the bugs that explain them.
-      needed: the rows that must be tried for the subject to pass; all by default.
+      subject: "step", "batches", "noise" or "accounting".
+      outcomes: the outcome of each check, by the name of its row, in the order of the table.
+      explain: a function that gets the names of the rejected tests by row, and returns the bugs that
+        explain them.
+      needed: the rows that must be tried for the subject to pass; by default all of them.
     """
     p_values = {}
-    found: list[CheckFinding] = []
+    findings: list[CheckFinding] = []
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
-        found += outcome.findings
+        findings += outcome.findings
         figures |= outcome.figures
         for test, p_value in outcome.p_values.items():
             p_values[f"{row}: {test}"] = p_value
@@ -197,37 +209,35 @@ def make_report(
     rejected = {}
     for row, outcome in outcomes.items():
         rejected[row] = [test for test in outcome.p_values if f"{row}: {test}" in all_rejected]
-    rows = tuple(outcomes)
-    unique = dict.fromkeys([*found, *explain(rejected)])
-    findings = sorted(unique, key=lambda finding: rows.index(finding.check))
+    findings += explain(rejected)
+    order = list(outcomes)
+    findings.sort(key=lambda finding: order.index(finding.check))
 
     checks = []
     for row, outcome in outcomes.items():
-        names = dict.fromkeys(finding.name for finding in findings if finding.check == row)
+        names = list(dict.fromkeys(finding.name for finding in findings if finding.check == row))
+        if rejected[row] and not names:  # a bug of another row explains it
+            names = ["not as expected: see the findings below"]
+        has_p_values = not np.any(np.isnan(list(outcome.p_values.values())))
         result = PASSED
-        text = outcome.text
-        if names or rejected[row]:
+        if names:
             result = FAILED
-            # Without a name, a finding of another row explains the test.
-            text = "; ".join(names) or "not as expected: see the findings below"
-        elif np.any(np.isnan(list(outcome.p_values.values()))):
+        elif not (outcome.tried and has_p_values):
             result = UNTRIED
-            text = "a test of it gave no p-value"
-        elif not outcome.tried:
-            result = UNTRIED
-        parts = filter(None, [text, outcome.measured])
-        checks.append(Check(row, result, "; ".join(parts)))
-    return CheckReport(subject, tuple(checks), tuple(findings), needed or rows, p_values, figures)
+        checks.append(Check(row, result, "; ".join([*names, outcome.text])))
+    return CheckReport(
+        subject, tuple(checks), tuple(findings), needed or tuple(order), p_values, figures
+    )
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
     """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL.
 
-    A test with the p-value NaN is never rejected, but it counts towards the number of tests.
+    A p-value of NaN is never rejected, but its test counts.
     """
     rejected: set[str] = set()
     for name in sorted(p_values, key=lambda name: np.nan_to_num(p_values[name], nan=1.0)):
-        # The level is divided among the tests that are not rejected yet.
+        # Holm divides the level by the number of tests that are not rejected yet.
         if not p_values[name] <= LEVEL / (len(p_values) - len(rejected)):
             break
         rejected.add(name)
@@ -235,6 +245,6 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns an error's type and message on a single line, the message cut after 120 characters."""
+    """Returns the type and the message of an error on one line; a long message is cut."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:120]}".removesuffix(": ")

@@ -1,71 +1,34 @@
-"""Checks a step of DP-SGD: it is replayed with the same seed on neighbouring batches, and with many seeds.
+"""Checks a step of DP-SGD: replays it with the same seed on neighbouring batches, and with many seeds.
 
 Movements are in units of eta C / B, the farthest that one example may move the step. Related: Re:cord-play
 (Cebere et al., 2026, arXiv 2602.17454), which records the inputs of the noise primitives.
 """
 
-import time
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from audit.check import causes, examples, movements, noise, ties
-from audit.check.causes import Measured
-from audit.check.findings import CheckFinding
+from audit.check import causes, examples, noise
+from audit.check.measured import Measured, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
-from audit.check.report import LEVEL, CheckOutcome, CheckReport, make_report
+from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.errors import InputError, number, require
 from audit.written import counted
 
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 ROWS = (*NEEDED, "independence", "shape", "noise and data", "empty batch")
-_COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, which four steps measure
-_MIN_SIGNAL = 1e-3  # C: a tensor that moves by less is hardly trained
-_SEEDS_ALONE = 8  # to see dropout in a batch of one row
-_PRECISE = (
-    "use float64, a larger learning rate, or return the private gradient in float32, at rate 1"
-)
-_CHANGED_AFTER = (
-    "what an example does depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() "
-    "would take away Opacus's hooks); augmentation or sampling before the gradient do it too. Or something "
-    "happens after the noise, such as rounding, clamping, projection or top-k: return the noisy sum; with "
-    "Adam return the private gradient, with learning_rate=1"
-)
-_HIDDEN_NOISE = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
-_ALL_CLIPPED = (
-    "every example that was tried is clipped, which hides whether others change its gradient: check again "
-    "with a larger clipping norm, or let the step take clipping_norm="
-)
-_ADAM = "this looks like Adam, or the sign of the gradient (every number moves equally far)"
-_NOT_FINITE = CheckFinding(
-    check="replay",
-    name="NaN or infinity",
-    meaning="The step gives NaN or infinity with the batch as given.",
-    fix="clip with C / max(C, norm), and never divide by a size",
-)
-_RELEASED = CheckFinding(
-    check="noise",
-    name="{name} is released with the model and has no noise",
-    meaning="The data change this buffer, and it is neither clipped nor noised.",
-    fix="switch it off (track_running_stats=False in batch norm), or compute it from public data",
-)
 
 
 class StepOptions(NamedTuple):
     """The options of `check_step`.
 
     Attributes:
-      extreme_examples: a batch of additional examples to try.
-      seeds: the number of draws of the noise; by default up to what layers need and 20 seconds allow.
-      tell: a function that is called with a line on the time of the check, and a line after each part.
+      seeds: the number of draws of the noise; None for as many as the tests need, in 20 seconds.
     """
 
-    extreme_examples: Any = None
     seeds: int | None = None
-    tell: Callable[[str], object] = str
 
 
 def check_step(
@@ -79,7 +42,7 @@ def check_step(
     batch_size: float,
     **options: Any,
 ) -> CheckReport:
-    """Checks whether a single step of DP-SGD clips, adds noise and averages as it should.
+    """Checks whether one step of DP-SGD clips, adds noise and averages as it should.
 
     Nothing is trained, and JAX is not needed.
 
@@ -89,13 +52,13 @@ def check_step(
         private gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step: arrays or tensors in dicts, lists or tuples. The step gets
         copies.
-      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last.
+      batch: arrays or tensors in dicts, lists or tuples, with one row per example; labels last. The first and
+        the last example are tried with many factors of their features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has deviation sigma C.
       batch_size: B, by which the sum is divided: the expected size of a Poisson batch, a constant.
-      **options: the fields of `StepOptions`. `extreme_examples` is a batch of additional examples to try;
-        `seeds` is the number of draws of the noise, by default up to what layers need and 20 seconds allow;
-        `tell` is a function that is called with lines on the progress.
+      **options: `seeds` is the number of draws of the noise, by default as many as the tests need, in 20
+        seconds.
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -120,75 +83,63 @@ def check_step(
     >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).findings[0].check
     'noise'
     """
-    chosen = StepOptions(**options)
-    if chosen.seeds is not None:
-        seeds = number("seeds", chosen.seeds, int)
+    seeds = StepOptions(**options).seeds
+    if seeds is not None:
+        seeds = number("seeds", seeds, int)
         require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
-        chosen = chosen._replace(seeds=seeds)
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size)
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
-            report = _check_probe(StepProbe(step, params, batch, stated), chosen)
+            report = _check_probe(StepProbe(step, params, batch, stated), seeds)
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated._asdict())
 
 
-def _check_probe(probe: StepProbe, options: StepOptions) -> CheckReport:
-    """Measures the step, explains the measurements and returns the report."""
+def _check_probe(probe: StepProbe, seeds: int | None) -> CheckReport:
+    """Measures a step, describes and explains the measurements, and returns the report.
+
+    Args:
+      probe: the step.
+      seeds: the number of draws of the noise; None for the default.
+    """
+    outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
     if not np.all(np.isfinite(probe.base)):
-        return _report(
-            {"replay": CheckOutcome("", findings=[_NOT_FINITE])}, "the step is not finite"
+        finding = CheckFinding(
+            "replay",
+            "NaN or infinity",
+            "The step gives NaN or infinity with the batch as given.",
+            "clip with C / max(C, norm), and never divide by a size",
         )
-    # The probe has called the step before, so this time is without compilation.
-    began = time.perf_counter()
-    replay = probe.measure(probe.run(probe.rows, 0) - probe.base, probe.base, probe.rows)
-    seconds = time.perf_counter() - began
-    tried_examples = examples.make_extreme_examples(probe.rows)
-    if options.extreme_examples is not None:
-        tried_examples |= examples.read_extreme_examples(options.extreme_examples, probe.rows)
-    total = (2 * len(tried_examples) + 300) * seconds
-    options.tell(
-        f"a step takes {1000 * seconds:.0f} ms; about {total:.0f} s for all checks (less if it is compiled)"
-    )
+        outcomes["replay"] = CheckOutcome("not finite", findings=[finding])
+        return make_report("step", outcomes, needed=NEEDED)
+    m = measure_step(probe, seeds)
+    outcomes = dict.fromkeys(ROWS, _untried(m.hides_noise))
+    outcomes["replay"] = CheckOutcome("same seed, same step")
+    for row in ("signal", "sensitivity", "separation"):
+        outcomes[row] = _untried(m.hides_movements)
+    if m.replays and m.tried.is_any_moved:
+        outcomes["signal"] = _describe_signal(m.tried)
+    if not m.hides_movements:
+        outcomes["sensitivity"] = _describe_sensitivity(m.tried)
+        outcomes["separation"] = _describe_separation(m)
+    if not m.hides_noise:
+        outcomes |= _describe_noise(m)
 
-    tried = movements.try_examples(probe, tried_examples, seconds)
-    options.tell(f"{len(tried.movements)} examples tried, and {len(tried.places)} rows")
-    m = Measured(probe, replay, tried, movements.measure_seed_effect(tried, probe.rows))
-    if m.depends_on_seed:
-        first_row = examples.take(probe.rows, [0])
-        alone = movements.measure_seed_effect(tried, first_row, _SEEDS_ALONE)
-        m = m._replace(effect_alone=alone)
-    if not probe.settings.noise_multiplier:
-        return _judge(m, "noise_multiplier=0: no noise is expected")
-    drawn = noise.draw_noise(probe, options.seeds, seconds)
-    options.tell(f"noise drawn with {len(drawn.given.draws)} seeds")
-    m = m._replace(drawn=drawn, repeats=ties.count_repeats(drawn), ties=ties.find_ties(drawn))
-    if m.replays and drawn.is_sign_step():
-        reason = f"{_ADAM}: {causes.get_phrases(probe)['gradient']}"
-        return _report({"replay": _describe_replay(m)}, reason)
-    if drawn.given.not_finite:
-        return _judge(m, "the step is not finite at some seeds")
-    # A step that keeps state may be an optimizer with running means, which also rescale the noise.
-    if not m.replays and not causes.is_like_noise(m):
-        return _judge(m._replace(drawn=None), "the step keeps state, which hides it")
-    if m.is_changed_after_noise:
-        return _judge(m._replace(drawn=None), _CHANGED_AFTER)
-    p_values = noise.run_tests(drawn)
-    tests = p_values["noise and data"]
-    if min(tests.values(), default=1.0) < LEVEL and _is_changed_in_large_batch(m):
-        tests.clear()
-    return _judge(m, "", p_values)
+    def explain(rejected: dict[str, list[str]]) -> list[CheckFinding]:
+        """Returns the bugs of the table of causes, and the buffers of a TorchStep that the data change."""
+        findings = list(causes.explain(m._replace(rejected=rejected)))
+        for name in sorted(getattr(probe.step, "changed_buffers", ())):
+            finding = CheckFinding(
+                "noise",
+                f"{name} is released with the model and has no noise",
+                "The data change this buffer, and it is neither clipped nor noised.",
+                "switch it off (track_running_stats=False in batch norm), or compute it from public data",
+            )
+            findings.append(finding)
+        return findings
 
-
-def _is_changed_in_large_batch(m: Measured) -> bool:
-    """Returns whether something happens after the noise only if the sum of gradients is larger."""
-    rows = m.probe.rows
-    for batch in (examples.scale_features(rows, 1e3, rows), examples.join(*[rows] * 4)):
-        effect = movements.measure_seed_effect(m.tried, batch)
-        if m._replace(effect=effect).is_changed_after_noise:
-            return not m.depends_on_seed
-    return False
+    return make_report("step", outcomes, explain, NEEDED)
 
 
 def _untried(reason: str, **figures: Any) -> CheckOutcome:
@@ -196,112 +147,51 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
     return CheckOutcome(reason, tried=False, figures=figures)
 
 
-def _report(tried: dict[str, CheckOutcome], reason: str, **options: Any) -> CheckReport:
-    """Returns the report on the rows that were tried, and the reason why the other rows were not."""
-    outcomes = dict.fromkeys(ROWS, _untried(reason)) | tried
-    return make_report("step", outcomes, needed=NEEDED, **options)
-
-
-def _judge(m: Measured, reason: str, p_values: Mapping[str, Any] | None = None) -> CheckReport:
-    """Returns the report on a step: the outcomes of all rows, and the causes.
-
-    Args:
-      m: the measurements.
-      reason: why the noise could not be tested.
-      p_values: by row, the p-values of the tests of the noise, if it could be tested.
-    """
-    m, outcomes = _describe_movements(m)
-    outcomes["replay"] = _describe_replay(m)
-    if p_values is not None:
-        outcomes |= _describe_noise(m, p_values)
-
-    def explain(rejected: dict[str, list[str]]) -> list[CheckFinding]:
-        """Returns the findings: those of the table of causes, and buffers that the step changed."""
-        found = causes.explain(m._replace(rejected=rejected))
-        for name in sorted(getattr(m.probe.step, "changed_buffers", ())):
-            found.append(_RELEASED.fill(name=name))
-        return found
-
-    return _report(outcomes, reason, explain=explain)
-
-
-def _describe_movements(m: Measured) -> tuple[Measured, dict[str, CheckOutcome]]:
-    """Measures interactions, if movements can be judged; returns them, and the outcomes of these rows."""
-    tried = m.tried
-    reason = "other noise, at every call or by the batch, hides it"
-    if m.is_changed_after_noise:
-        reason = _CHANGED_AFTER
-    if m.replays and not tried.is_any_moved:
-        reason = "no example changes anything: does the step use its batch?"
-    outcomes = dict.fromkeys(("signal", "sensitivity", "separation"), _untried(reason))
-    if m.replays and tried.is_any_moved:
-        outcomes["signal"] = _describe_signal(tried)
-    if m.judges_movements:
-        is_all_clipped = not tried.refusal and np.min(tried.norms, initial=np.inf) > 1 - COARSE
-        larger = m.probe.with_larger_norm() if is_all_clipped else None
-        interaction = movements.measure_interactions(larger or m.probe, tried)
-        m = m._replace(interaction=interaction)
-        if is_all_clipped and larger is None and not m.interacts:
-            m = m._replace(interaction=_ALL_CLIPPED)
-        outcomes["sensitivity"] = _describe_sensitivity(m)
-        outcomes["separation"] = _describe_separation(m)
-    return m, outcomes
-
-
-def _describe_replay(m: Measured) -> CheckOutcome:
-    """Describes whether two calls with the same batch and seed give the same."""
-    return CheckOutcome("same seed, same step", figures={"replay": m.replay.norm})
-
-
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
-    """Describes whether some example moves each trained tensor, here called a layer.
+    """Describes whether some example moves each trained layer.
 
-    A layer that does not move leaves the check undecided: it may be right.
+    A layer that does not move may be right, so the check is then undecided.
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
     peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
-    figures = {"signal": dict(zip(names.tolist(), peaks.tolist(), strict=True))}
     dead = names[is_trained & ~(peaks > 0)]
     if len(dead):
-        text = (
+        return _untried(
             f"no example moves {', '.join(dead[:6])}, only noise does: begin at trained parameters (an "
             "adapter's factor next to zeros has no gradient), look for a detached layer, or freeze what "
             "never has a gradient, such as the bias of keys in attention"
         )
-        return _untried(text, **figures)
-    quietest = np.argmin(np.where(is_trained, peaks, np.inf))
-    measured = f"smallest: {names[quietest]}, {peaks[quietest]:.2g} C"
-    if peaks[quietest] < _MIN_SIGNAL:
-        measured += ", almost 0: is its gradient scaled down or detached?"
-    measured += f"; trained: {np.sum(is_trained)} of {len(names)}"
-    text = "every trainable tensor responds to an example"
-    return CheckOutcome(text, figures=figures, measured=measured)
+    smallest = np.argmin(np.where(is_trained, peaks, np.inf))
+    return CheckOutcome(
+        f"every trainable tensor responds to an example (smallest: {names[smallest]}, "
+        f"{peaks[smallest]:.2g} C); trained: {np.sum(is_trained)} of {len(names)}"
+    )
 
 
-def _describe_sensitivity(m: Measured) -> CheckOutcome:
+def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     """Describes how far examples move the step, and whether clipping stops them."""
-    tried = m.tried
     norms = {name: movement.norm for name, movement in tried.described.items()}
-    tolerance = f"(tolerance {tried.tolerance:.2g})"
-    measured = f"largest observed change {max(norms.values()):.4g} eta C / B {tolerance}"
-    if tried.places:
-        measured += f", also when replacing each of {len(tried.places)} rows"
-    figures = {"movements": norms, "tolerance": tried.tolerance}
     if not tried.violations and tried.tolerance > COARSE:
         return _hide(tried.tolerance)
     if not tried.violations and not tried.is_clipping_seen:
         text = (
             f"the largest movement was {tried.reach:.2g} C, so clipping was not seen: state a smaller "
-            "clipping norm, or give trained parameters or extreme_examples"
+            "clipping norm, give trained parameters, or put an extreme example first in the batch"
         )
-        return _untried(text, **figures)
-    return CheckOutcome("", figures=figures, measured=measured)
+        return _untried(text, movements=norms)
+    text = f"largest observed change {max(norms.values()):.4g} eta C / B (tolerance {tried.tolerance:.2g})"
+    if tried.places:
+        text += f", also when replacing each of {len(tried.places)} rows"
+    return CheckOutcome(text, figures={"movements": norms})
 
 
 def _hide(tolerance: float) -> CheckOutcome:
-    """Returns the outcome of a check whose movements are smaller than rounding."""
-    return _untried(f"rounding hides it (tolerance {tolerance:.2g} C): {_PRECISE}")
+    """Returns the outcome of a check whose measurements are smaller than rounding."""
+    return _untried(
+        f"rounding hides it (tolerance {tolerance:.2g} C): use float64, a larger learning rate, or return "
+        "the private gradient in float32, at rate 1"
+    )
 
 
 def _describe_separation(m: Measured) -> CheckOutcome:
@@ -314,52 +204,46 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    if measured.tolerance > _COARSE_SUM and not m.interacts:
+    if measured.tolerance > 2 * COARSE and not m.interacts:  # of four steps, not two
         return _hide(measured.tolerance)
-    numbers = f"difference {measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
+    text = (
+        f"two parts of a batch and the sum of their effects differ by {measured.norm:.2g} C "
+        f"(tolerance {measured.tolerance:.2g})"
+    )
     if m.tried.refusal:
-        numbers += f"; rows were replaced, since {m.tried.refusal}"
+        text += f"; rows were replaced, since {m.tried.refusal}"
     if examples.are_tokens(labels) and examples.find_padding(labels) is None:
-        numbers += "; pad some labels to see a mean over all tokens of the batch"
-    text = "two parts of a batch move it by the sum of their effects"
-    figures = {"separation": measured.norm, "separation tolerance": measured.tolerance}
-    return CheckOutcome(text, figures=figures, measured=numbers)
+        text += "; pad some labels to see a mean over all tokens of the batch"
+    return CheckOutcome(text)
 
 
-def _describe_noise(m: Measured, p_values: Mapping[str, Any]) -> dict[str, CheckOutcome]:
+def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     """Describes the tests of the noise, by row."""
     drawn = m.drawn
-    outcomes = dict.fromkeys(p_values, _untried(_HIDDEN_NOISE))
+    reason = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
+    outcomes = dict.fromkeys(m.p_values, _untried(reason))
     for batch, error in drawn.refused.items():
         outcomes[noise.row_of(batch)] = _untried(f"the step refused {batch}: {error}")
-    for row, tested in p_values.items():
+    for row, tested in m.p_values.items():
         if tested:
-            seen = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
-            outcomes[row] = CheckOutcome("as stated", p_values=tested, measured=seen)
+            text = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
+            outcomes[row] = CheckOutcome(text, p_values=tested)
 
     # The deviations that pass the test of all layers together, at Bonferroni's level for all tests.
     freedom = np.sum(drawn.given.freedom)
-    level = LEVEL / max(sum(map(len, p_values.values())), 1)
+    level = LEVEL / max(sum(map(len, m.p_values.values())), 1)
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
-    seeds = len(drawn.given.draws)
-    measured = (
-        f"deviation {drawn.given.deviation:.4g} times eta sigma C / B with {seeds:,} seeds; from "
-        f"{low:.3g} to {high:.3g} passes"
+    text = (
+        f"deviation {drawn.given.deviation:.4g} times eta sigma C / B with {len(drawn.given.draws):,} seeds; "
+        f"from {low:.3g} to {high:.3g} passes"
     )
-    deviations = zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True)
-    figures = {name: value for name, value in deviations if name in p_values["noise"]}
-    text = ""
     hidden = np.flatnonzero(m.probe.is_layer_trained & (drawn.given.freedom == 0))
-    if not freedom or len(hidden):  # other layers do not speak for these
+    is_hidden = not freedom or len(hidden) > 0  # other layers show nothing about these
+    if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
-        text = (
-            f"the noise lies below the rounding of {where}: use float64 or a larger learning rate"
-        )
+        text = f"the noise lies below the rounding of {where}: use float64 or a larger learning rate; {text}"
+    deviations = dict(zip(m.probe.layer_names, drawn.given.deviations.tolist(), strict=True))
     outcomes["noise"] = CheckOutcome(
-        text,
-        tried=not text,
-        p_values=p_values["noise"],
-        figures={"seeds": seeds, "noise": figures},
-        measured=measured,
+        text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
     )
     return outcomes

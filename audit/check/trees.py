@@ -14,18 +14,17 @@ Array = NDArray[Any]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.integer]
-Columns = list[Array]  # a batch's arrays, each (examples, ...)
-SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # between 1 and 2
+Columns = list[Array]  # the arrays of a batch, each (rows, ...)
 
 
 def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: str = "") -> Any:
     """Returns a tree with each array replaced by function(path, array).
 
     Args:
-      tree: an array, None, or a tree of dicts, lists, tuples and, if JAX is loaded, its other trees.
-      function: the function of an array's path and the array.
-      name: the tree's name in error messages.
-      path: the path of this tree within the whole.
+      tree: an array, None, or a tree of dicts, lists and tuples.
+      function: a function of the path of an array and the array.
+      name: the name of the tree in error messages.
+      path: the path of this tree within the whole tree.
 
     Raises:
       InputError: the tree has other leaves.
@@ -40,26 +39,17 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
         # An array that is the whole tree has no path, but errors and reports need a name for it.
         return function(path or "parameters", tree)
     if isinstance(tree, dict):
-        # A copy, since some kinds of dict are made of more than their items, as defaultdict is.
+        # A copy, since some kinds of dict are made of more than their items, like defaultdict.
         mapped = copy.copy(tree)
         for key, child in tree.items():
             mapped[key] = map_child(key, child)
         return mapped
+    advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
+    require(isinstance(tree, list | tuple), advice)
     kind: Any = type(tree)
     if hasattr(tree, "_fields"):  # a NamedTuple
         return kind(*map(map_child, tree._fields, tree))
-    if isinstance(tree, list | tuple):
-        return kind(map(map_child, range(len(tree)), tree))
-
-    advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
-    require("jax" in sys.modules, advice)
-    tree_util = sys.modules["jax"].tree_util
-    require(not tree_util.all_leaves([tree]), advice)
-
-    def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
-        return map_child(tree_util.keystr(jax_path, simple=True, separator="."), leaf)
-
-    return tree_util.tree_map_with_path(map_jax_leaf, tree)
+    return kind(map(map_child, range(len(tree)), tree))
 
 
 def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
@@ -91,7 +81,8 @@ def restore(values: Array, leaf: Any) -> Any:
 
 def get_spacing(leaf: Any) -> float:
     """Returns the distance from 1 to the next larger number of an array's type."""
-    return SPACING.get(str(leaf.dtype).split(".")[-1], 2.0**-52)  # "float32" of torch.float32
+    bits = {"bfloat16": 7, "float16": 10, "float32": 23}  # of the fraction
+    return 2.0 ** -bits.get(str(leaf.dtype).split(".")[-1], 52)  # "float32" of "torch.float32"
 
 
 def compute_ulp(values: Vector, spacings: Vector) -> Vector:

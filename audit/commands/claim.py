@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from audit.check.accounting import read_sampling_rate
-from audit.check.batches import check_batches
-from audit.check.findings import ANOTHER_RATE
+from audit.check.batches import ANOTHER_RATE, check_batches
 from audit.check.loaders import MAX_BATCHES, count_examples, draw_pass, make_draw
 from audit.check.report import LEVEL
 from audit.claims.matrix import MatrixMechanism
@@ -217,7 +216,7 @@ def _name_loader(user_file: UserFile) -> _Loader:
 
     report = check_batches(draw, examples, rate)
     for finding in report.findings:
-        require(finding.name != ANOTHER_RATE.name, f"{finding.name}: {finding.meaning}")
+        require(finding.name != ANOTHER_RATE, f"{finding.name}: {finding.meaning}")
     kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
     unknown = f"{kind or 'these'} batches do not come from a sampler with a bound: "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
@@ -250,7 +249,7 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
     known = "the bounds take it as known"
     if order["repeats"]:
         return _Loader("cyclic", batches, f"the same in all of {passes}; {known}")
-    seen = " ".join(order["seen"].values()).removesuffix(".")
+    seen = order["seen"].removesuffix(".")
     return _Loader("any_order", batches, f"not uniform ({tested}); {known}. {seen}")
 
 

@@ -110,7 +110,7 @@ DOORS = {
     "check_batches": (
         at(audit.check_batches, draw=draw_batches, examples=50, sampling_rate=0.2),
         {"examples": (1, 1.5, 10**12), "sampling_rate": (0, 1)},
-        ("draw", "assumed"),
+        ("draw",),
     ),
     "check_accounting": (
         ACCOUNTED,

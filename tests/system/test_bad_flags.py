@@ -73,7 +73,7 @@ NEEDS = {
     ("check", "sampling_rate"): ("--batches=mine.py:loader", "--examples=4"),
     ("check", "examples"): ("--batches=mine.py:loader", "--sampling_rate=0.1"),
     ("check", "epochs"): (
-        *("--batches=mine.py:loader", "--sampling_rate=0.5", "--assumed=shuffled"),
+        *("--batches=mine.py:loader", "--sampling_rate=0.5"),
         *("--noise_multiplier=1", "--examples=4"),
     ),
     ("claim", "claim"): ("--sampler=shuffled", "--batches=4", "--epochs=2"),
@@ -182,9 +182,8 @@ check --example=nobody | --example=nobody: give jax_privacy, lora
 check --step=mine.py | --step=mine.py: name a file and what to take from it, mine.py:step
 check --step=nowhere.py:step | there is no file nowhere.py
 check --step=fails.py:step | fails.py fails with ZeroDivisionError: division by zero
-check --step=mine.py:step --assumed=fixed | --assumed=fixed does not apply to --step
+check --step=mine.py:step --examples=4 | --examples=4 does not apply to --step
 check --batches=mine.py:loader | --sampling_rate is missing
-check --batches=mine.py:loader --sampling_rate=0.1 --assumed=linear | give poisson, fixed, shuffled
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson
 claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give 2 to 1,000,000
 claim --sampler=shuffled --batches=4 --epochs=2 | --noise_multiplier is missing: give sigma, or --claim=

