@@ -159,7 +159,7 @@ def _make_law(
     return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
 
 
-_MIXTURE = ScoreFamily("mixture", (3.0,), known_laws.NORMAL, _mixture_parts)
+_MIXTURE = ScoreFamily("mixture", known_laws.NORMAL, _mixture_parts)
 _GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
 _FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
 _SUBSAMPLED = _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED)
