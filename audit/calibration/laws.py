@@ -33,7 +33,6 @@ from audit.calibration.calibration import (
 from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins, Fresh, Sets, make_sets
 from audit.laws import conversions, cosine_law, known_laws
-from audit.laws.known_laws import KnownLaw
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import Finding
 
@@ -60,7 +59,7 @@ def mu_is_epsilon(setting: KnownMechanism) -> Truth:
 
 def score_truth(family: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
     """Returns the true epsilon, at delta, of independent scores of a family with the parameter mu."""
-    return Truth(KnownLaw(family, setting.mu).epsilon(setting.delta))
+    return Truth(family.epsilon(setting.mu, setting.delta))
 
 
 # One canary per run.
@@ -68,7 +67,8 @@ def score_truth(family: known_laws.ScoreFamily, setting: KnownMechanism) -> Trut
 
 def draw_scores(family: known_laws.ScoreFamily, rng: Generator, setting: KnownMechanism) -> Sets:
     """Draws the scores of an audit with one canary per run, half of the runs in each world."""
-    return make_sets(*KnownLaw(family, setting.mu).scores(rng, setting.runs // 2))
+    scores_in = family.sample(rng, setting.mu, True, setting.runs // 2)
+    return make_sets(scores_in, family.sample(rng, setting.mu, False, setting.runs // 2))
 
 
 def audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:

@@ -153,7 +153,7 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
     return fnr
 
 
-def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
+def approximate_dp_trade_off(epsilon: float, false_positive_rate: ArrayLike, delta: float) -> Array:
     """Returns the trade-off function of (epsilon, delta)-DP: the least false-negative rate.
 
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,

@@ -95,19 +95,7 @@ class ScoreFamily(NamedTuple):
             total += weight * self.kernel.distribution(z)
         return total
 
-
-class KnownLaw(NamedTuple):
-    """A pair of distributions of scores: a family at a single parameter."""
-
-    law: ScoreFamily
-    parameter: float
-
-    def scores(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
-        """Draws scores (in, out), n each."""
-        scores_in = self.law.sample(rng, self.parameter, True, n)
-        return scores_in, self.law.sample(rng, self.parameter, False, n)
-
-    def epsilon(self, delta: float) -> float:
+    def epsilon(self, parameter: float, delta: float) -> float:
         """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
 
         Without a formula we compute it by quadrature, accurate to 1e-6 for moderate parameters and delta from
@@ -116,34 +104,32 @@ class KnownLaw(NamedTuple):
         Raises:
           InputError: Unless 0 < delta < 1.
         """
-        if self.law.known_epsilon is not None:
-            return self.law.known_epsilon(self.parameter, delta)
-        return quadrature(self, delta)
+        if self.known_epsilon is not None:
+            return self.known_epsilon(parameter, delta)
+        return quadrature(self, parameter, delta)
 
-    def quantiles(self, levels: Array) -> Array:
+    def quantiles(self, levels: Array, parameter: float) -> Array:
         """Returns quantiles (n,) at levels (n,) of the even mixture of scores with and without the canary.
 
         They are interpolated linearly on a grid with step 0.03.
         """
         x = np.linspace(-_REACH, _REACH, _COARSE)
-        below_in = self.law.distribution(x, self.parameter, inserted=True)
-        below_out = self.law.distribution(x, self.parameter, inserted=False)
-        below = (below_in + below_out) / 2
-        return np.interp(levels, below, x)
+        below_in = self.distribution(x, parameter, inserted=True)
+        below_out = self.distribution(x, parameter, inserted=False)
+        return np.interp(levels, (below_in + below_out) / 2, x)
 
 
 @functools.lru_cache(maxsize=64)
-def quadrature(known_law: KnownLaw, delta: float) -> float:
-    """Returns `KnownLaw.epsilon` by sums over a fine grid of scores; see `densities.epsilon_at`."""
+def quadrature(family: ScoreFamily, parameter: float, delta: float) -> float:
+    """Returns `ScoreFamily.epsilon` by sums over a fine grid of scores; see `densities.epsilon_at`."""
     x = np.linspace(-_REACH, _REACH, _GRID)
-    density_in = known_law.law.density(x, known_law.parameter, inserted=True)
-    density_out = known_law.law.density(x, known_law.parameter, inserted=False)
-    pair = DensityPair(x, density_out, density_in, error=0.0)
-    return densities.epsilon_at(pair, delta)
+    density_in = family.density(x, parameter, inserted=True)
+    density_out = family.density(x, parameter, inserted=False)
+    return densities.epsilon_at(DensityPair(x, density_out, density_in, error=0.0), delta)
 
 
 def _laplace_distribution(z: Array) -> Array:
-    """Returns the probability below z under the Laplace law of scale 1."""
+    """Returns the probability below z under the Laplace distribution with scale 1."""
     far = np.exp(-np.abs(z)) / 2
     return np.where(z < 0, far, 1 - far)
 

@@ -56,11 +56,10 @@ GAUSSIAN = Family(conversions.gaussian_trade_off, conversions.mu_from_rates)
 
 def approximate_dp(delta: float) -> Family:
     """Returns the trade-off functions of (epsilon, delta)-DP at a delta, with epsilon as the parameter."""
-
-    def compute_trade_off(epsilon: float, fpr: Array) -> Array:
-        return conversions.approximate_dp_trade_off(epsilon, delta, fpr)
-
-    return Family(compute_trade_off, functools.partial(conversions.epsilon_from_rates, delta=delta))
+    return Family(
+        functools.partial(conversions.approximate_dp_trade_off, delta=delta),
+        functools.partial(conversions.epsilon_from_rates, delta=delta),
+    )
 
 
 class Counts(NamedTuple):

@@ -33,7 +33,7 @@ from scipy import special
 from audit.evidence.arrays import Array
 from audit.laws import conversions, known_laws
 from audit.laws.intervals import bisect
-from audit.laws.known_laws import KnownLaw, ScoreFamily
+from audit.laws.known_laws import ScoreFamily
 
 CURVE_LEVEL = 0.05  # a p-value below it counts as refuting the Gaussian curve
 CURVE_POWER = 0.95  # the least power with which a failure to reject counts
@@ -211,7 +211,7 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
 
     Cuts are the quantiles of the even mixture of both worlds.
     """
-    cuts = KnownLaw(family, parameter).quantiles(np.arange(1, cells) / cells)
+    cuts = family.quantiles(np.arange(1, cells) / cells, parameter)
     worlds = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
     return np.diff(worlds, prepend=0.0, append=1.0)
 
