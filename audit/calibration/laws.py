@@ -86,7 +86,7 @@ def audit_several(design: Coins | Sets, setting: KnownMechanism) -> list[Value]:
 
 
 def toss(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
-    """Draws fair coins (R, K), a coin for each canary of each run."""
+    """Draws fair coins (R, K), a coin for each of the setting's K canaries in each of its R runs."""
     return rng.random((setting.runs, setting.canaries)) < 0.5
 
 

@@ -60,6 +60,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     log_delta_at_0 = log_delta(first, second, 0.0)
 
     def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
+        """Returns True for epsilons at which delta is too large."""
         return np.asarray(log_delta(first, second, epsilons) > target)
 
     bracket = find_bracket(is_too_low, np.ones_like(log_delta_at_0))

@@ -70,7 +70,10 @@ class ScoreFamily(NamedTuple):
     known_epsilon: Callable[[float, float], float] | None = None
 
     def sample(self, rng: Generator, parameter: float, inserted: bool, n: int) -> Array:
-        """Draws n scores with the canary if `inserted`, else without it."""
+        """Draws n scores with the canary if `inserted`, else without it.
+
+        Each score draws a part of the mixture by its weight, and then a value of the kernel.
+        """
         weights, centres, spreads = np.transpose(self.parts(parameter, inserted))
         chosen = np.zeros(n, int)
         if len(weights) > 1:

@@ -73,6 +73,8 @@ _COARSE_HALVINGS = 12  # for the choice of bets
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
     """Returns the log capital of a gambler who bets on a mean below m, for each stake and each m.
 
+    The capital is prod_i (1 + lambda (m - x_i)); see the module's docstring.
+
     Args:
       values: (n,) independent values x_i in [0, most].
       means: (G,) hypothetical means m.
@@ -134,8 +136,9 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for two sets of runs.
 
-    A bet is a pair of stakes, one on each set, and its capital is the product of both. The pilot chooses the
-    pairs so that the log capital should reach `target` for the largest parameter.
+    A bet is a pair of stakes, one on the false positives of the runs out and one on the false negatives of
+    the runs in. Its capital is the product of both. The runs `counted.pilot` choose the pairs so that the log
+    capital on the runs `counted.rest` should reach `target` for the largest parameter.
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
@@ -193,7 +196,7 @@ def _choose_pairs(
         least = sums.min(-1, initial=np.inf)
         return np.asarray(least + np.log(_ON_BEST) - target)
 
-    # The first pair that suffices. If none does, `argmax` gives the pair with stakes of 0.
+    # The first pair that suffices. If none does, `argmax` gives the first pair, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 are a geometric grid, so an offset in indices is a factor. A bet on a single set of runs
@@ -234,8 +237,9 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for runs with coins.
 
-    A bet is on z = weight * FN + (1 - weight) * FP, a weighted average of a run's error rates. The pilot
-    chooses the bets so that the log capital should reach `target` for the largest parameter.
+    A bet is on z = weight * FN + (1 - weight) * FP, a weighted average of a run's false-negative and
+    false-positive rates. The runs `counted.pilot` choose the bets so that the log capital on the runs
+    `counted.rest` should reach `target` for the largest parameter.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)
     # The log growth of each bet at each mean of z, (bets, means).
@@ -261,12 +265,15 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Returns the bet that should reject the largest parameter, and others in case it does not.
 
-    The others are larger and smaller stakes on the same z, and bets on a single error rate (weight 0 or 1).
-    The result has the weights (L,) and the stakes (L,), in the order of CAPITAL.
+    The others are larger and smaller stakes on the same z (`_bet_on_coins`), and bets on a single error rate,
+    with weight 0 or 1.
 
     The pilot's log growth, scaled to the number of counted runs, gives each bet a critical mean of z that
-    should suffice for `target`. The bet should reject a parameter if z has at least this mean everywhere on
-    the parameter's curve, except at points that bets on a single error rate should reject.
+    should suffice for the log capital `target`. The bet should reject a parameter if z has at least this mean
+    everywhere on the parameter's curve, except at points that bets on a single error rate should reject.
+
+    Returns:
+      (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
     """
     stakes = STAKES[1:]  # above 0
     single_stakes = STAKES[_SINGLE]

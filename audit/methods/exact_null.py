@@ -337,12 +337,14 @@ class FirstBet(NamedTuple):
 
 
 class Capital:
-    """The capital of a mixture of bets against epsilon, as a function of epsilon.
+    """The capital of a mixture of bets against epsilon, as a function of epsilon (module's docstring).
 
-    It has T * C components for a threshold and a bet c (grouped by threshold), then V for ramps.
+    It has T * C components for each of T thresholds and each of C bets (grouped by threshold), then V
+    components for ramps. The capital starts at 1, and refutes an epsilon if it is large.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
+        """Splits the starting capital among the components, and counts the cosines above thresholds."""
         runs = _select_present(design)
         self.num_runs = len(runs)  # with an inserted canary
         levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
@@ -423,7 +425,10 @@ class Capital:
         return steps
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound after each run, (R,), if a log capital of `target` refutes."""
+        """Returns the bound on epsilon after each run, (R,), if a log capital of `target` refutes an epsilon.
+
+        The bound is one step of the grid below the smallest epsilon that is not refuted.
+        """
         bounds = []
         first_unrefuted = 0  # the smallest multiple of _STEP that is not refuted yet
         components = self.compute_log(1, 0.0)  # against that epsilon

@@ -217,11 +217,11 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
-    """Counts scores (n,) in and (m,) out in cells, and returns a table (2, cells), the world "out" first.
+    """Counts scores in cells, and returns a table (2, cells) with left-out canaries (m,) in the first row.
 
-    Cells contain about equal fractions of the scores, with equal weight for both worlds. There are 2 to 16
-    cells, with a mean of at least 8 scores if both worlds had the size of the smaller. Equal scores share a
-    cell.
+    The second row counts inserted canaries (n,). Cells contain about equal fractions of the scores, with
+    equal weight for both worlds. There are 2 to 16 cells, with a mean of at least 8 scores if both worlds had
+    the size of the smaller. Equal scores share a cell.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)
@@ -334,7 +334,7 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
 
 
 def _take_step(fit: Fit, step: Array) -> Fit:
-    """Returns the fit after a step (..., cells), the changes of the cells - 1 cuts and then of mu.
+    """Returns the fit after a step of Fisher scoring (..., cells): changes of the cells - 1 cuts, then of mu.
 
     We shorten the step if it closes more than 0.7 of a gap between cuts, which keeps cuts in order, or if it
     moves a parameter by more than 1.

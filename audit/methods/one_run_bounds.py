@@ -91,7 +91,10 @@ FAIR_COINS_GAUSSIAN = Assumption(
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on epsilon, by the method `exact_null`, of a run with all canaries inserted."""
+    """Returns the lower bound on epsilon, by the method `exact_null`, of a run with all canaries inserted.
+
+    Its record counts the cosines above the threshold, and has neither a rate nor a path over several runs.
+    """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives
     counted = f"{hits}/{bound.n_in} above {bound.threshold:.3g}"
@@ -107,10 +110,11 @@ def make_design(cosines: Cosines) -> Fresh:
 
 
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds `one_run_guesses` and `one_run_gaussian` of a run, from at most 20,000 coins.
+    """Returns the bounds `one_run_guesses` and `one_run_gaussian` of a single run, from at most 20,000 coins.
 
     Raises:
-      InputError: Fewer than 40 canaries: 20 choose the number of guesses, the others are guessed.
+      InputError: There are fewer than 40 canaries. At least 20 choose the number of guesses, and we guess the
+        coins of the others.
     """
     return [compute(coins, delta, confidence) for compute in OF_COINS.values()]
 
@@ -118,8 +122,8 @@ def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Boun
 def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    A pilot chooses how many of the other coins we guess. For delta > 0 the bound is proven for a fixed number
-    (Errata O11).
+    `design` has a single run. A pilot of its canaries chooses how many coins of the others we guess. For
+    delta > 0 the bound is proven for a fixed number of guesses (Errata O11).
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
@@ -146,7 +150,8 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     numbers = ordered.guess_counts
     expected_right = np.floor(numbers * ordered.expected_right)  # conservative
     least = np.zeros(len(numbers))
-    # The largest mu that each number of guesses refutes, if as many are right as expected.
+    # The largest mu that each number of guesses refutes, if as many are right as expected. A coarse search is
+    # enough to compare them.
     predicted, _ = bisect(
         lambda mus: gaussian_refutes(coins, numbers, expected_right, mus, error),
         least,
@@ -256,9 +261,8 @@ def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, erro
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """Returns the largest mu whose mu-GDP guarantee the number of right guesses refutes, or 0.
 
-    The arguments are those of `epsilon_from_guesses`.
+    The arguments are those of `epsilon_from_guesses`. mu does not depend on delta.
     """
-
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, number, right, mu, error)),
         _FIRST_MU,

@@ -48,7 +48,7 @@ _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
-    """Returns the means and standard deviations of cosines (..., K), in units of 1/sqrt(d), over K.
+    """Returns the means and standard deviations (...,) of cosines (..., K), in units of 1/sqrt(d).
 
     The variance divides by K, not K - 1, as in the one-shot paper.
     """
@@ -59,7 +59,7 @@ def fit(values: Array, dimension: int) -> Gaussian:
 
 
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the exact epsilon between normal laws with both means and the null's standard deviation."""
+    """Returns the exact epsilon between normal distributions with both means and the null's deviation."""
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
 
@@ -73,7 +73,7 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines, which are not confidence bounds.
 
-    `confidence` is that of each error rate's limit in the last estimates.
+    `confidence` is the level of each error rate's limit in the estimates that use limits.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
@@ -113,10 +113,15 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
-    """Returns the values of an estimate of FITTED without any leakage, from 2,000 simulated fits.
+    """Returns the mean and the 95% quantile of an estimate's epsilon without any leakage.
 
-    Without unobserved canaries the null is the normal law itself (Errata O2 of
-    experiments/one_shot/README.md). `observed` and `unobserved` are numbers of canaries.
+    They come from 2,000 simulated fits. Without unobserved canaries the null is not fitted (Errata O2 of
+    experiments/one_shot/README.md).
+
+    Args:
+      method: A key of FITTED.
+      observed, unobserved: The numbers of canaries.
+      delta: The delta of epsilon.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _STANDARD
