@@ -88,11 +88,6 @@ class Value(NamedTuple):
     refusal: str = ""
 
 
-def _give_nothing(evidence: Any, setting: KnownMechanism) -> list[Value]:
-    """Returns an empty list; unlike a lambda it can be pickled."""
-    return []
-
-
 class Law(NamedTuple):
     """A law that draws evidence, with the leak of its mechanism.
 
@@ -100,14 +95,15 @@ class Law(NamedTuple):
       name: The law's name.
       draw: Maps (generator, setting) to the evidence of an audit.
       truth: Maps a setting to the truth.
-      audit: Maps (evidence, setting) to the values of all methods for such evidence.
+      audit: Maps (evidence, setting) to the values of all methods for such evidence; by default there are no
+        methods.
       breaks: The assumptions of methods that the law breaks.
     """
 
     name: str
     draw: Callable[[np.random.Generator, KnownMechanism], Any]
     truth: Callable[[KnownMechanism], Truth]
-    audit: Callable[[Any, KnownMechanism], list[Value]] = _give_nothing
+    audit: Callable[[Any, KnownMechanism], list[Value]] = lambda evidence, setting: []
     breaks: frozenset[str] = frozenset()
 
 

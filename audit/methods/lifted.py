@@ -76,8 +76,8 @@ class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
-      prove: Maps (error counts, delta, confidence) to (epsilon, mu), where mu is None if epsilon does not
-        follow from a mu.
+      prove: Maps (error counts, delta, error probability) to (epsilon, mu), where mu is None if epsilon does
+        not follow from a mu.
       canaries: The smallest number of canaries per run that the method accepts.
     """
 
@@ -106,7 +106,7 @@ class CanaryMethod(Method):
         guesses_in, guesses_out = errors.guesses()
         return Bound(
             self.name,
-            *self.prove(counted._replace(rest=widened), delta, 1 - error),
+            *self.prove(counted._replace(rest=widened), delta, error),
             delta,
             confidence,
             threshold=counted.threshold,
@@ -129,33 +129,32 @@ def count(design: Design, family: Family, error: float) -> Counted:
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
 
-def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
+def lifted(counted: Counted, delta: float, error: float) -> Proven:
     """Returns the bound on epsilon at delta by betting, for any trade-off curve and any number of runs."""
-    return betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence), None
+    return betting.lower_bound(exact.approximate_dp(delta), counted, error), None
 
 
-def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
+def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
     """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
     For any curve, every guarantee of mu-GDP with a smaller mu is false. The epsilon is a lower bound only if
     the trade-off curve of the average error rates is Gaussian.
     """
-    mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
+    mu = betting.lower_bound(exact.GAUSSIAN, counted, error)
     return conversions.epsilon_from_mu(mu, delta), mu
 
 
 def _prove_lidp(
-    order: int, interval: Interval, counted: Counted, delta: float, confidence: float
+    order: int, interval: Interval, counted: Counted, delta: float, error: float
 ) -> Proven:
     """Returns the epsilon of the trade-off curve through both rates' upper limits (Pillutla et al., 2023).
 
-    It is at least 0, and has no mu (None). Each limit has half of the bound's error. It uses the moments of a
-    run's errors up to `order`, a power of two. `interval` is `wilson` or `bernstein`.
+    It is at least 0, and has no mu (None). Each limit has half of the bound's error, and uses the moments of
+    a run's errors up to `order`, a power of two. `interval` is `wilson` or `bernstein`.
     """
-    error = (1 - confidence) / 2  # of each limit
     errors = counted.rest
-    _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error, interval)
-    _, alarms = exchangeable_limits(errors.alarms, errors.canaries_out, order, error, interval)
+    _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error / 2, interval)
+    _, alarms = exchangeable_limits(errors.alarms, errors.canaries_out, order, error / 2, interval)
     fpr = min(errors.scale_out * alarms, 1.0)  # a scale above 1 may raise the limit above 1
     fnr = min(errors.scale_in * misses, 1.0)
     return max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0), None

@@ -53,9 +53,7 @@ def fit(values: Array, dimension: int) -> Gaussian:
     The variance divides by K, not K - 1, as in the one-shot paper.
     """
     root = np.sqrt(dimension)
-    mean = values.mean(-1) * root
-    deviation = values.std(-1) * root
-    return Gaussian(mean, deviation)
+    return Gaussian(values.mean(-1) * root, values.std(-1) * root)
 
 
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
