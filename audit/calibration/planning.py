@@ -1,4 +1,4 @@
-"""The number of runs that an audit needs for a given share of the truth, for Gaussian scores."""
+"""How many runs an audit needs: to prove a given fraction of the truth, or to refute a false claim."""
 
 import math
 from collections.abc import Callable
@@ -14,19 +14,20 @@ from audit.methods import estimate, lifted
 from audit.methods.claimed_curve import (
     THRESHOLDS,
     Exceedances,
-    draw_shares,
+    draw_fractions,
     examine_claim,
     gaussian_power,
 )
 
 MIN_RUNS = 40
 MAX_RUNS = 1_000_000
-_BUG_AUDITS = 40  # simulated audits of a claim with a different real noise
-_BUG_RUNS = 1000  # of each of these audits
+# Simulated audits of a claim with different real noise, and the runs of each.
+_BUG_AUDITS = 40
+_BUG_RUNS = 1000
 
 
 def planned_method(canaries: int) -> str:
-    """Returns the method of `mean_epsilon` for a number of canaries in each run."""
+    """Returns the name of the method of `mean_epsilon` for a number of canaries per run."""
     if canaries > 1:
         return lifted.LIFTED_GAUSSIAN
     return estimate.IF_GAUSSIAN
@@ -34,55 +35,54 @@ def planned_method(canaries: int) -> str:
 
 def mean_epsilon(setting: KnownMechanism) -> float:
     """Returns the mean of the bound on epsilon that assumes a Gaussian curve, over simulated audits."""
-    method = planned_method(setting.canaries)
     epsilons = []
     for index in range(setting.audits):
         design = draw(setting, index)
         if setting.canaries > 1:
-            bound = lifted.METHODS[method].bound(design, setting.delta, setting.confidence)
+            method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
+            bound = method.bound(design, setting.delta, setting.confidence)
         else:
-            scores_in, scores_out = design.pooled()
-            bound = estimate.if_gaussian(scores_in, scores_out, setting.delta, setting.confidence)
+            bound = estimate.if_gaussian(*design.pooled(), setting.delta, setting.confidence)
         epsilons.append(bound.epsilon)
     return float(np.mean(epsilons))
 
 
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
-    """Returns the number of runs, to two digits, that prove a share of the true epsilon on average.
+    """Returns the number of runs, to two digits, that prove a fraction of the true epsilon on average.
 
     Args:
-      setting: a Gaussian mechanism; its numbers of runs and audits are not used.
-      tightness: the share, between 0 and 1.
+      setting: A Gaussian mechanism. The search replaces its numbers of runs and audits.
+      tightness: The fraction, between 0 and 1.
 
     Returns:
       The number of runs; None if a million runs are too few.
 
     Raises:
-      InputError: if the true epsilon is 0.
+      InputError: The true epsilon is 0.
     """
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: use a larger mu"
     require(truth > 0, message)
+    # The simulated runs at each size, which limit the time.
     all_runs = 200_000
-    most_audits = 40
+    max_audits = 40
     if setting.canaries > 1:
         all_runs = 4_000
-        most_audits = 12
+        max_audits = 12
 
-    def compute_share(runs: int) -> float:
-        audits = int(np.clip(all_runs // runs, most_audits // 5, most_audits))
-        audited = setting._replace(runs=runs, audits=audits)
-        return mean_epsilon(audited) / truth
+    def compute_tightness(runs: int) -> float:
+        audits = int(np.clip(all_runs // runs, max_audits // 5, max_audits))
+        return mean_epsilon(setting._replace(runs=runs, audits=audits)) / truth
 
-    return first_to_reach(tightness, compute_share)
+    return first_to_reach(tightness, compute_tightness)
 
 
-def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int | None:
-    """Returns the least number of runs, to two digits, with a growing share that reaches a target.
+def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
+    """Returns the smallest number of runs, to two digits, with a tightness of at least `target`.
 
     Args:
-      target: the share to reach.
-      compute_share: number of runs -> the share.
+      target: The tightness to reach.
+      compute_tightness: Maps a number of runs to the tightness, which grows with it.
 
     Returns:
       The number of runs, at least MIN_RUNS; None if MAX_RUNS are too few.
@@ -91,7 +91,7 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
     enough = MAX_RUNS
     while enough > 1.05 * too_few:
         runs = round(math.sqrt(too_few * enough))
-        if compute_share(runs) >= target:
+        if compute_tightness(runs) >= target:
             enough = runs
         else:
             too_few = runs
@@ -102,12 +102,12 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
 
 
 class RunsUntilRefuted(NamedTuple):
-    """How soon audits refute a claim with smaller real noise.
+    """How soon audits refute a claim if the real noise is smaller.
 
     Attributes:
-      noise: the real noise, as a multiple of the claimed noise.
-      median: the number of training runs for half of the audits to refute the claim; None above 1,000.
-      most: the number for 9 of 10 audits.
+      noise: The real noise, as a multiple of the claimed noise.
+      median: The number of training runs for half of the audits to refute the claim; None above 1,000.
+      most: The number for 9 of 10 audits.
     """
 
     noise: float
@@ -123,14 +123,14 @@ def runs_until_refuted(
     Simulated audits have ideal scores N(mu / noise, 1), and test the claim after every run.
 
     Args:
-      mu: the claimed mu.
-      noise: the real noise, as a multiple of the claimed noise.
-      canaries: the number of directions per run.
-      confidence: the confidence of the test.
-      seed: the seed of the simulations.
+      mu: The claimed mu.
+      noise: The real noise, as a multiple of the claimed noise.
+      canaries: The number of directions per run.
+      confidence: The confidence of the test.
+      seed: The seed of the simulations.
 
     Raises:
-      InputError: if the noise is not above 0.
+      InputError: The noise is not above 0.
     """
     require(0 < noise < math.inf, f"`bug` must be above 0, such as 0.9, got {noise:g}")
     rng = np.random.default_rng(seed)
@@ -139,13 +139,11 @@ def runs_until_refuted(
     power = gaussian_power(mu)
     needed = []
     for _ in range(_BUG_AUDITS):
-        shares = draw_shares(means, 1.0, THRESHOLDS, canaries, rng)
-        test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
-        needed.append(float(test.runs))
-        if not test.refuted:
-            needed[-1] = math.inf
-    quantiles = np.quantile(needed, [0.5, 0.9], method="higher")
-    return RunsUntilRefuted(noise, *map(_count_finite, quantiles.tolist()))
+        fractions = draw_fractions(means, 1.0, THRESHOLDS, canaries, rng)
+        test = examine_claim(Exceedances(fractions, log_rates, in_order=True), power, confidence)
+        needed.append(float(test.runs) if test.refuted else math.inf)
+    median, most = np.quantile(needed, [0.5, 0.9], method="higher")
+    return RunsUntilRefuted(noise, _count_finite(median), _count_finite(most))
 
 
 def _count_finite(runs: float) -> int | None:

@@ -1,7 +1,7 @@
 """Conversions between Gaussian differential privacy, (epsilon, delta) and trade-off functions.
 
-Computations are in float64, and in log space for tails: log delta is accurate to 1e-8 for mu from 1e-3 to 100
-and delta down to 1e-200 (tested against 60-digit arithmetic). Arrays broadcast.
+We compute in float64, and tails in log space. log delta is accurate to 1e-8 for mu from 1e-3 to 100 and delta
+down to 1e-200 (tested against 60-digit arithmetic). Arrays broadcast.
 
 A lower bound on mu gives a lower bound on epsilon only if the mechanism's trade-off function is Gaussian
 (Errata H11).
@@ -12,15 +12,12 @@ Papernot, 2025), Appendix A.1.
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import require
-from audit.laws.intervals import find_bracket
+from audit.laws.intervals import Array, find_bracket
 
-Array = NDArray[np.float64]
-_SMALL_MU = 1e-8  # below it the difference of the two terms of delta cancels
-_FAR = 1e4  # standard deviations beyond which the Mills ratio is replaced by its expansion
 _MAX_ITERATIONS = 2000  # enough for a root of 1e-300
 
 
@@ -28,20 +25,14 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     """Returns log delta(epsilon) of a mu-GDP mechanism, its privacy profile, for epsilon of either sign.
 
     delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
-    9). The result has epsilon's shape, and is -inf if delta is 0.
+    9). The result has epsilon's shape, and is -inf if delta is 0. The two terms cancel for a tiny mu: delta
+    loses its accuracy below about 1e-14.
     """
     eps = np.asarray(epsilon, np.float64)
     if np.isinf(mu):
         return np.zeros_like(eps)  # delta is 1 at every epsilon
-    if mu < _SMALL_MU:
-        below_zero = np.minimum(eps, 0.0)
-        log_constant = log_difference(0.0, below_zero)
-        if mu == 0:
-            return log_constant  # delta is 1 - e^epsilon below 0, else 0
-        # The Gaussian curve is symmetric: delta(-x) = 1 - e^-x + e^-x delta(x) for every x. The first two
-        # terms are 0 for epsilon at least 0.
-        log_delta = _log_delta_from_small_mu(mu, np.abs(eps))
-        return np.logaddexp(log_constant, below_zero + log_delta)
+    if mu == 0:  # delta is 1 - e^epsilon below 0, else 0
+        return log_difference(0.0, np.minimum(eps, 0.0))
 
     ratio = -eps / mu
     log_first = special.log_ndtr(ratio + mu / 2)
@@ -51,35 +42,16 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 
 
 def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
-    """Returns log(a - b) from log a and log b of two probabilities a >= b; they broadcast.
+    """Returns log(a - b) from log a and log b of two probabilities a >= b, which broadcast.
 
     It is -inf if both are equal up to rounding.
     """
     log_a = np.asarray(log_larger)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio = np.minimum(log_smaller - log_a, 0.0)
-        log_share = np.log(-np.expm1(log_ratio))
+        log_fraction = np.log(-np.expm1(log_ratio))
         # If both are 0, the difference of their logs is NaN.
-        return np.where(np.isneginf(log_a), -np.inf, log_a + log_share)
-
-
-def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
-    """Returns log delta(epsilon) of a mu-GDP mechanism to first order in a tiny mu, for epsilon at least 0.
-
-    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), with x = epsilon / mu. The two terms of the exact formula
-    would cancel. The log is taken of a product instead: delta = mu phi(x) (1 - x Phi(-x) / phi(x)).
-    """
-    # Warnings come from the branch that `np.where` drops, and from an overflow of x^2, which gives -inf.
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        x = epsilon / mu
-        scaled_tail = special.erfcx(x / np.sqrt(2))
-        mills_ratio = np.sqrt(np.pi / 2) * scaled_tail  # Phi(-x) / phi(x)
-        log_constant = np.log(2 * np.pi) / 2
-        log_density = -(x**2) / 2 - log_constant  # log phi(x)
-        near = np.log1p(-x * mills_ratio)
-        far = -2 * np.log(x)
-        log_share = np.where(x < _FAR, near, far)
-        return np.asarray(np.log(mu) + log_density + log_share)
+        return np.where(np.isneginf(log_a), -np.inf, log_a + log_fraction)
 
 
 def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
@@ -115,8 +87,8 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
     """Returns the largest mu such that a Gaussian mechanism is (epsilon, delta)-DP.
 
-    It is the inverse of `epsilon_from_mu`. The search starts at mu = delta / 1000, which is too small:
-    delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu.
+    It is the inverse of `epsilon_from_mu`. The search starts at mu = delta / 1000, which is surely too small
+    because delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu.
 
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
@@ -144,12 +116,10 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
     """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr) of the Gaussian trade-off curve through error rates.
 
-    Source: hidden-state paper, Equation 8. mu is negative if the sum of both rates is above 1. A rate of 0
-    gives +inf, a rate of 1 -inf.
+    Source: hidden-state paper, Equation 8. mu is negative if the sum of both rates is above 1. It is +inf if
+    a rate is 0, and -inf if a rate is 1.
     """
-    fpr = np.asarray(false_positive_rate, np.float64)
-    fnr = np.asarray(false_negative_rate, np.float64)
-    mu: Array = -special.ndtri(fpr) - special.ndtri(fnr)
+    mu: Array = -special.ndtri(false_positive_rate) - special.ndtri(false_negative_rate)
     return mu
 
 
@@ -179,12 +149,11 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
 
     G_mu(a) = Phi(Phi^-1(1 - a) - mu) (hidden-state paper, Equation 7).
     """
-    fpr = np.asarray(false_positive_rate, np.float64)
-    fnr: Array = special.ndtr(-special.ndtri(fpr) - mu)
+    fnr: Array = special.ndtr(-special.ndtri(false_positive_rate) - mu)
     return fnr
 
 
-def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
+def approximate_dp_trade_off(epsilon: float, false_positive_rate: ArrayLike, delta: float) -> Array:
     """Returns the trade-off function of (epsilon, delta)-DP: the least false-negative rate.
 
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
@@ -203,13 +172,13 @@ def require_delta(delta: float) -> None:
 
 
 def require_levels(delta: float, confidence: float) -> None:
-    """Raises InputError unless both lie strictly between 0 and 1."""
+    """Raises InputError unless delta and confidence are strictly between 0 and 1."""
     require_delta(delta)
     require_confidence(confidence)
 
 
 def require_confidence(confidence: float) -> None:
-    """Raises InputError unless the error, 1 - confidence, lies strictly between 0 and 1 in float64."""
+    """Raises InputError unless 1 - confidence is strictly between 0 and 1 in float64."""
     suggestion = ""
     if 1 < confidence < 100:
         suggestion = f"; did you mean {confidence / 100:g}?"

@@ -1,26 +1,26 @@
-"""The law of the cosine between a fixed direction and a uniformly random direction in R^d.
+"""The distribution of the cosine between a fixed direction and a uniformly random direction in R^d.
 
 Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is Beta(1/2, (d - 1) / 2), its
 variance 1 / d, and sqrt(d) t tends to N(0, 1).
 
-`anderson_darling` tests whether cosines are normal, with fitted mean and variance. It uses the critical
-values of Stephens (1974) with his factor for the number of values, like the paper. Libraries use others: at
-1,000 values his value for 15% is 0.574, that of a later table 0.561 (Errata O10).
+`anderson_darling` tests whether cosines are normal, with fitted mean and variance. Like the one-shot paper,
+it uses the critical values of Stephens (1974) with his factor for the number of values. Libraries use a later
+table: for 15% at 1,000 values it has 0.561 instead of 0.574 (Errata O10).
 
 `simulate` is Algorithm 1 of the one-shot paper, exact. Only the span of the canaries matters. A rotation
-makes them a lower-triangular k x k matrix (`draw_canaries`), and the noise outside the span has a chi-squared
-length. This takes O(k^2) for any d.
+turns them into a lower-triangular k x k matrix (`draw_canaries`), and the squared length of the noise outside
+the span is chi-squared. So the time is O(k^2) for any d.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from audit.errors import require
+from audit.laws.intervals import Array
 
-Array = NDArray[np.float64]
 LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # of the test of normality
 _STEPHENS = np.array([0.576, 0.656, 0.787, 0.918, 1.092])  # its asymptotic critical values
 _MIN = 1e-280  # below it the incomplete beta function may underflow
@@ -29,8 +29,8 @@ _MIN = 1e-280  # below it the incomplete beta function may underflow
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) of the cosine T between a fixed and a uniformly random direction in R^d.
 
-    The probability has a relative error of at most 1e-9, down to 1e-280. Below that the result is an upper
-    limit, at most 0.001 above the log, or accurate to float64's relative precision.
+    The relative error of the probability is at most 1e-9 down to 1e-280. Below that the result is an upper
+    bound, which exceeds the log by at most 0.001 or by float64's relative precision.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -69,7 +69,7 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
 
 
 def limit_squares(canaries: int, dimension: int, error: float) -> float:
-    """Returns an upper limit of the sum of squared cosines of K uniform directions with any one vector.
+    """Returns an upper bound on the sum of squared cosines of K uniform directions with any one vector.
 
     The vector may depend on the directions. The largest sum is s^2, with s the largest singular value of the
     K x d matrix V of directions. Multiply each row of V by the length of a normal vector in R^d, drawn
@@ -83,7 +83,7 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
     Args:
       canaries: K.
       dimension: d >= 2.
-      error: the probability that the sum exceeds the limit for some vector.
+      error: The probability that the sum exceeds the bound for some vector.
     """
     deviation = np.sqrt(-2 * np.log(error))
     edge = np.sqrt(canaries) + np.sqrt(dimension) + deviation
@@ -91,12 +91,12 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
 
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
-    """Returns an upper limit of the sum of squared leave-one-out cosines of K uniform directions.
+    """Returns an upper bound on the sum of squared leave-one-out cosines of K uniform directions.
 
     The square of a direction's cosine with a vector orthogonal to the other K - 1 directions is at most the
     squared length of the direction's part outside their span, which is Beta((d - K + 1) / 2, (K - 1) / 2).
-    All K cosines may reach this at once. The limit is K times a quantile of this law. The arguments are those
-    of `limit_squares`, with K from 2 to d.
+    All K cosines may reach this at once. The bound is K times a quantile of this distribution. The arguments
+    are those of `limit_squares`, with K from 2 to d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -109,7 +109,7 @@ class AndersonDarling(NamedTuple):
     Attributes:
       statistic: A^2.
       critical: The critical values of A^2 at LEVELS.
-      rejected_at: The least of LEVELS at which the test rejects; None if it does not reject.
+      rejected_at: The smallest of LEVELS at which the test rejects; None if it does not reject.
     """
 
     statistic: float
@@ -121,8 +121,8 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """Tests whether values (n,) are normal, with fitted mean and variance, by Anderson and Darling's A^2.
 
     A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) of the standardised order
-    statistics z_1 <= ... <= z_n (Stephens, 1974). There must be at least 8 values, which differ: the
-    correction for n fails for fewer.
+    statistics z_1 <= ... <= z_n (Stephens, 1974). There must be at least 8 values, because the correction for
+    n fails for fewer, and they must not all be equal.
     """
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
@@ -189,10 +189,10 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
 
 
 def _limit_far_tail(t: Array, dimension: int) -> Array:
-    """Returns an upper limit of log P(T > t) for t in [0, 1], any shape; precise for a tiny probability.
+    """Returns an upper bound on log P(T > t) for t in [0, 1], any shape; precise for a tiny probability.
 
-    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. Over u > t its
-    integral is at most that of the density times u / t, which is
+    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. Its integral
+    over u > t is at most that of the density times u / t, which is
 
         (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)).
 

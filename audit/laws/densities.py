@@ -1,31 +1,31 @@
-"""Two densities on a common grid -> the trade-off curve, hockey-stick divergence, epsilon and mu.
+"""The trade-off curve, hockey-stick divergence, epsilon and mu of two densities on a common grid.
 
-Sums over the grid's points times the spacing are integrals. If an integrand has a kink, its cell is split by
-linear interpolation, so the error falls with the square of the spacing.
+We approximate integrals by sums over the grid's points times the spacing. If an integrand has a kink, we
+split its cell by linear interpolation, so the error falls with the square of the spacing.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from audit.errors import require
 from audit.laws import conversions
+from audit.laws.intervals import Array
 
-Array = NDArray[np.float64]
 _MAX_EPSILON = 512.0
-_ALLOWED_GRID_ERROR = 1e-3  # of delta, which keeps the shown digits of epsilon
+_ALLOWED_GRID_ERROR = 1e-3  # of delta; a smaller error does not change the shown digits of epsilon
 _MIN_LOG_ARGUMENT = 1e-300  # avoids the logarithm of 0
 
 
 class DensityPair(NamedTuple):
-    """The densities of an observation out (p) and in (q).
+    """The densities of an observation without the canary (p) and with it (q).
 
     Attributes:
       points: (n,) evenly spaced points.
-      p: (n,) the density out.
-      q: (n,) the density in.
+      p: (n,) the density without the canary.
+      q: (n,) the density with the canary.
       error: A bound on the probability that the grid misses.
     """
 
@@ -36,14 +36,15 @@ class DensityPair(NamedTuple):
 
     @property
     def spacing(self) -> float:
+        """Returns the distance of neighbouring points."""
         length = float(self.points[-1] - self.points[0])
         return length / (len(self.points) - 1)
 
 
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
-    """Returns the integral of max(q - e^epsilon p, 0), by trapezoids that are cut where the sign changes.
+    """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    It is the hockey-stick divergence of q from p (Balle and Wang, 2018).
+    We sum trapezoids, and cut those in which the sign changes (Balle and Wang, 2018).
 
     Args:
       p, q: (n,) densities at evenly spaced points.
@@ -56,7 +57,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     above = np.maximum(excess, 0)
     heights = (above[:-1] + above[1:]) / 2
     # In a cell with a change of sign, only a triangle is above 0. By linear interpolation its base is the
-    # share top / (|left| + |right|) of the cell.
+    # fraction top / (|left| + |right|) of the cell.
     crossing = (left < 0) != (right < 0)
     top = np.maximum(left[crossing], right[crossing])
     total = np.abs(left[crossing]) + np.abs(right[crossing])
@@ -110,8 +111,8 @@ class ErrorRates(NamedTuple):
 def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     """Returns the false-positive and false-negative rates of guessing "in" above each of the thresholds.
 
-    Both have the thresholds' shape. Tails of the densities are summed at the edges of the grid's cells;
-    between edges their logarithms are interpolated.
+    Both have the thresholds' shape. We sum the tails of the densities at the edges of the grid's cells, and
+    interpolate their logarithms between the edges.
     """
     at = np.asarray(thresholds, np.float64)
     # Each point represents the cell around it. At the cell's upper edge p's upper tail consists of the points

@@ -1,13 +1,14 @@
 """The exact (epsilon, delta) between two Gaussians of any means and variances, in log space.
 
-The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c. So it
-exceeds epsilon on a half line, in an interval, or outside an interval; delta is P(event) - e^epsilon
-Q(event), the larger of both orders. In units of P (m = (m2 - m1) / s1, s = s2 / s1)
+The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c. So the
+event that it exceeds epsilon is a half line, an interval, or the outside of an interval, and delta of P
+against Q is P(event) - e^epsilon Q(event). We return the larger delta of both orders. In units of P
+(m = (m2 - m1) / s1, s = s2 / s1)
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-Roots come from the quadratic formula that does not cancel. Equal variances are its limit: a root goes to
-infinity, on a side that depends on the sign of b (Errata O3).
+We compute the roots with the form of the quadratic formula that does not cancel. Equal variances are its
+limit: a root goes to infinity, on a side that depends on the sign of b (Errata O3).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """
@@ -19,15 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import conversions
-from audit.laws.intervals import bisect
+from audit.laws.intervals import Array, bisect, find_bracket
 
-Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit
-_MAX_DOUBLINGS = 1100  # from 1 to beyond the largest float64, 2^1024
 
 
 class Gaussian(NamedTuple):
-    """The normal law N(mean, deviation^2); both may be arrays, which broadcast."""
+    """The normal distribution N(mean, deviation^2); both may be arrays, which broadcast."""
 
     mean: Array | float
     deviation: Array | float
@@ -36,8 +35,8 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Delta is the larger of both directions. Means, deviations (above 0) and epsilon (at least 0) broadcast to
-    the shape of the result, which is -inf if delta is 0.
+    Means, deviations (above 0) and epsilon (at least 0) broadcast to the shape of the result. The log is -inf
+    if delta is 0.
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)
@@ -50,8 +49,8 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     """Returns the smallest epsilon >= 0 such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Means and deviations broadcast to the shape of the result. It is accurate to about 1e-12 relative, for
-    delta down to 1e-200, and rounded upwards by bisection.
+    Means and deviations broadcast to the shape of the result. It has a relative accuracy of about 1e-12, for
+    delta down to 1e-200, and bisection rounds it up.
 
     Raises:
       InputError: Unless 0 < delta < 1.
@@ -61,24 +60,20 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     log_delta_at_0 = log_delta(first, second, 0.0)
 
     def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
+        """Returns True for epsilons at which delta is too large."""
         return np.asarray(log_delta(first, second, epsilons) > target)
 
-    high = np.ones_like(log_delta_at_0)
-    for _ in range(_MAX_DOUBLINGS):
-        too_low = is_too_low(high)
-        if not too_low.any():
-            break
-        high = np.where(too_low, 2 * high, high)
-    low = np.where(high > 1, high / 2, 0.0)
-    _, high = bisect(is_too_low, low, high, _HALVINGS)
+    bracket = find_bracket(is_too_low, np.ones_like(log_delta_at_0))
+    _, high = bisect(is_too_low, *bracket, _HALVINGS)
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 
 def measure_normality(deviates: Array, independent: float) -> float:
-    """Returns the p-value of a test whether deviates (n,) are N(0, 1), in their law or in their spread.
+    """Returns the p-value of a test that deviates (n,) are N(0, 1).
 
-    It is twice the smaller of two p-values, at most 1: of the Kolmogorov-Smirnov test, and of a two-sided
-    chi-squared test of their mean square. `independent` is the effective number of independent deviates.
+    It combines two tests (Bonferroni): the Kolmogorov-Smirnov test, and a two-sided chi-squared test of the
+    mean square, which detects a wrong spread with fewer deviates. `independent` is the effective number of
+    independent deviates.
     """
     from scipy import stats  # slow to load
 
@@ -100,8 +95,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     them if the parabola opens upwards (a > 0), and between them if it opens downwards. If a = 0 the event is
     a half-line, the outside of an interval with an infinite end.
 
-    The arguments broadcast, with epsilon at least 0. The result is -inf if the difference is 0, and without a
-    root. Then no loss exceeds epsilon: P cannot be above Q everywhere because both have total probability 1.
+    The arguments broadcast, with epsilon at least 0. The result is -inf if the difference is 0, or if there
+    is no root: then no loss exceeds epsilon, because P cannot be above Q everywhere.
     """
     with np.errstate(all="ignore"):  # `has_event` below replaces these cases by -inf
         square = s * s

@@ -1,7 +1,7 @@
-"""Confidence limits for a binomial rate, and searches for the end of a condition on a parameter.
+"""Confidence limits for a binomial rate, and searches for the parameter at which a condition becomes false.
 
-Clopper-Pearson limits are exact: they cover at least at their confidence for any rate. No bound uses
-Jeffreys' or Wilson's, which cover on average over rates.
+Clopper-Pearson limits are exact: they cover with at least their confidence at any rate. No bound uses
+Jeffreys' or Wilson's limits, which cover only on average over rates.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """Two-sided limits of rates, (lower, upper), arrays of the counts' shape."""
+    """Two-sided confidence limits of rates, arrays with the shape of the counts."""
 
     lower: Array
     upper: Array
@@ -54,31 +54,32 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
     return Interval(lower, upper)
 
 
-def find_bracket(holds: Callable[[float], bool], first: float) -> tuple[float, float]:
-    """Returns an interval with the end of a condition on a parameter of at least 0, by doubling.
+def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Array, Array]:
+    """Returns intervals (low, high) of parameters at which conditions become false.
+
+    The search doubles each `high` until its condition is false there.
 
     Args:
-      holds: Whether the condition is true at a parameter. It is true at 0, and must be false at every large
-        enough parameter, or the search does not end.
-      first: The first parameter to try, above 0.
-
-    Returns:
-      (the last parameter with a true condition, or 0; the first with a false one)
+      holds: Maps parameters in the shape of `first` to booleans: whether each condition is true there. It
+        must be true at 0 and false at every large enough parameter; otherwise the search does not end.
+      first: The first parameters to try, above 0, of any shape.
     """
-    low = 0.0
-    high = first
-    while holds(high):
-        low = high
-        high = 2 * high
+    high = np.asarray(first, np.float64)
+    low = np.zeros_like(high)
+    is_true = holds(high)
+    while np.any(is_true):
+        low = np.where(is_true, high, low)
+        high = np.where(is_true, 2 * high, high)
+        is_true = holds(high)
     return low, high
 
 
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
-    """Returns the largest parameter that data refute, rounded down to a refuted value; 0 without any.
+    """Returns the largest parameter that data refute, rounded down to a refuted value; 0 if they refute none.
 
     Args:
-      is_refuted: Whether the data refute a parameter; if so, they refute all smaller parameters too.
-      first: The first parameter to try, above 0; it is doubled until it is not refuted.
+      is_refuted: Returns True if the data refute a parameter. They must then refute all smaller ones too.
+      first: The first parameter to try, above 0. The search doubles it until it is not refuted.
       halvings: The number of bisections after that.
     """
     if not is_refuted(0.0):
@@ -90,12 +91,12 @@ def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halv
 def bisect(
     holds: Callable[[Any], Any], low: Array | float, high: Array | float, halvings: int
 ) -> tuple[Array, Array]:
-    """Returns intervals (low, high) with the ends of conditions, after halvings of longer ones.
+    """Bisects intervals (low, high) of parameters at which conditions become false; returns shorter ones.
 
     Args:
-      holds: Whether each condition is true at its parameter, for parameters in the shape of `low`.
-      low: Parameters with a true condition, of any shape.
-      high: Larger parameters, with a false one.
+      holds: Maps parameters in the shape of `low` to booleans: whether each condition is true there.
+      low: Parameters of any shape, at which the conditions are true.
+      high: Larger parameters, at which they are false.
       halvings: The number of bisections.
     """
     lows = np.asarray(low, np.float64)

@@ -1,8 +1,8 @@
 """The empirical trade-off curve of scores with a simultaneous band; the AUC and points of the ROC curve.
 
-Of n draws from a law F, F at the r-th smallest is distributed as Beta(r, n + 1 - r). A hundred ranks get
-two-sided limits, each at an equal part of the error (Bonferroni). Between them F is monotone. So the band is
-as precise in the tails as in the centre.
+Let F be the distribution function of n independent scores. At the r-th smallest score, F has the distribution
+Beta(r, n + 1 - r). We compute two-sided limits at a hundred ranks, each with an equal part of the error
+(Bonferroni). Between these ranks F is monotone. So the band is as precise in the tails as in the centre.
 """
 
 from typing import NamedTuple
@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
+from audit.evidence.arrays import Array
 from audit.laws import intervals
 from audit.laws.intervals import Interval
 from audit.methods import thresholds
-
-Array = NDArray[np.float64]
 
 _RANKS = 100  # of the order statistics that get limits
 
@@ -37,12 +36,12 @@ class TradeOffCurve(NamedTuple):
     false_negative_limits: Interval
 
     def band(self, false_positive_rates: ArrayLike) -> Interval:
-        """Returns limits of threshold tests' least false-negative rate at false-positive rates (n,).
+        """Returns limits of a threshold test's smallest false-negative rate at false-positive rates (n,).
 
         The best test at a rate a has the lowest threshold with a true false-positive rate of at most a. The
-        first threshold with an upper false-positive limit of at most a is surely high enough: its upper
+        first threshold with an upper false-positive limit of at most a is surely high enough, so its upper
         false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
-        above a is surely too low: its lower false-negative limit is the lower limit at a.
+        above a is surely too low, so its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, np.float64)
         # Limits fall as thresholds rise, so they are negated for `searchsorted`.
@@ -55,9 +54,9 @@ class TradeOffCurve(NamedTuple):
 
 
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
-    """Returns threshold tests' empirical trade-off curve, with limits that are valid for all rates at once.
+    """Returns the empirical trade-off curve of threshold tests, with limits that all hold at once.
 
-    Each world's limits have the square root of the confidence because the worlds are independent.
+    The worlds are independent, so the confidence of each world's limits is the square root of `confidence`.
 
     Args:
       scores_in: (n,) scores of runs with the canary.
@@ -78,17 +77,17 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
 
 
 def _choose_ranks(trials: int) -> NDArray[np.int64]:
-    """Returns ranks, from 1, at evenly spaced normal quantiles with both ends; all ranks of a few trials."""
+    """Returns up to 100 ranks, from 1 to `trials`, at evenly spaced normal quantiles."""
     end = special.ndtri(0.5 / trials)
     quantiles = np.linspace(end, -end, min(_RANKS, trials))
-    shares = special.ndtr(quantiles)
-    return np.unique(np.ceil(trials * shares).astype(np.int64))
+    return np.unique(np.ceil(trials * special.ndtr(quantiles)).astype(np.int64))
 
 
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
-    """Returns limits of a distribution function at points (k,), from the counts (k,) of draws below each.
+    """Returns limits of a distribution function at points (k,), from the counts (k,) of scores below each.
 
-    All limits are valid at once with a probability of at least 1 - error, at any number of points.
+    All limits are valid at once with a probability of at least 1 - error, for any number of points. `trials`
+    is the number of scores.
     """
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
@@ -121,9 +120,9 @@ class Auc(NamedTuple):
 def auc(scores_in: Array, scores_out: Array) -> Auc:
     """Returns the AUC of scores (n_in,) and (n_out,), with its standard error.
 
-    The standard error is that of n_in + n_out independent scores of any common distribution, and an upper
-    limit with ties: sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4). Unlike
-    those of Hanley and McNeil or DeLong it does not vanish if chance separates a few scores.
+    The standard error is that of independent scores with the same distribution in both worlds, and an upper
+    bound with ties: sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4). Unlike
+    those of Hanley and McNeil or DeLong, it does not vanish if a few scores are separated by chance.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -135,9 +134,9 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
     """Returns the true-positive rate at a false-positive rate, a point of the ROC (Carlini et al., 2022).
 
-    The threshold is the smallest of the scores out (n_out,) with at most the share `false_positive_rate` of
-    scores out above it. The result is not a bound because the same scores choose the threshold. A rate below
-    1 / n_out does not allow a false positive.
+    The threshold is the smallest of the scores out (n_out,) such that at most the fraction
+    `false_positive_rate` of them is above it. The result is not a bound because the same scores choose the
+    threshold. A rate below 1 / n_out does not allow a false positive.
 
     Raises:
       InputError: A rate out of range.
@@ -151,7 +150,7 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
 
 
 class Rate(NamedTuple):
-    """A share of guesses, and its 95% Clopper-Pearson limits for a given threshold."""
+    """A fraction of guesses, and its 95% Clopper-Pearson limits for a given threshold."""
 
     value: float
     lower: float
@@ -162,7 +161,7 @@ class Attack(NamedTuple):
     """How well an attack guesses.
 
     Attributes:
-      accuracy: The share of right guesses if both worlds are equally likely.
+      accuracy: The fraction of right guesses if both worlds are equally likely.
       found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None with fewer than 100
         scores out.
       found_at_01_percent: The same at 0.1%; None with fewer than 1,000 scores out.
@@ -174,10 +173,10 @@ class Attack(NamedTuple):
 
 
 def attack(scores_in: Array, scores_out: Array) -> Attack:
-    """Returns an attack's accuracy and its true-positive rates at 1% and 0.1% false positives, not bounds.
+    """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
 
-    The attack guesses "in" for a score (n,) in or (m,) out above the median of both worlds' even mixture,
-    "out" below it, and at random at the median itself.
+    These are not bounds. For its accuracy, the attack guesses "in" if a score (n,) in or (m,) out is above
+    the median of the even mixture of both worlds, "out" if it is below, and at random if it is equal.
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     ties_in = (scores_in == middle).mean()
@@ -189,25 +188,27 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
         _limit_rate(float(right_in), len(scores_in), 0.975),
         _limit_rate(float(right_out), len(scores_out), 0.975),
     )
-    found: list[Rate | None] = []
-    for rate in (0.01, 0.001):
-        if rate * len(scores_out) < 1:  # not even one false positive
-            found.append(None)
-        else:
-            value = true_positive_rate(scores_in, scores_out, rate)
-            found.append(_limit_rate(value, len(scores_in), 0.95))
-    accuracy = np.mean(rates, axis=0).tolist()
-    return Attack(Rate(*accuracy), *found)
+    accuracy = Rate(*np.mean(rates, axis=0).tolist())
+    at_1_percent = _find_point(scores_in, scores_out, 0.01)
+    return Attack(accuracy, at_1_percent, _find_point(scores_in, scores_out, 0.001))
 
 
-def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
+def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float) -> Rate | None:
+    """Returns `true_positive_rate` with its limits; None if the rate does not allow one false positive."""
+    if false_positive_rate * len(scores_out) < 1:
+        return None
+    value = true_positive_rate(scores_in, scores_out, false_positive_rate)
+    return _limit_rate(value, len(scores_in), 0.95)
+
+
+def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     """Returns the median of scores (n,) and (m,), with equal weight for both worlds.
 
     If exactly half of the weight is below a gap between scores, it is the middle of the gap.
     """
-    scores = np.concatenate([s_in, s_out])
-    n_in = len(s_in)
-    n_out = len(s_out)
+    scores = np.concatenate([scores_in, scores_out])
+    n_in = len(scores_in)
+    n_out = len(scores_out)
     weights = np.repeat([n_out, n_in], [n_in, n_out])
     # The median from below and from above, which differ at a gap.
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
@@ -216,7 +217,10 @@ def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
 
 
 def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
-    """Returns a share of right guesses with two-sided Clopper-Pearson limits; a tie counts as half right."""
+    """Returns a fraction of right guesses with its two-sided Clopper-Pearson limits.
+
+    We round the number of right guesses, because a tie counts as half right.
+    """
     right = round(value * guesses)
     limits = intervals.clopper_pearson(right, guesses, confidence)
     return Rate(value, float(limits.lower), float(limits.upper))

@@ -1,20 +1,22 @@
-"""Scores in, scores out -> a Bound with its assumption, or an Estimate with a caveat.
+"""Bounds and estimates from runs with a single canary each.
 
-The scores are those of independent runs with the canary (in) and without (out):
+The scores are those of independent runs with the canary (in) and without it (out):
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
                      truth in up to 15% of audits instead of 5%, and more with more scores (Errata H10)
-    if_gaussian      the threshold's rank from a twentieth, one exact test on the rest (`exact`)
-    assumption_free  likewise from an eighth, against the trade-off function of (epsilon, delta)-DP itself
+    if_gaussian      the rank of the threshold from a twentieth of the scores, one exact test on the
+                     rest (`exact`)
+    assumption_free  the same from an eighth, against the trade-off function of (epsilon, delta)-DP itself
 
 The first two give mu. Their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
 
-A bound depends only on the ranks of the two sets of scores. A single split into pilot and rest would make the
-threshold random. So 21 splits are drawn, by a hash of the ranks, and the bound is the median of their bounds,
-each at 11/21 of the error. If the median is above the truth, 11 of 21 tests reject a true hypothesis at once.
-By Markov's inequality the probability of this is at most `error`, for any dependence between the splits
-(Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
+A bound depends only on the ranks of the scores. With a single split into a pilot, which chooses the
+threshold, and the rest, the bound would be random. So we draw 21 splits, from a hash of the ranks, and the
+bound is the median of their bounds, each at 11/21 of the error. If the median is above the truth, 11 of 21
+tests reject a true hypothesis at once. By Markov's inequality the probability of this is at most `error`, for
+any dependence between the splits (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional
+regression", 2009).
 """
 
 import dataclasses
@@ -43,18 +45,18 @@ IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
 _MIN_PILOT = 20  # scores of a world, but at most half of them
 _SPLITS = 21  # into a pilot and the rest
-_REJECTING = 11  # of the splits: the median
+_REJECTING = 11  # the number of splits that must reject: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
 _PILOT = 0.125  # of the scores, for `assumption_free`
 
 
 @dataclasses.dataclass(frozen=True)
 class _Counted:
-    """The common part of a bound and an estimate.
+    """The common fields of a bound and an estimate.
 
     Attributes:
-      method: The name of its method.
-      epsilon: The value at delta.
+      method: The name of the method.
+      epsilon: The bound or estimate of epsilon at `delta`.
       mu: The mu that implies epsilon; None if the method gives epsilon directly.
       delta, confidence: The levels.
       threshold: The threshold on the scores; None if the method does not use one.
@@ -76,10 +78,10 @@ class _Counted:
 
 @dataclasses.dataclass(frozen=True)
 class Bound(_Counted):
-    """A lower bound at a confidence.
+    """A lower bound with a confidence level.
 
     Attributes:
-      assumes: Its assumption.
+      assumes: The bound's assumption.
       holds: False if the scores refute the assumption and make the bound invalid.
       counted: A description of the counts, if these are not the errors at a threshold.
       false_positive_rate: The exact rate at the threshold, if a law gives it instead of a count.
@@ -98,10 +100,10 @@ class Estimate(_Counted):
     """A value that is not a confidence bound and never decides a verdict.
 
     Attributes:
-      confidence: The level in its formula, which it does not have.
-      caveat: Why it is not a bound.
+      confidence: The confidence level in the formula. The estimate does not have this level.
+      caveat: Why the estimate is not a bound.
       standard_error: The standard error of epsilon, if canaries are independent; otherwise NaN.
-      noise_floor: The values without any leakage; NOT_SIMULATED for most methods.
+      noise_floor: The estimate's values without any leakage; NOT_SIMULATED for most methods.
     """
 
     caveat: str
@@ -115,7 +117,7 @@ Finding = Bound | Estimate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreMethod(Method):
-    """A method of a single canary a run.
+    """A method for a single canary per run.
 
     Attributes:
       compute: Maps (scores in, scores out, delta, confidence) to the method's bound or estimate.
@@ -126,17 +128,15 @@ class ScoreMethod(Method):
 
 def findings(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> list[Finding]:
     """Returns the bound or estimate of every method from finite scores (n,) in and (m,) out."""
-    found = []
-    for method in METHODS.values():
-        found.append(method.compute(scores_in, scores_out, delta, confidence))
-    return found
+    methods = METHODS.values()
+    return [method.compute(scores_in, scores_out, delta, confidence) for method in methods]
 
 
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
     It is the largest mu of all thresholds (`thresholds.best_empirical`), at least 0, with the epsilon of its
-    Gaussian curve. Scores are (n,) in and (m,) out; `confidence` is that of each rate's two-sided limits.
+    Gaussian curve. Scores are (n,) in and (m,) out. Each error rate has two-sided limits with `confidence`.
     """
     error = (1 - confidence) / 2
     threshold, mu = thresholds.best_empirical(scores_in, scores_out, error)
@@ -159,8 +159,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
-    The pilot of each split is a twentieth of each world (at least 20 scores, but at most half). The threshold
-    and the errors are those of the split that gives the median.
+    The pilot of each split is a twentieth of each world's scores (at least 20, but at most half). The
+    reported threshold and errors are those of the split that gives the median.
 
     Args:
       scores_in: (n,) scores of runs with the canary, higher meaning in.
@@ -187,18 +187,14 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that this number of scores can prove.
 
-    It is that of scores without errors at the first threshold of a world. Even perfectly separated scores may
-    prove less because the pilot may choose a higher rank or the other world.
+    A perfect test with the lowest score in, or the highest score out, as its threshold proves it. Even
+    perfectly separated scores may prove less, because the pilot may choose another rank or the other world.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    parameters = []
-    for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
-        perfect = exact.Counts(1, scores=scores, errors=0, trials=trials)
-        level = (1 - confidence) * _REJECTING / _SPLITS
-        bound, _ = exact.lower_bound(family, [perfect], 1, level)
-        parameters.append(bound)
-    return max(parameters)
+    level = (1 - confidence) * _REJECTING / _SPLITS
+    perfect = (exact.Counts(1, rest_in, 0, rest_out), exact.Counts(1, rest_out, 0, rest_in))
+    return max(exact.lower_bound(family, [counts], 1, level)[0] for counts in perfect)
 
 
 _IN_SAMPLE = Assumption(
@@ -236,60 +232,55 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns the size of a pilot: a share of the scores, but at least 20 and at most half of them."""
-    share = _PILOT_IF_GAUSSIAN if family is exact.GAUSSIAN else _PILOT
-    return min(max(round(share * scores), _MIN_PILOT), scores // 2)
+    """Returns the size of a pilot: a part of the scores, but at least 20 and at most half of them."""
+    fraction = _PILOT_IF_GAUSSIAN if family is exact.GAUSSIAN else _PILOT
+    return min(max(round(fraction * scores), _MIN_PILOT), scores // 2)
 
 
 def _test_splits(
     scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, dict[str, Any]]:
-    """Returns (the bound on the parameter, the counts of the split that decides it, as fields of `Bound`).
+    """Returns the bound on the parameter of a family from 21 splits (module's docstring).
 
-    The module's docstring explains the 21 splits.
+    Returns:
+      (the bound, the counts of the split that gives it, as fields of `Bound`)
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
     # Places among the distinct scores replace them, so the order of runs and the scores' unit do not matter.
-    worlds_of_places = np.split(places.astype(np.int64), [len(scores_in)])
-    ordered = [np.sort(world) for world in worlds_of_places]
-    counts = [np.bincount(world, minlength=len(values)) for world in ordered]
-    has_ties = len(values) < len(pooled)
+    worlds = np.split(places, [len(scores_in)])
+    counts = [np.bincount(world, minlength=len(values)) for world in worlds]
+    ordered = [np.sort(world).astype(np.float64) for world in worlds]
+    level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
     counts_of_splits = []  # as fields of `Bound`
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)
-        # A random part below 1 puts equal scores in random order.
-        drawn = [world.astype(np.float64) for world in ordered]
-        if has_ties:
-            drawn = [np.sort(world + rng.random(len(world))) for world in drawn]
+        drawn = ordered
+        if len(values) < len(pooled):
+            # A random part below 1 puts equal scores in random order.
+            drawn = [np.sort(world + rng.random(len(world))) for world in ordered]
         pilot_in, rest_in = _split(drawn[0], family, rng)
         pilot_out, rest_out = _split(drawn[1], family, rng)
-        chosen = thresholds.choose_on_pilot(
-            (pilot_in, pilot_out),
-            len(rest_in),
-            len(rest_out),
-            family,
-            (1 - confidence) * _REJECTING / _SPLITS,  # the level of each split's test
-        )
-        # The threshold's world has rank - 1 errors. The test is of the errors of the other world.
-        rank = chosen.rank
-        place = rest_out[-rank]
-        if chosen.is_in:
-            place = rest_in[rank - 1]
+        n_in = len(rest_in)
+        n_out = len(rest_out)
+        pilot = (pilot_in, pilot_out)
+        is_in, rank = thresholds.choose_on_pilot(pilot, n_in, n_out, family, level)
+        place = rest_in[rank - 1] if is_in else rest_out[-rank]
         false_negatives = int(np.searchsorted(rest_in, place))
-        false_positives = len(rest_out) - int(np.searchsorted(rest_out, place, side="right"))
-        test = exact.Counts(rank, len(rest_out), false_negatives, len(rest_in))
-        if chosen.is_in:
-            test = exact.Counts(rank, len(rest_in), false_positives, len(rest_out))
+        false_positives = n_out - int(np.searchsorted(rest_out, place, side="right"))
+        # The threshold's world has rank - 1 errors. We test the errors of the other world.
+        test = exact.Counts(rank, n_out, false_negatives, n_in)
+        if is_in:
+            test = exact.Counts(rank, n_in, false_positives, n_out)
         tests.append(test)
         counts_of_splits.append(
             {
                 "threshold": float(values[int(place)]),  # without the random part
                 "false_negatives": false_negatives,
                 "false_positives": false_positives,
-                "n_in": len(rest_in),
-                "n_out": len(rest_out),
+                "n_in": n_in,
+                "n_out": n_out,
             }
         )
 
@@ -298,7 +289,7 @@ def _test_splits(
 
 
 def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Splits a world's scores at random into (pilot, rest), both in the order of the scores given."""
+    """Splits a world's scores at random into (pilot, rest), and keeps their order in both."""
     chosen = np.zeros(len(world), bool)
     size = _find_pilot_size(len(world), family)
     chosen[rng.choice(len(world), size, replace=False, shuffle=False)] = True

@@ -3,19 +3,19 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-The threshold is the r-th lowest of n scores in, for an r that these scores did not choose, and x is the
-number of m scores out above it. For any distribution of scores, the false-negative rate there is distributed
-as U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under
-H(t) the probability of at most x false positives is at most
+The threshold is the r-th lowest of n scores in, for an r that does not depend on these scores, and x is the
+number of m scores out above it. For any distribution of scores, the false-negative rate at the threshold has
+the distribution of U ~ Beta(r, n - r + 1), or is lower. Given the threshold, x is Binomial(m, a) with a >=
+f_t(U). So under H(t) the probability of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 
-an integral over a known law: no rate is estimated, and no maximum is taken. It increases with t, and the
-bound solves p_t(x) = error. The same is true with the worlds exchanged.
+an integral over a known distribution. We neither estimate a rate nor maximize over one. p_t(x) increases with
+t, and the bound solves p_t(x) = error. The same is true with the worlds exchanged.
 
-The integral is a sum over cells of U, each with its largest probability, at the upper end. So the bound is
-always conservative. Equal scores are put in random order: a threshold among them is a randomised test, and
-its rates satisfy the trade-off function too.
+We compute the integral as a sum over cells of U. Each cell has its largest probability, at the upper end, so
+the bound is always conservative. The caller puts equal scores in random order: a threshold among them is a
+randomised test, and its rates satisfy the trade-off function too.
 """
 
 import functools
@@ -35,7 +35,7 @@ from audit.laws.intervals import find_bracket
 _SCORES = np.linspace(-6.0, 6.0, 481)
 _LEVELS = np.append(special.ndtr(_SCORES), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
-_STEP = 1e-5  # precision of the root, which then moves down until the p-value confirms it
+_STEP = 1e-5  # the precision of the root, which then moves down until the tests reject it
 _MIN = 1e-300  # avoids the logarithm of 0
 
 
@@ -56,17 +56,16 @@ GAUSSIAN = Family(conversions.gaussian_trade_off, conversions.mu_from_rates)
 
 def approximate_dp(delta: float) -> Family:
     """Returns the trade-off functions of (epsilon, delta)-DP at a delta, with epsilon as the parameter."""
-
-    def compute_trade_off(epsilon: float, fpr: Array) -> Array:
-        return conversions.approximate_dp_trade_off(epsilon, delta, fpr)
-
-    return Family(compute_trade_off, functools.partial(conversions.epsilon_from_rates, delta=delta))
+    return Family(
+        functools.partial(conversions.approximate_dp_trade_off, delta=delta),
+        functools.partial(conversions.epsilon_from_rates, delta=delta),
+    )
 
 
 class Counts(NamedTuple):
     """The errors at a threshold that is itself a score of one of the worlds, the near world.
 
-    The rank is counted from the lowest score for the world in, and from the highest for the world out.
+    Ranks count from the lowest score if the near world is "in", and from the highest if it is "out".
 
     Attributes:
       rank: r, the threshold's rank; the rank - 1 scores of the near world before it are errors.
@@ -84,30 +83,29 @@ class Counts(NamedTuple):
 def lower_bound(
     family: Family, audits: Sequence[Counts], rejecting: int, error: float
 ) -> tuple[float, int]:
-    """Returns the largest t with enough audits that reject that the mechanism is f_t-DP.
+    """Returns the largest t such that enough audits reject the hypothesis that the mechanism is f_t-DP.
 
-    The audits may depend on each other in any way. Each rejects at the level error * rejecting / len(audits).
-    By Markov's inequality, the probability that `rejecting` of them reject a true hypothesis at once is at
-    most `error`.
+    The audits may depend on each other in any way. Each is a test at the level error * rejecting /
+    len(audits). By Markov's inequality, the probability that `rejecting` of them reject a true hypothesis at
+    once is at most `error`.
 
     Args:
       family: The trade-off functions f_t.
       audits: The counts of each audit.
       rejecting: How many audits must reject.
-      error: The probability that the limit exceeds the truth.
+      error: The probability that the bound exceeds the truth.
 
     Returns:
-      (the lower limit of the parameter, at least 0; the index of the deciding audit, which has the
-        `rejecting`-th lowest p-value at this limit)
+      (the lower bound on the parameter, at least 0; the index of the deciding audit, which has the
+        `rejecting`-th lowest p-value there)
     """
     level = error * rejecting / len(audits)
 
     def find_deciding_audit(parameter: float) -> tuple[float, int]:
         """Returns the `rejecting`-th lowest p-value at a parameter and its audit's index."""
-        ranked = []
-        for index, counts in enumerate(audits):
-            ranked.append((_compute_p_value(family, parameter, counts), index))
-        return sorted(ranked)[rejecting - 1]
+        p_values = [_compute_p_value(family, parameter, counts) for counts in audits]
+        deciding = int(np.argsort(p_values, kind="stable")[rejecting - 1])
+        return p_values[deciding], deciding
 
     def compute_excess(parameter: float) -> float:
         """Returns by how much the log of the deciding audit's p-value exceeds the log of the level."""

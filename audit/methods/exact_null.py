@@ -1,24 +1,24 @@
-"""The exact null: a lower bound on epsilon from runs with uniform directions as canaries, all inserted.
+"""The exact null: a lower bound on epsilon from runs whose canaries are uniform random directions.
 
 audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold. This module adds
 two bets.
 
-A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b >= 0. The mean of f over a run's cosines is on
-average at most 1 + sum_t b_t m(t), where m(t) = e^epsilon a(t) + delta bounds the mean share h_i(t) of run
-i's cosines above t. So after n runs the capital is
+*Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. If epsilon is true, the mean of f
+over the cosines of a run is at most 1 + sum_t b_t m(t) on average. Here m(t) = e^epsilon a(t) + delta bounds
+the mean of h_i(t), the fraction of the cosines of run i that exceed t. So after n runs the capital is
 
     prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)),
 
-and both are nonnegative supermartingales from 1 if epsilon is true. Ramps are likelihood ratios of N(nu, 1)
-to N(0, 1) over e^epsilon, clipped to [1, 20]. They grow fastest if canaries shift cosines by nu. Thresholds
-and nu are on the scale of Student's T.
+and both are nonnegative supermartingales that start at 1 if epsilon is true. Our ramps are the likelihood
+ratios of N(nu, 1) to N(0, 1) over e^epsilon, clipped to [1, 20]. They grow fastest if canaries shift cosines
+by nu. Thresholds and nu are on the scale of Student's T.
 
-In the first run, a part of the capital is staked entirely on the mean of likely thresholds, as in Markov's
-inequality. If the order of runs is unknown, this happens only for a single run. A single run pays the
-logarithm of the number of thresholds. If a cosine does not use other canaries' directions (`plain`: no
-leave-one-out), half of its canaries choose a threshold for the other half. Since P_in(t chosen, hit) <=
-e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta, the share of hits over
-max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
+*The first run.* We stake a part of the capital entirely on the mean of h(t) / m(t) over likely thresholds, as
+in Markov's inequality. If the order of the runs is unknown, we only do this for a single run. With a single
+run, a mixture over thresholds costs the logarithm of their number. If no cosine depends on the directions of
+other canaries (`plain`: no leave-one-out), half of the canaries choose a threshold for the other half.
+P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to at most delta. So the
+fraction of hits over max(e^epsilon a(t) / (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
 """
 
 import dataclasses
@@ -42,28 +42,27 @@ from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
 EXACT_NULL = FRESH_DIRECTIONS.free
 EXACT_NULL_GDP = "exact_null_gdp"
-LAW_LEVEL = 1e-6  # a smaller p-value of left-out canaries refutes the law
+LAW_LEVEL = 1e-6  # the null distribution is refuted if left-out canaries have a smaller p-value
 
 # Thresholds on the scale of Student's T: dense at the scores of usual claims, sparse beyond.
 _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
-STUDENT = np.concatenate([_NEAR_STUDENT, _FAR_STUDENT])
-_FAR = 10.0  # beyond near thresholds
-# c, the share of a component's capital that is staked on each run. Half of the capital is on the largest
+STUDENT = np.append(_NEAR_STUDENT, _FAR_STUDENT)
+_FAILED_STUDENT = -10.0  # the score of a failed run on this scale, below all thresholds
+# c, the fraction of a component's capital that is staked on each run. Half of the capital is on the largest
 # three because a few runs decide most audits.
-_SMALL_BETS = np.geomspace(3e-4, 0.9, 12)
-BETS = np.concatenate([_SMALL_BETS, [0.97, 0.995]])
-_SMALL_SHARES = np.full(11, 0.5 / 11)
-_BET_SHARES = np.concatenate([_SMALL_SHARES, [0.1, 0.1, 0.3]])
+BETS = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
+_BET_FRACTIONS = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
 _NUM_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
 # nu of the ramps, in standard deviations of a cosine.
 _SHIFTS = np.geomspace(0.5, 12.0, 24)
 _RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
+_NUM_COMPONENTS = _NUM_BETS + _SHIFTS.size
 
 _LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds of the first run's bet
 _MIN_PILOT = 20
-_CHOSEN_SHARE = 0.8  # of the first run's bet, on the chosen threshold
-_ETA = 0.1  # the share of m for delta; see the module's docstring
+_CHOSEN_FRACTION = 0.8  # of the first run's bet, on the chosen threshold
+_ETA = 0.1  # the part of m for delta; see the module's docstring
 
 _STEP = 2.0**-6  # of epsilon
 _TINY = 1e-300
@@ -73,8 +72,8 @@ _MAX_LOG = 700.0  # exp of more overflows
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that the cosine of a left-out canary exceeds each level, of any shape.
 
-    Ranks among M fresh draws (`design.draws`) have only probabilities that are multiples of 1 / (M + 1). The
-    probability is rounded down to one of these, but is at least 1 / (M + 1).
+    The rank among M fresh draws (`design.draws`) is uniform, so its tail probabilities are multiples of
+    1 / (M + 1). We round down to one of these, but to no less than 1 / (M + 1).
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
@@ -85,7 +84,7 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
-    """Returns the cosine t / sqrt(d - 1 + t^2) of a value t of Student's T with d - 1 degrees of freedom."""
+    """Returns the cosine t / sqrt(d - 1 + t^2) for a value t of Student's T with d - 1 degrees of freedom."""
     t = np.asarray(student, np.float64)
     return t / np.sqrt(dimension - 1 + t * t)
 
@@ -104,22 +103,25 @@ class DirectionsMethod(Method):
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound on epsilon of the method "exact_null".
 
-    Only inserted canaries count, and at least one run must have one. If rows are in start order, the bound is
-    valid after each run (`path`). Otherwise only the capital after all runs counts. The reported threshold
-    has most of the capital at the end; for a single run, it is the one that half of the canaries chose. If
-    left-out canaries refute the law of cosines, epsilon is 0 and `holds` is False.
+    Only inserted canaries count. If the rows are in start order, the bound is valid after each run (`path`).
+    Otherwise only the capital after all runs counts. The reported threshold has most of the capital at the
+    end; for a single run, it is the threshold that half of the canaries chose. If left-out canaries refute
+    the null distribution, epsilon is 0 and `holds` is False.
+
+    Raises:
+      InputError: No canary was inserted.
     """
     capital = Capital(design, delta)
     runs = capital.num_runs
     target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
+    path = np.zeros(0)
     if design.in_order:
         path = expand_to_runs(design, capital.find_path(target))
         epsilon = float(path[-1])
     else:
-        path = np.zeros(0)
         steps = capital.find_first_unrefuted(runs, 0, target)
         epsilon = max(steps - 1, 0) * _STEP
-    threshold = capital.start.level
+    threshold = capital.first_bet.threshold
     if runs > 1 or threshold is None:
         on_thresholds = capital.compute_log(runs, epsilon)[:_NUM_BETS]
         by_level = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
@@ -141,8 +143,8 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    For other trade-off curves this epsilon is not a bound. If left-out canaries refute the law of cosines, mu
-    and epsilon are 0 and `holds` is False. The reported threshold has most of the capital against this mu.
+    For other trade-off curves this epsilon is not a bound. If left-out canaries refute the null distribution,
+    mu and epsilon are 0 and `holds` is False. The reported threshold has most of the capital against this mu.
     """
     counted = compute_exceedances(design)
     holds = has_law(design)
@@ -169,38 +171,38 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     )
 
 
-def _count_hits(design: Fresh, threshold: float) -> dict[str, Any]:
-    """Returns the fields of a bound that count canaries above a threshold, a cosine.
+def _count_hits(design: Fresh, cosine: float) -> dict[str, Any]:
+    """Returns the fields of `Bound` that describe a threshold, given as a cosine, and count its errors.
 
     For ranks, the shown threshold is the largest rank that counts as above it.
     """
-    present = design.cosines[design.presence]
-    cosine = threshold
+    threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
     if design.draws:
         threshold = float(np.rint(rate * (design.draws + 1)))
-    misses = np.count_nonzero(present <= cosine)
+    present = design.cosines[design.presence]
     return {
         "threshold": threshold,
-        "false_positives": 0,  # their rate is known exactly
-        "false_negatives": int(misses),
-        "n_in": len(present),
+        "false_positives": 0,  # we know their rate exactly
+        "false_negatives": int(np.count_nonzero(present <= cosine)),
+        "n_in": present.size,
         "n_out": int((~design.presence).sum()),
         "false_positive_rate": rate,
     }
 
 
 def has_law(design: Fresh) -> bool:
-    """Returns False if left-out canaries refute the law of cosines or ranks at LAW_LEVEL."""
-    if not design.is_out().any():
+    """Returns False if left-out canaries refute the null distribution of cosines or ranks at LAW_LEVEL."""
+    is_out = design.is_out()
+    if not is_out.any():
         return True
     if design.draws:
-        return measure_law(design.ranks(), design.is_out(), design.draws) >= LAW_LEVEL
+        return measure_law(design.ranks(), is_out, design.draws) >= LAW_LEVEL
     return law_test(design.out(), design.dimension) >= LAW_LEVEL
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test that cosines of left-out canaries have their law in R^d.
+    """Returns the p-value of a test that cosines of left-out canaries have their null distribution in R^d.
 
     The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
     not depend on these directions. At LAW_LEVEL the test detects a wrong `dimension` in 9 of 10 audits if it
@@ -213,38 +215,36 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 
 
 def compute_exceedances(design: Fresh) -> Exceedances:
-    """Returns the share of each run's inserted canaries above each threshold, and the exact rates.
+    """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
     Runs without inserted canaries are skipped.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
-    shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])
+    fractions = np.stack([_compute_fractions(run, levels) for run in _select_present(design)])
     in_order = design.in_order or len(design.cosines) == 1
-    return Exceedances(shares, compute_log_rates(design, levels), in_order)
+    return Exceedances(fractions, compute_log_rates(design, levels), in_order)
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Returns the summary of inserted canaries' scores for simulations, on the scale of Student's T.
 
-    A cosine c is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. A failed run gets -10, below all thresholds.
+    A cosine c is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. A failed run has the score -10.
     """
     runs = []
-    for run in _select_present(design):
-        remainder = np.maximum(1 - run * run, _TINY)
-        student = run * np.sqrt((design.dimension - 1) / remainder)
-        runs.append(np.maximum(student, -_FAR))
+    for cosines in _select_present(design):
+        remainder = np.maximum(1 - cosines**2, _TINY)
+        student = cosines * np.sqrt((design.dimension - 1) / remainder)
+        runs.append(np.maximum(student, _FAILED_STUDENT))
     means = np.array([run.mean() for run in runs])
-    mean_size = np.mean([len(run) for run in runs])
-    canaries = max(1, round(float(mean_size)))
+    canaries = round(float(np.mean([run.size for run in runs])))
     deviations = np.concatenate([run - run.mean() for run in runs])
-    degrees = len(deviations) - len(runs)  # a mean is fitted to each run
+    degrees = deviations.size - means.size  # a mean is fitted to each run
     within = 1.0
     between = 0.0
     if degrees > 0:
         within = float(np.sqrt(deviations @ deviations / degrees))
         if len(runs) > 1:
-            variance = float(means.var(ddof=1))
-            excess = variance - within**2 / canaries
+            excess = means.var(ddof=1) - within**2 / canaries
             between = float(np.sqrt(max(excess, 0.0)))
     return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
 
@@ -259,9 +259,9 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the cosines (K,) of inserted canaries of each run with any; raises InputError without any."""
+    """Returns the cosines (K,) of inserted canaries, for each run with any; raises InputError without any."""
     present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
-    runs = [run for run in present if len(run)]
+    runs = [run for run in present if run.size]
     require(runs, "no canary is in: train more runs")
     return runs
 
@@ -282,7 +282,7 @@ _GIVEN = Assumption(
     "uniform, drawn afresh for every run, as reported with the cosines",
 )
 _DRAWN_ALIKE = "canaries and fresh draws from one generator, none selected after drawing"
-_OWN_RANKS = Assumption("nothing", "nothing", f"{_DRAWN_ALIKE}: this tool drew them")
+_OWN_RANKS = _OWN._replace(sentence=f"{_DRAWN_ALIKE}: this tool drew them")
 _GIVEN_RANKS = Assumption(
     "fresh draws from the canaries' generator",
     "draws",
@@ -319,118 +319,122 @@ METHODS = {
 }
 
 
-class Start(NamedTuple):
-    """The initial capital, and the bet on the first run.
+class FirstBet(NamedTuple):
+    """The split of the initial capital between thresholds and ramps, and the special bet on the first run.
 
     Attributes:
-      ramps: The share of the capital on ramps; the rest is on thresholds.
-      whole: The share of each component's capital that is staked entirely on the first run.
-      won: Maps epsilon to the result of that bet from a capital of 1.
-      level: The cosine that half of the run's canaries chose as the threshold of that bet, or None.
+      on_ramps: The fraction of the capital on ramps; the rest is on thresholds.
+      staked: The fraction of each component's capital that is staked entirely on the special bet.
+      win: Maps epsilon to what a stake of 1 becomes; on average at most 1 if epsilon is true.
+      threshold: The cosine that half of the run's canaries chose as the bet's threshold; None if they did not
+        choose one.
     """
 
-    ramps: float
-    whole: float
-    won: Callable[[float], float]
-    level: float | None = None
+    on_ramps: float
+    staked: float
+    win: Callable[[float], float]
+    threshold: float | None = None
 
 
 class Capital:
-    """The capital of a mixture of bets against epsilon, as a function of epsilon.
+    """The capital of a mixture of bets against epsilon, as a function of epsilon (module's docstring).
 
-    It has T * C components for a threshold and a bet c (grouped by threshold), then V for ramps.
+    It has T * C components for each of T thresholds and each of C bets (grouped by threshold), then V
+    components for ramps. The capital starts at 1, and refutes an epsilon if it is large.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
+        """Splits the starting capital among the components, and counts the cosines above thresholds."""
         runs = _select_present(design)
         self.num_runs = len(runs)  # with an inserted canary
         levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
-        self.start = _make_start(runs, design, delta)
+        self.first_bet = _plan_first_bet(runs, design, delta)
         self._delta = delta
         self._log_rates = compute_log_rates(design, levels)
-        self._shares = np.stack([_compute_shares(run, levels) for run in runs])  # (R, T)
-        # Runs with few canaries have few distinct rows of shares. Each is computed once.
-        self._rows, self._places = np.unique(self._shares, axis=0, return_inverse=True)
+        self._fractions = np.stack([_compute_fractions(run, levels) for run in runs])  # (R, T)
+        # Runs with few canaries have few distinct rows of fractions. We compute each distinct row once.
+        self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
 
-        threshold_shares = claimed_curve.share_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
-        ramps = self.start.ramps
-        on_thresholds = (1 - ramps) * threshold_shares[:, None] * _BET_SHARES
-        on_ramps = np.full(len(_SHIFTS), ramps / len(_SHIFTS))
-        self.log_shares = np.log(np.append(on_thresholds, on_ramps))
+        by_threshold = claimed_curve.split_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
+        on_ramps = self.first_bet.on_ramps
+        on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _BET_FRACTIONS
+        by_ramp = np.full(_SHIFTS.size, on_ramps / _SHIFTS.size)
+        self.log_start = np.log(np.append(on_thresholds, by_ramp))  # of each component
 
-    def log_factors(self, shares: Array, epsilon: float) -> Array:
-        """Returns the log factors (n, T * C + V) of the components' capital in runs with shares h(t), (n, T).
+    def log_factors(self, fractions: Array, epsilon: float) -> Array:
+        """Returns the log of the factors (n, T * C + V) by which n runs multiply the components' capital.
 
-        With m(t) = e^epsilon a(t) + delta, the factors are
+        With the fractions h(t) (n, T) of a run's cosines above t and m(t) = e^epsilon a(t) + delta, they are
 
             1 + c (h(t) / m(t) - 1)                                      for a threshold t and a bet c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          for a ramp that rises by b_t at t.
         """
         exponents = np.minimum(epsilon + self._log_rates, _MAX_LOG)
         largest_means = np.exp(exponents) + self._delta
-        gains = shares / largest_means - 1
+        gains = fractions / largest_means - 1
         bets = np.log1p(gains[..., None] * BETS)  # (n, T, C)
         shifts = _SHIFTS[:, None]
         log_ratios = shifts * (STUDENT - shifts / 2)
         log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMPS_TOP))
         rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)  # b_t, (V, T)
-        observed = 1 + shares @ rises.T
+        observed = 1 + fractions @ rises.T
         expected = 1 + rises @ np.minimum(largest_means, 1.0)
         ramps = np.log(observed / expected)
-        return np.hstack([bets.reshape(len(shares), _NUM_BETS), ramps])
+        return np.hstack([bets.reshape(len(fractions), _NUM_BETS), ramps])
 
     def compute_log(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
 
-        Component j has a share s_j of the capital. A part w of it is staked on a special bet on run 0, which
-        turns 1 into won(epsilon). With the factors f_j(i) of `log_factors`, the result is
+        Component j starts with s_j. A fraction w of it is staked on the special bet on run 0, which turns a
+        stake of 1 into win(epsilon). With the factors f_j(i) of `log_factors`, the capital is
 
-            s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
+            s_j ((1 - w) f_j(0) + w win(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
         """
-        start = self.start
-        first_factors = self.log_factors(self._shares[:1], epsilon)[0]
-        by_components = np.log1p(-start.whole) + first_factors
-        won = start.whole * start.won(epsilon)
-        log_won = np.log(max(won, _TINY))
-        after_first = np.logaddexp(by_components, log_won) + self.log_shares
+        staked = self.first_bet.staked
+        first_factors = self.log_factors(self._fractions[:1], epsilon)[0]
+        log_not_staked = np.log1p(-staked) + first_factors
+        log_won = np.log(max(staked * self.first_bet.win(epsilon), _TINY))
+        after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
         counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
         occur = counts > 0
         grown = counts[occur] @ self.log_factors(self._rows[occur], epsilon)
         return np.asarray(after_first + grown)
 
     def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
-        """Returns the smallest k >= `steps` with an epsilon k * _STEP that the first runs do not refute.
+        """Returns the smallest k >= `steps` such that the first runs do not refute epsilon = k * _STEP.
 
-        A log capital of `target` refutes.
+        They refute an epsilon if the log capital against it reaches `target`.
         """
 
-        def is_refuted(step: int) -> bool:
-            return bool(special.logsumexp(self.compute_log(runs, step * _STEP)) >= target)
-
-        def is_left(step: int) -> bool:
-            """Returns whether bets on thresholds do not refute the epsilon."""
-            on_thresholds = self.compute_log(runs, step * _STEP)[:_NUM_BETS]
-            return bool(special.logsumexp(on_thresholds) < target)
+        def is_refuted(step: int, components: int = _NUM_COMPONENTS) -> bool:
+            """Returns True if the first components refute an epsilon of `step` * _STEP."""
+            log_capital = self.compute_log(runs, step * _STEP)[:components]
+            return bool(special.logsumexp(log_capital) >= target)
 
         if not is_refuted(steps):
             return steps
         # The capital on thresholds falls with epsilon, so bisection works. The whole capital may not fall.
         leap = 1
-        while not is_left(steps + leap):
+        while is_refuted(steps + leap, _NUM_BETS):
             leap *= 2
-        steps = bisect_left(range(steps + leap), True, lo=steps + leap // 2, key=is_left)
+        candidates = range(steps + leap // 2, steps + leap)
+        place = bisect_left(candidates, True, key=lambda step: not is_refuted(step, _NUM_BETS))
+        steps = candidates.start + place
         while is_refuted(steps):
             steps += 1
         return steps
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound after each run, (R,), if a log capital of `target` refutes."""
+        """Returns the bound on epsilon after each run, (R,), if a log capital of `target` refutes an epsilon.
+
+        The bound is one step of the grid below the smallest epsilon that is not refuted.
+        """
         bounds = []
-        first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
+        first_unrefuted = 0  # the smallest multiple of _STEP that is not refuted yet
         components = self.compute_log(1, 0.0)  # against that epsilon
         for run in range(self.num_runs):
-            if run:  # update `compute_log` by the new run only
-                factors = self.log_factors(self._shares[run : run + 1], first_unrefuted * _STEP)
+            if run:  # update `compute_log` with this run only
+                factors = self.log_factors(self._fractions[run : run + 1], first_unrefuted * _STEP)
                 components = components + factors[0]
             if special.logsumexp(components) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
@@ -439,82 +443,93 @@ class Capital:
         return np.array(bounds)
 
 
-def _compute_shares(run: Array, levels: Array) -> Array:
-    """Returns the shares (T,) of a run's cosines (K,) above each level (T,)."""
-    not_above = np.searchsorted(np.sort(run), levels, side="right")
-    return (len(run) - not_above) / len(run)
+def _compute_fractions(cosines: Array, levels: Array) -> Array:
+    """Returns the fraction (T,) of a run's cosines (K,) above each level (T,)."""
+    not_above = np.searchsorted(np.sort(cosines), levels, side="right")
+    return (cosines.size - not_above) / cosines.size
 
 
-def _make_start(runs: list[Array], design: Fresh, delta: float) -> Start:
-    """Returns the initial capital, with a special bet on the first run.
+def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
+    """Returns the initial split of the capital and the special bet on the first of the runs.
 
-    The bet turns 1 into the mean of h(t) / m(t) over likely thresholds t (`log_factors`). It is skipped if
-    there are several runs of unknown order. In a plain design with at least 40 inserted canaries, most of the
-    bet is on a threshold that half of them choose for the others (module's docstring).
+    The bet turns 1 into the mean of h(t) / m(t) over likely thresholds t (`Capital.log_factors`). It is
+    skipped if there are several runs in an unknown order. In a plain design with at least 40 inserted
+    canaries, most of the bet is on a threshold that half of them choose for the others (module's docstring).
+
+    Args:
+      runs: The cosines of inserted canaries (K,) of each run with any.
+      design: The design that they are from.
+      delta: The delta of epsilon.
     """
-    run = runs[0]
+    cosines = runs[0]
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
-    shares = _compute_shares(run, levels)
+    fractions = _compute_fractions(cosines, levels)
     # Ramps gain from single large cosines, which suits few canaries.
-    has_many = design.cosines.shape[1] >= 2 * _MIN_PILOT
-    ramps = 0.1 if has_many else 0.5
+    on_ramps = 0.5
+    staked = 0.1
+    if design.cosines.shape[1] >= 2 * _MIN_PILOT:
+        on_ramps = 0.1
+        staked = 0.3
 
     def win_on_likely(epsilon: float) -> float:
-        """Returns the result of a capital of 1 on the likely thresholds."""
-        most = np.exp(np.minimum(epsilon + log_rates, _MAX_LOG)) + delta
-        return float(np.mean(shares / most))
+        """Returns what a stake of 1 on the likely thresholds becomes."""
+        largest_means = np.exp(np.minimum(epsilon + log_rates, _MAX_LOG)) + delta
+        return float(np.mean(fractions / largest_means))
 
     if not design.in_order and len(runs) > 1:
-        return Start(ramps, 0.0, win_on_likely)
-    if not design.plain or len(run) < 2 * _MIN_PILOT:
-        return Start(ramps, 0.3 if has_many else 0.1, win_on_likely)
+        return FirstBet(on_ramps, 0.0, win_on_likely)
+    if not design.plain or cosines.size < 2 * _MIN_PILOT:
+        return FirstBet(on_ramps, staked, win_on_likely)
 
-    pilot_places, rest_places = split_pilot(run, len(run) // 2)
-    rest = run[rest_places]
-    level = _choose_threshold(run[pilot_places], len(rest), design.dimension)
-    log_rate = float(compute_log_rates(design, level))
-    share = float(np.mean(rest > level))
+    pilot, rest = split_pilot(cosines, cosines.size // 2)
+    threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
+    log_rate = float(compute_log_rates(design, threshold))
+    hits = float(np.mean(cosines[rest] > threshold))
 
     def win_on_both(epsilon: float) -> float:
-        """Returns the result of a capital of 1 on the chosen and the likely thresholds."""
+        """Returns what a stake of 1 on the chosen and the likely thresholds becomes."""
         by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))
-        most = max(by_epsilon / (1 - _ETA), delta / _ETA)
-        chosen = share / most
-        return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
+        largest_mean = max(by_epsilon / (1 - _ETA), delta / _ETA)
+        on_chosen = _CHOSEN_FRACTION * (hits / largest_mean)
+        return float(on_chosen + (1 - _CHOSEN_FRACTION) * win_on_likely(epsilon))
 
-    return Start(ramps, 0.9, win_on_both, level)
+    return FirstBet(on_ramps, 0.9, win_on_both, threshold)
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draws a pilot of a given size from values (n,); returns (indices of the pilot, indices of the rest).
+    """Draws a pilot of `size` values from (n,), and returns the indices (pilot, rest).
 
-    The draw is random because files may be sorted. Its seed depends on the ranks of the values.
+    The draw is random because files may be sorted. Its seed depends only on the ranks of the values.
     """
     ranks = np.unique(values, return_inverse=True)[1]
-    rng = np.random.default_rng(hash_ranks(ranks))
-    order = rng.permutation(len(values))
+    order = np.random.default_rng(hash_ranks(ranks)).permutation(values.size)
     return order[:size], order[size:]
 
 
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the threshold that promises the largest epsilon if further cosines are normal like the pilot's.
+    """Returns the cosine that, as a threshold for other canaries, should prove the largest epsilon.
 
-    It has the largest log(h / a): h is the expected share of cosines above it minus two standard deviations,
-    and a the rate of left-out canaries. Candidates are tenths of 1/sqrt(d) up to 10/sqrt(d), then 400 cosines
-    up to 1 in geometric steps.
+    The other canaries' cosines are predicted by a normal distribution fitted to the pilot. The threshold has
+    the largest log(h / a): h is the expected fraction of cosines above it minus two standard deviations, and
+    a is the rate of left-out canaries. Candidates are multiples of 0.1 / sqrt(d) up to 10 / sqrt(d), then 400
+    cosines up to 1 in geometric steps.
+
+    Args:
+      pilot: (n,) cosines of the pilot.
+      canaries: The number of other canaries.
+      dimension: d.
     """
-    # `units` are cosines times sqrt(d); `end` keeps them ascending if sqrt(d) is below 10.
+    # `units` are cosines times sqrt(d). The end of the grid stays above 10 if sqrt(d) is smaller.
     root = np.sqrt(dimension)
-    end = max(root, 11)
-    near = np.arange(0, 100) / 10
-    far = np.geomspace(10, end, 400)
-    units = np.concatenate([near, far])
+    near = np.arange(100) / 10
+    far = np.geomspace(10, max(root, 11), 400)
+    units = np.append(near, far)
     thresholds = units[units < root] / root
     spread = max(float(pilot.std()), 1e-12)  # cosines may all be equal
-    share = special.ndtr((pilot.mean() - thresholds) / spread)
-    deviation = np.sqrt(share / canaries)
-    sure_share = np.maximum(share - 2 * deviation, 0.0)
+    expected = special.ndtr((pilot.mean() - thresholds) / spread)
+    deviation = np.sqrt(expected / canaries)
+    sure_fraction = np.maximum(expected - 2 * deviation, 0.0)
     with np.errstate(divide="ignore"):
-        promised = np.log(sure_share) - cosine_law.log_sf(thresholds, dimension)
+        promised = np.log(sure_fraction) - cosine_law.log_sf(thresholds, dimension)
     return float(thresholds[np.argmax(promised)])

@@ -1,22 +1,26 @@
 """A test of the assumption behind mu-based bounds: is the trade-off curve Gaussian?
 
-Null hypothesis: an increasing map of the scores, common to both worlds, makes them normal with equal
-variance. This is equivalent to a Gaussian trade-off curve, and depends only on the ranks of the pooled
-scores. Scores are counted in cells at pooled quantiles. The null, two normal laws of equal variance with
-common cuts, is fitted to the counts by maximum likelihood. Three statistics measure the misfit:
+The null hypothesis: an increasing map of all scores makes them normal in both worlds, with equal variance.
+This is equivalent to a Gaussian trade-off curve, and depends only on the ranks of the pooled scores. We count
+the scores in cells between pooled quantiles (cuts). To the counts we fit the null hypothesis, two normal
+distributions of equal variance with common cuts, by maximum likelihood. Three statistics measure the misfit:
 
     cells     the likelihood ratio against any two multinomials
     spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
     tails     Rao's score, one-sided, for a cubic term that bends the ratio towards 0: far scores reveal less
               than under a Gaussian curve, and an epsilon converted from mu exceeds the truth
 
-P-values come from tables drawn from the fit, because chi-squared laws fail if the worlds hardly overlap. The
-test takes the smallest p-value relative to its share of the level (Bonferroni). Under a Gaussian curve the
+The p-values come from tables that we draw from the fit, because chi-squared distributions are wrong if the
+worlds hardly overlap. The test combines them with unequal weights (Bonferroni). Under a Gaussian curve its
 p-value is below 0.05 in at most 5% of audits, up to the error of a parametric bootstrap.
 
-We also report the power against four curves that fit the same mu: of Laplace, logistic or Student t noise, or
-of a noisy bit. A bound that assumes a Gaussian curve counts only if the test does not reject *and* has power
-against all four. The test is necessary, not sufficient: rates above 1/n do not show the curve at delta.
+We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
+noise, and a noisy bit. A bound that assumes a Gaussian curve counts only if the test does not reject *and*
+has power against all four. The test is necessary, not sufficient: rates above 1/n do not show the curve at
+delta.
+
+A *table* contains counts (2, cells), with the world "out" (canary left out) first. `count_in_cells` makes a
+single table; the functions after it take batches of tables (..., 2, cells).
 """
 
 import functools
@@ -26,34 +30,33 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from audit.evidence.arrays import Array
 from audit.laws import conversions, known_laws
 from audit.laws.intervals import bisect
-from audit.laws.known_laws import KnownLaw, ScoreFamily
-
-Array = NDArray[np.float64]
+from audit.laws.known_laws import ScoreFamily
 
 CURVE_LEVEL = 0.05  # a p-value below it counts as refuting the Gaussian curve
 CURVE_POWER = 0.95  # the least power with which a failure to reject counts
 _MAX_CELLS = 16
-_SCORES_PER_CELL = 8  # at least, of the balanced pool
-_SCORING_STEPS = 8  # of Fisher scoring, from parameters near by
+_SCORES_PER_CELL = 8  # the smallest mean, for two worlds of the smaller world's size
+_SCORING_STEPS = 8  # of Fisher scoring, which converges fast from a start near the best fit
 _HALVINGS = 60  # to the last digit
-_MAX_MU = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
+_MAX_MU = 12.0  # |mu| for worlds without overlap, which fit any larger |mu| equally well
 _TINY = 1e-300  # avoids a division by 0
-_TABLES = 199  # drawn from the fit, and from each reference
-# Shares of the level for cells, spread and tails. Tails matter most: there an epsilon from mu is too high.
-_LEVEL_SHARES = np.array([0.2, 0.2, 0.6])
-# The hardest reference comes first.
-_REFERENCE_NAMES = ("logistic", "laplace", "t3", "randomized_response")
-_MAX_PARAMETER = 30.0  # of a reference
+_TABLES = 199  # drawn from the fit, and from each alternative
+# The fractions of the level for cells, spread and tails. Tails matter most: there an epsilon from mu is too
+# high.
+_LEVEL_FRACTIONS = np.array([0.2, 0.2, 0.6])
+_ALTERNATIVES = ("logistic", "laplace", "t3", "randomized_response")
+_MAX_PARAMETER = 30.0  # of an alternative
 _ROOT_2_PI = np.sqrt(2 * np.pi)
 
 
 class Fit(NamedTuple):
-    """Fits of the null hypothesis to tables: two normal laws of equal variance with common cuts.
+    """Fits of the null hypothesis to tables: two normal distributions of equal variance with common cuts.
 
     Attributes:
-      mu: (...,) the distance of the two normal laws in standard deviations, from -12 to 12.
+      mu: (...,) the distance of the two means in standard deviations, from -12 to 12.
       cuts: (..., cells - 1) the cuts between cells, in standard deviations from the mean of world "out".
     """
 
@@ -62,12 +65,12 @@ class Fit(NamedTuple):
 
 
 class _Null(NamedTuple):
-    """Scores counted in cells, the fit of the null hypothesis, and the statistics' law under that fit.
+    """Scores counted in cells, the fit of the null hypothesis, and statistics under that fit.
 
     Attributes:
-      table: (2, cells) counts, world out first.
+      table: (2, cells) counts, the world "out" first.
       fit: The fit to the table.
-      drawn: (_TABLES, 3) statistics of tables drawn from the fit; (0, 3) if the scores cannot be tested.
+      drawn: (_TABLES, 3) statistics of tables drawn from the fit; (0, 3) if a test is not possible.
     """
 
     table: Array
@@ -76,9 +79,13 @@ class _Null(NamedTuple):
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
-    """Returns the p-value of a Gaussian trade-off curve between two sets of scores, (n,) in and (m,) out.
+    """Returns the p-value of a test that the trade-off curve is Gaussian.
 
     It is 1 with fewer than three cells or if the worlds do not overlap, because no test is possible then.
+
+    Args:
+      scores_in: (n,) scores of inserted canaries.
+      scores_out: (m,) scores of left-out canaries.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
@@ -88,58 +95,57 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 
 
 def power(scores_in: Array, scores_out: Array) -> float:
-    """Returns the smallest power of the test `examine` against the four curves of the module's docstring.
+    """Returns the smallest power of the test `examine` against four curves (module's docstring).
 
-    Power is the probability of a p-value below 5% with these numbers of scores, (n,) in and (m,) out. Its
-    simulation has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is possible.
+    Power is the probability of a p-value below 5% with as many scores, (n,) in and (m,) out, from such a
+    curve. Its simulation has a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is
+    possible.
     """
     null = _fit_null(scores_in, scores_out)
     if not len(null.drawn):
         return 0.0
-    return min(_simulate_firing_rate(known_laws.LAWS[name], null) for name in _REFERENCE_NAMES)
+    return min(_simulate_rejection_rate(known_laws.LAWS[name], null) for name in _ALTERNATIVES)
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
     """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
 
-    Statistics are drawn only if a test is possible: with two cells the fit has as many parameters as the
-    table, and without overlap mu is infinite.
+    We draw statistics only if a test is possible. With two cells the fit has as many parameters as the table,
+    and without overlap mu is infinite.
     """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table)
     cells_out = np.flatnonzero(table[0])
     cells_in = np.flatnonzero(table[1])
-    out_reaches_in = cells_out[-1] > cells_in[0]
-    in_reaches_out = cells_in[-1] > cells_out[0]
-    has_overlap = out_reaches_in and in_reaches_out
+    have_overlap = cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0]
     drawn = np.empty((0, 3))
-    if table.shape[1] >= 3 and has_overlap:
-        drawn = _compute_drawn(table.sum(1), _expand(fit).shares, fit)
+    if table.shape[1] >= 3 and have_overlap:
+        drawn = _draw_statistics(table.sum(1), _expand(fit).probabilities, fit)
     return _Null(table, fit, drawn)
 
 
-def _compute_drawn(sizes: Array, shares: Array, near: Fit) -> Array:
+def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     """Draws multinomial tables with a fixed seed, and returns their statistics (_TABLES, 3).
 
     Args:
       sizes: (2,) the number of scores of each world.
-      shares: (2, cells) the probability of each cell.
-      near: The start of the fits to the drawn tables. Eight steps reach the best fit from there, also if the
+      probabilities: (2, cells) the probability of each cell.
+      start: The start of the fits to the drawn tables. Eight steps reach the best fit from there, also if the
         worlds hardly overlap.
     """
     rng = np.random.default_rng(0)
+    normalized = probabilities / probabilities.sum(1, keepdims=True)
     worlds = []
-    for size, probabilities in zip(sizes, shares, strict=True):
-        normalized = probabilities / probabilities.sum()
-        worlds.append(rng.multinomial(int(size), normalized, _TABLES))
+    for size, of_cells in zip(sizes, normalized, strict=True):
+        worlds.append(rng.multinomial(int(size), of_cells, _TABLES))
     tables = np.stack(worlds, 1).astype(np.float64)
-    return _compute_statistics(tables, fit_tables(tables, near))
+    return _compute_statistics(tables, fit_tables(tables, start))
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
-    """Returns cells, spread and tails (..., 3): the misfit between tables (..., 2, cells) and their fits.
+    """Returns three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
 
-    Spread is squared because it is two-sided.
+    They are cells, spread and tails (module's docstring). Spread is squared because it is two-sided.
     """
     cells = compute_likelihood_ratio(tables, fits)
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
@@ -149,10 +155,10 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     """Returns the test's p-values (...,) from statistics (..., 3), given those drawn under the null, (n, 3).
 
-    A statistic's p-value is the tail of a smooth law with the mean and variance of the drawn statistics:
-    gamma for cells and spread, which are about chi-squared, and normal for tails. If r > 0 of the n drawn
-    statistics reach the observed one, the p-value is at least (r + 1) / (n + 1), which does not need a smooth
-    law.
+    The p-value of each statistic is the tail of a smooth distribution with the mean and variance of the drawn
+    statistics: gamma for cells and spread, which are about chi-squared, and normal for tails. If r > 0 of the
+    n drawn statistics reach the observed one, it is at least (r + 1) / (n + 1), which is valid for any
+    distribution. The result is the smallest of the three, each divided by its fraction of the level.
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
@@ -167,69 +173,65 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     reaching = (drawn >= statistics[..., None, :]).sum(-2)
     empirical = (reaching + 1) / (len(drawn) + 1)
     p_values = np.maximum(smooth, np.where(reaching, empirical, 0.0))
-    corrected = p_values / _LEVEL_SHARES
+    corrected = p_values / _LEVEL_FRACTIONS
     return np.asarray(np.minimum(corrected.min(-1), 1.0))
 
 
-def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test rejects scores of a reference law that fit |mu| of the null."""
+def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
+    """Returns how often the test rejects scores from a family, with the parameter that fits |mu| of the null.
+
+    The simulated scores are as many as those of the null.
+    """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
-    parameters, mus = _tabulate_fitted_mus(law, cells)
-    null_mu = abs(float(null.fit.mu))
-    parameter = float(np.interp(null_mu, mus, parameters))
-    shares = _compute_reference_shares(KnownLaw(law, parameter), cells)
-    # The fit to the table of mean counts is near the fits to all tables.
-    mean_counts = shares * sizes[:, None]
-    statistics = _compute_drawn(sizes, shares, fit_tables(mean_counts))
+    parameters, mus = _tabulate_fitted_mus(family, cells)
+    parameter = float(np.interp(abs(null.fit.mu), mus, parameters))
+    probabilities = _compute_cell_probabilities(family, parameter, cells)
+    # The fit to the mean counts is near the fits to all drawn tables.
+    start = fit_tables(probabilities * sizes[:, None])
+    statistics = _draw_statistics(sizes, probabilities, start)
     p_values = _compute_p_values(statistics, null.drawn)
     return float((p_values < CURVE_LEVEL).mean())
 
 
 @functools.lru_cache(maxsize=64)
-def _tabulate_fitted_mus(law: ScoreFamily, cells: int) -> tuple[Array, Array]:
-    """Returns (48 parameters of a law, the mu fitted to infinitely many scores at each), both ascending."""
+def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> tuple[Array, Array]:
+    """Returns 48 parameters of a family, and the mu fitted to infinitely many scores at each, both ascending.
+
+    Computing them takes longer than the test, so they are cached.
+    """
     parameters = np.geomspace(0.01, _MAX_PARAMETER, 48)
-    tables = []
-    for parameter in parameters:
-        reference = KnownLaw(law, float(parameter))
-        tables.append(_compute_reference_shares(reference, cells))
+    tables = [_compute_cell_probabilities(family, float(each), cells) for each in parameters]
     fits = fit_tables(np.array(tables))
     return parameters, np.maximum.accumulate(fits.mu)
 
 
-def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
-    """Returns the probabilities (2, cells) of cells under a pair of score laws, world out first.
+def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:
+    """Returns the probabilities (2, cells) of cells for scores of a family, the world "out" first.
 
     Cuts are the quantiles of the even mixture of both worlds.
     """
-    cuts = reference.quantiles(np.arange(1, cells) / cells)
-    shares = []
-    for inserted in (False, True):
-        below = reference.law.distribution(cuts, reference.parameter, inserted)
-        shares.append(np.diff(below, prepend=0.0, append=1.0))
-    return np.array(shares)
-
-
-# Tables contain counts (2, cells), the world "out" first. `count_in_cells` gives a single table; the
-# functions after it take batches of them (..., 2, cells).
+    cuts = family.quantiles(np.arange(1, cells) / cells, parameter)
+    worlds = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
+    return np.diff(worlds, prepend=0.0, append=1.0)
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
-    """Counts scores (n,) in and (m,) out in cells, and returns a table (2, cells) with world out first.
+    """Counts scores in cells, and returns a table (2, cells) with left-out canaries (m,) in the first row.
 
-    Cells contain about equal shares of the scores, with equal weight for both worlds. There are 2 to 16
-    cells, with a mean of at least 8 scores if both worlds had the size of the smaller. Equal scores share a
-    cell.
+    The second row counts inserted canaries (n,). Cells contain about equal fractions of the scores, with
+    equal weight for both worlds. There are 2 to 16 cells, with a mean of at least 8 scores if both worlds had
+    the size of the smaller. Equal scores share a cell.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     sizes = counts.sum(1, keepdims=True)
-    shares = (counts / sizes).mean(0)
-    # The distinct scores divide [0, 1] by their shares. The middle of a score's part decides its cell.
-    ends = shares.cumsum()
+    weights = (counts / sizes).mean(0)
+    # The weights of the distinct scores divide [0, 1] into intervals. A score's cell is that of the middle of
+    # its interval.
+    ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
     cells = np.clip(2 * smaller_world // _SCORES_PER_CELL, 2, _MAX_CELLS)
@@ -240,8 +242,8 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
 def approximate_fit(table: Array) -> Fit:
     """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, as a start for `fit_tables`.
 
-    Each cut gives an estimate of mu, the distance of both worlds' normal quantiles; we average these. Then
-    each cut is placed where the mixture of N(0, 1) and N(mu, 1) has the pooled share of scores below it.
+    Each cut gives an estimate of mu, the distance of both worlds' normal quantiles. We average these, and
+    place each cut where the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
@@ -249,36 +251,37 @@ def approximate_fit(table: Array) -> Fit:
     quantiles = special.ndtri((below + 0.5) / (sizes + 1))
     z_out = quantiles[..., 0, :]
     z_in = quantiles[..., 1, :]
-    # The variance of a normal quantile z is about share (1 - share) / (n density^2). Cuts are weighted by the
-    # density, which varies most.
+    # The variance of a normal quantile z is about p (1 - p) / (n density^2), where p is the probability below
+    # it. We weight cuts by the density, which varies most.
     variances = np.exp(z_out**2) + np.exp(z_in**2)
     distances = z_out - z_in
     mu = np.average(distances, -1, 1 / variances, keepdims=True)
     mu = np.clip(mu, -_MAX_MU, _MAX_MU)
 
-    pooled = below.sum(-2) / sizes.sum(-2)
-    share_in = sizes[..., 1, :] / sizes.sum(-2)
+    observed = below.sum(-2) / sizes.sum(-2)
+    fraction_in = sizes[..., 1, :] / sizes.sum(-2)
 
     def is_too_low(cuts: Array) -> NDArray[np.bool_]:
         below_in = special.ndtr(cuts - mu)
         below_out = special.ndtr(cuts)
-        return np.asarray(share_in * below_in + (1 - share_in) * below_out < pooled)
+        return np.asarray(fraction_in * below_in + (1 - fraction_in) * below_out < observed)
 
-    farthest = np.full(pooled.shape, 40.0)  # cuts beyond 40 deviations have no mass in float64
+    farthest = np.full(observed.shape, 40.0)  # cuts beyond 40 deviations have no mass in float64
     low, high = bisect(is_too_low, -farthest, farthest, _HALVINGS)
     return Fit(mu[..., 0], (low + high) / 2)
 
 
 class _Cells(NamedTuple):
-    """The cells of a fit in both worlds: world out, N(0, 1), first, and world in, N(mu, 1), second.
+    """The cells of a fit in both worlds: "out", N(0, 1), first, and "in", N(mu, 1), second.
 
     Attributes:
-      shares: (..., 2, cells) the probability of each cell, above 0.
+      probabilities: (..., 2, cells) the probability of each cell, above 0.
       density: (..., 2, cells + 1) the normal density at the ends of cells.
-      jacobian: (..., 2, cells, cells) the derivatives of shares by the cells - 1 cuts and then by mu.
+      jacobian: (..., 2, cells, cells) the derivatives of the probabilities with respect to the cells - 1 cuts
+        and then mu.
     """
 
-    shares: Array
+    probabilities: Array
     density: Array
     jacobian: Array
 
@@ -290,51 +293,51 @@ def _expand(fit: Fit) -> _Cells:
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
     edges = np.stack([edges_out, edges_in], -2)
-    shares = np.maximum(conversions.mass_between(edges), _TINY)
+    probabilities = np.maximum(conversions.mass_between(edges), _TINY)
     density = np.exp(-0.5 * edges**2) / _ROOT_2_PI
-    # How the edges move with each parameter: a cut moves its own edge, mu all edges of the world in.
-    cells = shares.shape[-1]
+    # A cut moves its own edge, and mu moves all edges of the world "in".
+    cells = probabilities.shape[-1]
     moves = np.zeros((2, cells + 1, cells))
     moves[:, 1:-1, :-1] = np.eye(cells - 1)
     moves[1, :, -1] = -1.0
     jacobian = np.diff(density[..., None] * moves, axis=-2)
-    return _Cells(shares, density, jacobian)
+    return _Cells(probabilities, density, jacobian)
 
 
 def _compute_information(jacobian: Array, weights: Array) -> Array:
     """Returns Fisher's information J' diag(weights) J, (..., p, p), with a ridge that makes it invertible.
 
     Args:
-      jacobian: J, (..., 2, cells, p) the derivatives of cell shares by p parameters.
-      weights: (..., 2, cells) each world's number of scores over the cell's share.
+      jacobian: J, (..., 2, cells, p) the derivatives of cell probabilities with respect to p parameters.
+      weights: (..., 2, cells) each world's number of scores over the cell's probability.
     """
     of_worlds = np.swapaxes(jacobian, -1, -2) @ (weights[..., None] * jacobian)
     return np.asarray(of_worlds.sum(-3) + 1e-9 * np.eye(jacobian.shape[-1]))
 
 
-def fit_tables(table: Array, near: Fit | None = None) -> Fit:
-    """Returns the maximum-likelihood fit to tables (..., 2, cells), by eight steps of Fisher scoring.
+def fit_tables(table: Array, start: Fit | None = None) -> Fit:
+    """Returns the maximum-likelihood fit to tables (..., 2, cells) after eight steps of Fisher scoring.
 
-    With the Jacobian J of both worlds' cell shares by the parameters and W = diag(sizes / shares), a step
-    solves J' W J step = J' (counts / shares). It starts from the fit `near`, by default `approximate_fit`.
+    With the Jacobian J of the cell probabilities P and W = diag(sizes / P), a step solves J' W J step =
+    J' (counts / P). The first step starts from `start`, by default from `approximate_fit`.
     """
     sizes = table.sum(-1, keepdims=True)
-    fit = near or approximate_fit(table)
+    fit = start or approximate_fit(table)
     for _ in range(_SCORING_STEPS):
         cells = _expand(fit)
-        information = _compute_information(cells.jacobian, sizes / cells.shares)
+        information = _compute_information(cells.jacobian, sizes / cells.probabilities)
         # w: world, c: cell, p: parameter.
-        gradient = np.einsum("...wcp,...wc->...p", cells.jacobian, table / cells.shares)
+        gradient = np.einsum("...wcp,...wc->...p", cells.jacobian, table / cells.probabilities)
         step = np.linalg.solve(information, gradient[..., None])[..., 0]
         fit = _take_step(fit, step)
     return fit
 
 
 def _take_step(fit: Fit, step: Array) -> Fit:
-    """Returns the fit after a step (..., cells): the changes of the cells - 1 cuts, then that of mu.
+    """Returns the fit after a step of Fisher scoring (..., cells): changes of the cells - 1 cuts, then of mu.
 
-    The step is scaled to close at most 0.7 of any gap between cuts, which keeps cuts in order, and to move
-    each parameter by at most 1.
+    We shorten the step if it closes more than 0.7 of a gap between cuts, which keeps cuts in order, or if it
+    moves a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
@@ -349,12 +352,12 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 
 
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
-    """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial laws.
+    """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial distributions.
 
     It is 2 sum n log(n / e) over both worlds' cells, with the counts n of tables (..., 2, cells) and the
     expected counts e of the fit.
     """
-    expected = table.sum(-1, keepdims=True) * _expand(fit).shares
+    expected = table.sum(-1, keepdims=True) * _expand(fit).probabilities
     statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
     return np.asarray(np.maximum(statistic, 0.0))  # rounding may leave it below 0
 
@@ -362,17 +365,17 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic term (`_differentiate_by_terms`).
 
-    A term f multiplies the density of the fitted world "in" by exp(c f), up to a constant; the fit is c = 0.
-    The statistic is the derivative of the log likelihood of tables (..., 2, cells) by c, divided by its
-    standard deviation when cuts and mu are fitted (nuisance parameters). Both are about standard normal under
-    the null if cells contain many scores of both worlds.
+    A term f multiplies the density of the fitted world "in" by exp(c f), up to a constant; the fit has c = 0.
+    The statistic is the derivative of the log likelihood of tables (..., 2, cells) with respect to c, divided
+    by its standard deviation. Cuts and mu are fitted nuisance parameters, which reduces this deviation. Both
+    statistics are about standard normal under the null if cells contain many scores of both worlds.
     """
     cells = _expand(fit)
     derivatives = _differentiate_by_terms(fit, cells)
-    inverse_variances = table.sum(-1, keepdims=True) / cells.shares
+    inverse_variances = table.sum(-1, keepdims=True) / cells.probabilities
     # w: world, c: cell, q: term, p: parameter of the fit.
-    score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.shares)
-    # The variance of the score is the information of c minus the part shared with the cuts and mu.
+    score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.probabilities)
+    # The variance of the score is the information of c minus the part that the cuts and mu explain.
     information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
     shared_information = np.einsum(
         "...wcp,...wc,...wcq->...pq", cells.jacobian, inverse_variances, derivatives, optimize=True
@@ -385,21 +388,21 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 
 
 def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
-    """Returns the derivatives (..., 2, cells, 2) of shares by the coefficients of two terms, at 0.
+    """Returns the derivatives (..., 2, cells, 2) of cell probabilities by two coefficients, at 0.
 
-    The terms are added to the log-likelihood ratio of the worlds: one quadratic in the score, and one cubic
-    with the opposite sign of mu, which bends the ratio towards 0. Scores are measured from the middle between
-    both means, which has a log-likelihood ratio of 0.
+    They are the coefficients of two terms in the log-likelihood ratio of the worlds: one quadratic in the
+    score, and one cubic with the opposite sign of mu, which bends the ratio towards 0. We measure scores from
+    the middle between both means, where the log-likelihood ratio is 0.
     """
     # The integral of a standard normal score over a cell is the difference of the density at its ends.
     moments = -np.diff(cells.density)
-    moments[..., 1, :] += fit.mu[..., None] * cells.shares[..., 1, :]
-    means = moments.sum(-2) / cells.shares.sum(-2) - fit.mu[..., None] / 2
+    moments[..., 1, :] += fit.mu[..., None] * cells.probabilities[..., 1, :]
+    means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([means**2, direction * means**3], -1)
-    # A term changes only the shares of world "in": by the share times the term minus the term's mean.
-    shares_in = cells.shares[..., 1, :, None]
-    term_means = (shares_in * terms).sum(-2, keepdims=True)
-    derivatives = np.zeros((*cells.shares.shape, 2))
-    derivatives[..., 1, :, :] = shares_in * (terms - term_means)
+    # A term changes only the probabilities of world "in": each by itself times the term minus its mean.
+    in_cells = cells.probabilities[..., 1, :, None]
+    term_means = (in_cells * terms).sum(-2, keepdims=True)
+    derivatives = np.zeros((*cells.probabilities.shape, 2))
+    derivatives[..., 1, :, :] = in_cells * (terms - term_means)
     return derivatives

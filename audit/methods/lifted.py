@@ -1,28 +1,28 @@
 """Lower bounds on a privacy parameter from many canaries per run.
 
-    lidp_wilson_L       epsilon from two intervals for exchangeable bits of order L = 1, 2, 4, with both
+    lidp_wilson_L       epsilon from confidence limits for exchangeable bits of order L = 1, 2, 4, with both
                         directions of the inequality (LiDP paper, Sections 4 and 5): asymptotic, as published
-    lidp_bernstein_L    the same with finite-sample intervals
+    lidp_bernstein_L    the same with finite-sample limits
     lifted              epsilon by betting on per-run averages: finite-sample, without assumptions
     lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
 
-`canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how we test it.
-The threshold and the bets are chosen on a pilot: runs that are not counted, drawn by a hash of the set of
-runs. So a bound does not change with the order of runs, the order of canaries in a run, or an increasing map
-of all scores.
+`audit.evidence.canaries` explains why average error rates satisfy the trade-off inequality, and `betting` how
+we test it. A *pilot* chooses the threshold and the bets. Its runs are not counted, and a hash of the set of
+runs draws them. So a bound does not depend on the order of runs or of the canaries in a run, and an
+increasing map of all scores does not change it.
 
-Exchangeable bits (LiDP paper, Section 4 and Appendix): a run gives K bits x_1..x_K, and only their sum S
-matters. Let m_l = C(S, l) / C(K, l), the share of l-tuples of ones, and mu_l = E m_l, the probability that l
-random bits are all 1. The mean of m_l over n runs estimates mu_l, and two random l-subsets share i canaries
-with probability h_l(i), so
+*Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives K bits x_1..x_K, one error or not for
+each canary, and only their sum S matters. Let m_l = C(S, l) / C(K, l), the fraction of l-tuples that are all
+ones, and mu_l = E m_l, the probability that l random bits are all 1. The mean of m_l over n runs estimates
+mu_l. Two random l-subsets have i canaries in common with probability h_l(i), so
 
     Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
 
 A bound of order 1 uses the variance mu_1 - mu_1^2 of a single bit. A bound of order L = 2, 4, 8, ... first
-bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1: each variance is bounded by upper
-limits of the higher moments and the unknown moment itself. There are L such limits, and each gets an L-th of
-the error. The authors' code has a wrong term at order 4 (mu_4 minus the square of the bound on mu_3). Here it
-follows from the identity (Errata L1 in experiments/lidp/README.md).
+bounds mu_j for L/2 < j <= L in the same way and then descends to mu_1: upper limits of the higher moments and
+the unknown moment itself bound each variance. There are L such limits, and each gets an L-th of the error.
+The authors' code has a wrong term at order 4 (mu_4 minus the square of the bound on mu_3). Ours follows from
+the identity (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -76,8 +76,9 @@ class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
-      prove: Maps (error counts, delta, confidence) to epsilon and its mu, or None without a mu.
-      canaries: The least number of canaries per run.
+      prove: Maps (error counts, delta, error probability) to (epsilon, mu), where mu is None if epsilon does
+        not follow from a mu.
+      canaries: The smallest number of canaries per run that the method accepts.
     """
 
     prove: Callable[[Counted, float, float], Proven]
@@ -86,27 +87,26 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        If a user's coins may be unfair, the error rates of the counted runs are raised (`Coins.widen`), which
-        uses a part of the error. The pilot's rates stay the same: the coins of the counted runs must not
-        affect the pilot's choice.
+        A user's coins may be unfair. Then we raise the error rates of the counted runs (`Coins.widen`), which
+        uses a part of the error. The pilot's rates stay the same, because the coins of the counted runs must
+        not affect the pilot's choice.
         """
-        family = exact.approximate_dp(delta)  # for the choice of a threshold
-        if self.assumes.gaussian:
-            family = exact.GAUSSIAN
+        family = exact.GAUSSIAN if self.assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, 1 - confidence)
         errors = counted.rest
         widened, error = design.widen(errors, 1 - confidence)
         assumes = self.assumes
-        # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries. Scores do not
-        # show this.
-        if assumes == NOTHING and not errors.paired and errors.canaries_in > 1:
-            assumes = OTHERS_IN
-        if assumes == NOTHING and widened is not errors:
-            assumes = COINS
+        if assumes == NOTHING:
+            # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries. Scores do
+            # not show this.
+            if not errors.paired and errors.canaries_in > 1:
+                assumes = OTHERS_IN
+            elif widened is not errors:
+                assumes = COINS
         guesses_in, guesses_out = errors.guesses()
         return Bound(
             self.name,
-            *self.prove(counted._replace(rest=widened), delta, 1 - error),
+            *self.prove(counted._replace(rest=widened), delta, error),
             delta,
             confidence,
             threshold=counted.threshold,
@@ -121,43 +121,41 @@ class CanaryMethod(Method):
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold on a pilot of the runs, and counts its errors in the pilot and in the other runs.
 
-    A score above the threshold guesses that its canary is in. The threshold is chosen for the parameter of
-    `family` and a bound with this error.
+    We guess that a canary was inserted if its score is above the threshold. The threshold should give the
+    largest bound on the parameter of `family` with this error.
     """
-    pilot, other_runs = design.split()
-    sizes = other_runs.errors(0.0)
-    threshold = _choose_threshold(pilot, sizes, family, error)
-    return Counted(threshold, pilot.errors(threshold), other_runs.errors(threshold))
+    pilot, rest = design.split()
+    threshold = _choose_threshold(pilot, rest.errors(0.0), family, error)
+    return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
 
-def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
+def lifted(counted: Counted, delta: float, error: float) -> Proven:
     """Returns the bound on epsilon at delta by betting, for any trade-off curve and any number of runs."""
-    return betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence), None
+    return betting.lower_bound(exact.approximate_dp(delta), counted, error), None
 
 
-def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
+def lifted_gaussian(counted: Counted, delta: float, error: float) -> Proven:
     """Returns a lower bound on mu by betting, for any number of runs, and the epsilon of that mu.
 
     For any curve, every guarantee of mu-GDP with a smaller mu is false. The epsilon is a lower bound only if
     the trade-off curve of the average error rates is Gaussian.
     """
-    mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
+    mu = betting.lower_bound(exact.GAUSSIAN, counted, error)
     return conversions.epsilon_from_mu(mu, delta), mu
 
 
 def _prove_lidp(
-    order: int, interval: Interval, counted: Counted, delta: float, confidence: float
+    order: int, interval: Interval, counted: Counted, delta: float, error: float
 ) -> Proven:
-    """Returns the epsilon of the trade-off curve through both rates' upper limits, at least 0.
+    """Returns the epsilon of the trade-off curve through both rates' upper limits (Pillutla et al., 2023).
 
-    Each limit has half of the bound's error. It uses moments of a run's errors up to `order`, a power of two,
-    and `wilson` or `bernstein` (Pillutla et al., 2023).
+    It is at least 0, and has no mu (None). Each limit has half of the bound's error, and uses the moments of
+    a run's errors up to `order`, a power of two. `interval` is `wilson` or `bernstein`.
     """
-    error = (1 - confidence) / 2  # of each limit
     errors = counted.rest
-    _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error, interval)
-    _, alarms = exchangeable_limits(errors.alarms, errors.canaries_out, order, error, interval)
-    fpr = min(errors.scale_out * alarms, 1.0)  # a scale above 1 may lift the limit above 1
+    _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error / 2, interval)
+    _, alarms = exchangeable_limits(errors.alarms, errors.canaries_out, order, error / 2, interval)
+    fpr = min(errors.scale_out * alarms, 1.0)  # a scale above 1 may raise the limit above 1
     fnr = min(errors.scale_in * misses, 1.0)
     return max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0), None
 
@@ -178,9 +176,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     low, high = _solve(mean, z * z / n, variance)
     # The variance of a value in [0, 1] is at most 1/4, which bounds how far a limit is from the mean.
     largest_width = z / (2 * np.sqrt(n))
-    lower = np.clip(max(low, mean - largest_width), 0, 1)
-    upper = np.clip(min(high, mean + largest_width), 0, 1)
-    return float(lower), float(upper)
+    return _clip(max(low, mean - largest_width), min(high, mean + largest_width))
 
 
 def bernstein(
@@ -200,6 +196,11 @@ def bernstein(
     _, high = _solve(upper_mean, 2 * log_per_value, variance)
     lower = np.clip(low, lower_mean - largest_width, lower_mean)
     upper = np.clip(high, upper_mean, upper_mean + largest_width)
+    return _clip(lower, upper)
+
+
+def _clip(lower: float, upper: float) -> Limits:
+    """Returns limits within [0, 1]."""
     return float(np.clip(lower, 0, 1)), float(np.clip(upper, 0, 1))
 
 
@@ -219,9 +220,8 @@ def exchangeable_limits(
 ) -> Limits:
     """Returns confidence limits (lower, upper) of the mean mu_1 of exchangeable bits, from sums in n runs.
 
-    Moments are limited from the highest down. Above order / 2, the variance is bounded as for a bit.
-
-    Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
+    We compute limits of the moments from the highest down. Above order / 2, a moment's variance is bounded as
+    for a bit. Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
 
     Args:
       sums: (n,) the sum of each run's bits.
@@ -249,18 +249,18 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     taken = np.arange(order)
     ones_left = np.maximum(sums[:, None] - taken, 0)
     factors = ones_left / (canaries - taken)
-    shares = np.cumprod(factors, axis=1)
-    return [1.0, *shares.mean(axis=0).tolist()]
+    tuples = np.cumprod(factors, axis=1)
+    return [1.0, *tuples.mean(axis=0).tolist()]
 
 
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
     """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of mu_j.
 
     In Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, identical sets (i = j) give the linear term. The others
-    give the constant, with the upper limits of mu_(j + 1), ..., mu_(2 j).
+    give the constant, with the upper limits of mu_(j + 1), ..., mu_(2 j) in `limits`.
     """
-    shared = np.arange(j + 1)
-    subsets = special.comb(j, shared) * special.comb(canaries - j, j - shared)
+    common = np.arange(j + 1)
+    subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
     overlaps = subsets / special.comb(canaries, j)
     upper_limits = np.array([limits[2 * j - i][1] for i in range(j)])
     constant = overlaps[:j] @ upper_limits
@@ -310,20 +310,24 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
       InputError: Too few runs.
     """
     canaries = min(design.canaries)
-    return [
-        method.bound(design, delta, confidence)
-        for method in METHODS.values()
-        if method.canaries <= canaries
-    ]
+    methods = [method for method in METHODS.values() if method.canaries <= canaries]
+    return [method.bound(design, delta, confidence) for method in methods]
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
-    Each estimate of error rates (`thresholds.Candidates`) predicts a parameter at each score. The usual
-    choice is the best score by normal distributions or, if these predict 0, the score with the smallest sum
-    of both rates. Another score replaces it if its raised counts predict more than the plain counts do at the
-    usual score: the largest of many predictions may be large by chance.
+    Each of three estimates of the error rates (`thresholds.Candidates`) predicts a parameter at each score.
+    The usual choice is the best score by normal distributions or, if these predict 0, the score with the
+    smallest sum of both rates. Another score replaces it if its raised counts predict more than the plain
+    counts do at the usual score. We raise the counts because the largest of many predictions may be large by
+    chance.
+
+    Args:
+      pilot: The runs that choose.
+      sizes: The errors of the other runs at any threshold; only the numbers of runs and guesses count.
+      family: The trade-off functions, with the parameter.
+      error: The error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
@@ -336,8 +340,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
         """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
 
         A mean over a world's guesses has the variance scale * p (1 - p) / guesses, and exp(-x^2 / (2
-        variance)) bounds the probability that it is off by x. Rare runs may fail in every guess: a share
-        log(1 / error) / runs of them stays unseen with about the probability `error`.
+        variance)) bounds the probability that it is off by x. Rare runs may fail in every guess: the runs do
+        not show a fraction log(1 / error) / runs of them with a probability of about `error`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)
@@ -348,11 +352,9 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     candidates = thresholds.candidates(*pilot.pooled())
     normal = predict(candidates.normal)
     raised = predict(candidates.raised)
-    usual = int(np.argmax(normal))
+    choice = normal.argmax()
     if normal.max() <= 0:
-        usual = int(np.argmin(np.add(*candidates.counted)))
-    best = int(np.argmax(raised))
-    counted = predict(candidates.counted)
-    if raised[best] > max(counted[usual], 0.0):
-        return float(candidates.thresholds[best])
-    return float(candidates.thresholds[usual])
+        choice = candidates.counted.sum(0).argmin()
+    if raised.max() > max(predict(candidates.counted)[choice], 0.0):
+        choice = raised.argmax()
+    return float(candidates.thresholds[choice])

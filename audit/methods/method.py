@@ -1,8 +1,8 @@
 """The record of a method: the words and looks of a bound or an estimate in tables, figures, pages and JSON.
 
-A method is a function and its record in the same file: `estimate.METHODS` has the methods for a single canary
-per run, `lifted.METHODS` those for several. Methods for a single run are in `one_run_bounds.OF_COINS`, and in
-FITTED and LIMITS of one_shot. This module does not load SciPy.
+A method is a function and its record in the same file. `estimate.METHODS` contains the methods for a single
+canary per run, and `lifted.METHODS` those for several. Methods for a single run are in
+`one_run_bounds.OF_COINS`, and in FITTED and LIMITS of `one_shot`. This module does not load SciPy.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class Assumption(NamedTuple):
       sentence: The words on a page.
       note: The line below a table that explains the word; empty if not needed.
       gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian.
-      proviso: The words in a verdict, after "with 95% confidence, and"; empty without an assumption.
+      proviso: The words in a verdict, after "with 95% confidence, and"; empty if there is no assumption.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
       color: A colour's name in the figures' palette.
       marker: A matplotlib marker.
       size: The marker's size in points.
-      place: The rank, from left to right, among the marks at a single point of the axis.
+      place: The rank, from left to right, among the marks at the same point of the axis.
       filled: Whether the marker is filled.
       outline: A matplotlib colour for the marker's edge; empty for its own colour.
     """
@@ -73,8 +73,8 @@ class Method:
       assumes: The assumption of its values.
       label: Its name in figures and on pages.
       legend: Its name together with its assumption.
-      counterpart: The single-canary method that it replaces if a run has several canaries.
-      mark: Its look in sweeps' figures; None to leave it out.
+      counterpart: The single-canary method that it replaces if a run has several canaries; empty if none.
+      mark: Its look in the figures of sweeps; None if they leave it out.
     """
 
     name: str

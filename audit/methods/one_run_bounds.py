@@ -4,26 +4,26 @@
     one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: right guesses against mu-GDP
 
-Guesses. Each of m canaries is in or out by an independent fair coin. From the release an adversary guesses
-exactly r of the coins, and v guesses are right. Only the coins are independent; canaries and their scores
-need not be. Here the guess is the sign of a score minus the median. Its size is the certainty of the guess,
-and we guess the r most certain coins.
+*Guesses.* An independent fair coin decides whether each of m canaries is inserted. From the release an
+adversary guesses exactly r of the coins, and v guesses are right. Only the coins must be independent, not the
+canaries or their scores. Our guess is the sign of a score minus the median. The distance from the median is
+the certainty of the guess, and we guess the r most certain coins.
 
-A pilot, some of the canaries, chooses r by its coins and its scores. The coins are independent of the other
+A pilot, some of the canaries, chooses r from its coins and its scores. Its coins are independent of the other
 coins, and the scores are a part of the release. At delta = 0 the first bound is valid for any r chosen from
-the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is the second. With a
-chosen r, the term of delta could reach its largest value over all r instead of that of the chosen r (Errata
-O11 has the derivation and measurements).
+the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is the second bound. With
+a chosen r, the term with delta could reach its largest value over all r instead of that of the chosen r
+(Errata O11 has the derivation and measurements).
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
                         P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
     gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
 
-The second, for q_j = P(at least j right) and S_j = q_j + q_(j+1) + ...: flip the coin of a random canary.
-Conditional on at least j right guesses among the others, its guess is right with probability (j q_(j+1) +
-S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under mu-GDP the latter is at least
-g(the former), g(x) = Phi(Phi^-1(x) - mu), by convexity of g on average over canaries and coins. So
+Derivation of the second, with q_j = P(at least j right) and S_j = q_j + q_(j+1) + ...: flip the coin of a
+random canary. Conditional on at least j right guesses among the others, its guess is right with probability
+(j q_(j+1) + S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under mu-GDP the latter is
+at least g(the former), g(x) = Phi(Phi^-1(x) - mu), on average over canaries and coins because g is convex. So
 
     q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),
 
@@ -41,6 +41,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
+from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
@@ -49,18 +50,14 @@ from audit.methods import exact_null
 from audit.methods.estimate import Bound
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
 
-Array = NDArray[np.float64]
-
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS = 40  # the smallest pilot, and the same number of guesses
 MAX_COINS = 20_000  # the time to compute mu grows with the number of guesses
-_PILOT_SHARE = 0.2  # of the coins
+_PILOT_FRACTION = 0.2  # of the coins
 _MIN_PILOT = 20  # coins
 _MIN_SPREAD = 1e-200  # avoids a division by 0
-# Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
-_SMALL_SHARES = np.geomspace(0.02, 0.5, 8)
-_LARGE_SHARES = np.linspace(0.6, 1.0, 5)
-_GUESSED_SHARES = np.concatenate([_SMALL_SHARES, _LARGE_SHARES])
+# Fractions of the coins that may be guessed; small ones are evenly spaced in logarithms.
+_GUESSED = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))
 _HALVINGS = 40  # of an interval of epsilon
 _HALVINGS_OF_MU = 25  # of an interval of mu
 _COARSE_HALVINGS = 10  # to 1/128 of mu, to compare numbers of guesses
@@ -94,7 +91,10 @@ FAIR_COINS_GAUSSIAN = Assumption(
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on epsilon, by the method `exact_null`, of a run with all canaries inserted."""
+    """Returns the lower bound on epsilon, by the method `exact_null`, of a run with all canaries inserted.
+
+    Its record counts the cosines above the threshold, and has neither a rate nor a path over several runs.
+    """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives
     counted = f"{hits}/{bound.n_in} above {bound.threshold:.3g}"
@@ -104,16 +104,17 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def make_design(cosines: Cosines) -> Fresh:
-    """Returns the observed cosines as the design of a single run of fresh directions."""
+    """Returns the observed cosines as the design of a single run with fresh directions."""
     observed = cosines.observed[None]
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds `one_run_guesses` and `one_run_gaussian` of a run, from at most 20,000 coins.
+    """Returns the bounds `one_run_guesses` and `one_run_gaussian` of a single run, from at most 20,000 coins.
 
     Raises:
-      InputError: Fewer than 40 canaries: 20 choose the number of guesses, the others are guessed.
+      InputError: There are fewer than 40 canaries. At least 20 choose the number of guesses, and we guess the
+        coins of the others.
     """
     return [compute(coins, delta, confidence) for compute in OF_COINS.values()]
 
@@ -121,36 +122,36 @@ def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Boun
 def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    A pilot chooses how many of the other coins are guessed. For delta > 0 the bound is proven for a fixed
-    number (Errata O11).
+    `design` has a single run. A pilot of its canaries chooses how many coins of the others we guess. For
+    delta > 0 the bound is proven for a fixed number of guesses (Errata O11).
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # At delta = 0 the bound grows as the upper limit of the share of wrong guesses falls. The number of wrong
-    # guesses is rounded up to be conservative.
+    # At delta = 0 the bound grows as the upper limit of the fraction of wrong guesses falls. We round the
+    # number of wrong guesses up to be conservative.
     numbers = ordered.guess_counts
-    wrong = np.ceil(numbers * (1 - ordered.expected_shares))
+    wrong = np.ceil(numbers * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, numbers, error)
     number = int(numbers[np.argmin(limits)])
     right, counts = ordered.count_guesses(number)
     epsilon = epsilon_from_guesses(len(ordered.right), number, right, delta, error)
-    levels = (delta, confidence)
-    return Bound(ONE_RUN_GUESSES, epsilon, None, *levels, **counts, assumes=FAIR_COINS)
+    return Bound(ONE_RUN_GUESSES, epsilon, None, delta, confidence, **counts, assumes=FAIR_COINS)
 
 
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    Coins are guessed as in `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
+    The guesses are those of `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
     Its epsilon follows from mu and is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
     coins = len(ordered.right)
     numbers = ordered.guess_counts
-    expected_right = np.floor(numbers * ordered.expected_shares)  # conservative
+    expected_right = np.floor(numbers * ordered.expected_right)  # conservative
     least = np.zeros(len(numbers))
-    # The largest mu that each number of guesses refutes, if its expected guesses are right.
+    # The largest mu that each number of guesses refutes, if as many are right as expected. A coarse search is
+    # enough to compare them.
     predicted, _ = bisect(
         lambda mus: gaussian_refutes(coins, numbers, expected_right, mus, error),
         least,
@@ -166,7 +167,9 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     )
 
 
-CoinMethod = Callable[[Coins, float, float], Bound]  # a single run, delta, confidence
+CoinMethod = Callable[
+    [Coins, float, float], Bound
+]  # (a single run, delta, confidence) -> the bound
 
 OF_COINS: dict[str, CoinMethod] = {
     ONE_RUN_GUESSES: from_guesses,
@@ -175,22 +178,22 @@ OF_COINS: dict[str, CoinMethod] = {
 
 
 class _OrderedCoins(NamedTuple):
-    """The coins outside the pilot, the most certain guess first, and how many of them may be guessed.
+    """The coins outside the pilot, the most certain guess first, and how many of them we may guess.
 
     Attributes:
       right: (coins,) how many of the most certain 1, 2, ... guesses are right.
       guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_shares: (choices,) the share of right guesses that the pilot predicts for each number.
+      expected_right: (choices,) the fraction of right guesses that the pilot predicts for each number.
     """
 
     right: NDArray[np.int64]
     guess_counts: NDArray[np.int64]
-    expected_shares: Array
+    expected_right: Array
 
     def count_guesses(self, number: int) -> tuple[int, dict[str, Any]]:
-        """Returns how many of a number of guesses are right, and the counts as fields of a bound.
+        """Returns (how many of the first `number` guesses are right, the counts as fields of `Bound`).
 
-        There, all guesses are scores in, and wrong ones are misses.
+        In these fields, all guesses are scores in, and wrong guesses are false negatives.
         """
         right = int(self.right[number - 1])
         return right, {
@@ -206,38 +209,36 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the most certain guess first.
 
-    A score above the median guesses that its canary is in. The distance from the median is the certainty of
-    the guess. The pilot is a fifth of the coins, but at least 20. A normal law fitted to it predicts the
-    share of right guesses.
+    We guess that a canary was inserted if its score is above the median. The distance from the median is the
+    certainty of the guess. The pilot is a fifth of the coins, but at least 20. A normal distribution fitted
+    to it predicts the fraction of right guesses.
     """
     scores = design.scores[0]
     few = f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}"
     require(len(scores) >= LEAST_COINS, few)
     distances = scores - np.median(scores)
     signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
-    # Only the sign of the evidence depends on the coins. The pilot and the order of the other coins depend on
-    # its size, so they cannot favour right guesses.
+    # Only the sign depends on the coins. The pilot and the order of the other coins depend on the size, so
+    # they cannot favour right guesses.
     certainty = np.abs(signed)
-    pilot_size = max(round(_PILOT_SHARE * len(certainty)), _MIN_PILOT)
+    pilot_size = max(round(_PILOT_FRACTION * len(certainty)), _MIN_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
     guessable = guessable[:MAX_COINS]  # a random subset, since `split_pilot` shuffles
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0, dtype=np.int64)
-    counts = np.round(_GUESSED_SHARES * len(right))
+    counts = np.round(_GUESSED * len(right))
     guess_counts = np.maximum(counts.astype(np.int64), 1)
 
     centre = float(signed[pilot].mean())
-    spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # evidence may all be equal
-    # A coin is guessed if the size of its evidence exceeds a level, rightly if the evidence is positive. We
-    # use the levels with guessed shares nearest to _GUESSED_SHARES.
+    spread = max(float(signed[pilot].std()), _MIN_SPREAD)  # scores may all be equal
+    # If we guess a coin when its certainty exceeds a level, the guess is right if `signed` is positive. We
+    # use the levels at which the fraction of guessed coins is nearest to _GUESSED.
     levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
     rightly = special.ndtr((centre - levels) / spread)
     wrongly = special.ndtr((-centre - levels) / spread)
     guessed = rightly + wrongly
-    distances = np.abs(guessed[:, None] - _GUESSED_SHARES)
-    nearest = np.argmin(distances, 0)
-    expected_shares = (rightly / guessed)[nearest]
-    return _OrderedCoins(right, guess_counts, expected_shares)
+    nearest = np.abs(guessed[:, None] - _GUESSED).argmin(0)
+    return _OrderedCoins(right, guess_counts, (rightly / guessed)[nearest])
 
 
 def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, error: float) -> float:
@@ -260,9 +261,8 @@ def epsilon_from_guesses(coins: int, number: int, right: int, delta: float, erro
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """Returns the largest mu whose mu-GDP guarantee the number of right guesses refutes, or 0.
 
-    The arguments are those of `epsilon_from_guesses`.
+    The arguments are those of `epsilon_from_guesses`. mu does not depend on delta.
     """
-
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, number, right, mu, error)),
         _FIRST_MU,
@@ -273,9 +273,10 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
 def log_p_approximate(
     canaries: int, guesses: int, right: int, epsilon: float, delta: float
 ) -> float:
-    """Returns the log of an upper bound on the probability of `right` or more right guesses.
+    """Returns the log of an upper bound on the probability of at least `right` right guesses.
 
-    Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2; see the module's docstring.
+    The guarantee is (epsilon, delta)-DP. Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2; see the
+    module's docstring.
 
     Args:
       canaries: m, the number of coins.
@@ -298,7 +299,7 @@ def log_p_approximate(
 def gaussian_refutes(
     canaries: int, guesses: ArrayLike, right: ArrayLike, mu: ArrayLike, error: float
 ) -> NDArray[np.bool_]:
-    """Returns whether a number of right guesses refutes mu-GDP at the level `error`.
+    """Returns True, element by element, if a number of right guesses refutes mu-GDP at the level `error`.
 
     The recursion of the module's docstring (Mahloujifar, Melis and Chaudhuri, 2024) starts from q_v = S_v =
     error, the largest probability of v right guesses that is not rejected, and takes j down to 0. If a
@@ -308,7 +309,7 @@ def gaussian_refutes(
       canaries: m, the number of coins.
       guesses: r, the number of guessed coins.
       right: v, the number of right guesses, at most r.
-      mu: The hypotheses; guesses, right and mu broadcast.
+      mu: The hypotheses; guesses, right and mu broadcast to the shape of the result.
       error: The level of the test.
     """
     r, v, mus = np.broadcast_arrays(guesses, right, mu)
@@ -328,6 +329,4 @@ def gaussian_refutes(
         # Any value above 1 refutes. Larger values are clipped to 2 because they might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
-    # Without a right guess q is still the error.
-    refuted: NDArray[np.bool_] = (v > 0) & (q > 1)
-    return refuted
+    return np.asarray((v > 0) & (q > 1))  # without a right guess q is still the error

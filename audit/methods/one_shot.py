@@ -1,18 +1,19 @@
 """Estimates of epsilon from the cosines of a single run's canaries (Andrew et al., ICLR 2024).
 
-Each canary is a uniform direction of R^d, and training with it shifts its cosine with the released vector.
-Without any leakage the cosine has the law of `cosine_law`, which is nearly N(0, 1/d).
+Each canary is a uniform direction in R^d, and training with it shifts its cosine with the released vector.
+Without any leakage the cosine has the distribution of `cosine_law`, which is nearly N(0, 1/d).
 
     one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
     one_shot_equal_variance    against N(mean, 1/d), which is the estimate in Table 1 (Errata O1)
     one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
     one_shot_clopper_pearson   the same with Clopper-Pearson limits
 
-These are not confidence bounds. The first two take N(mean, ...) for the truth, and so contain the error of
-the fit. The last two choose the threshold on the canaries that they count (Errata O7, O8). If cosines of
-unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
+None of these is a confidence bound. The first two treat the fitted distribution as the truth and ignore the
+error of the fit. The last two choose the threshold on the canaries that they count (Errata O7, O8).
 
-Cosines are in units of 1/sqrt(d).
+An *observed* canary was inserted. Cosines of *unobserved* canaries, which were not, are needed for maxima
+over rounds, whose distribution without leakage is unknown; the first two then fit the null to them. The
+formulas above are in units of 1/sqrt(d).
 """
 
 import functools
@@ -41,28 +42,26 @@ _STANDARD = Gaussian(0.0, 1.0)
 _SIMULATED_FITS = 2000  # simulated fits of means and deviations
 _EXACT_BELOW = 1000  # dimensions; the paper's code uses the normal limit from there on
 _TINY = 1e-300  # replaces a false-positive rate that underflows to 0, which would give infinity
-_LEVEL_OF_FITS = 0.95  # shown with fits, which do not use it
+_LEVEL_OF_FITS = 0.95  # the confidence in the records of fits, which do not use it
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
-    """Returns the means and standard deviations of cosines (..., K), in units of 1/sqrt(d), over K.
+    """Returns the means and standard deviations (...,) of cosines (..., K), in units of 1/sqrt(d).
 
     The variance divides by K, not K - 1, as in the one-shot paper.
     """
     root = np.sqrt(dimension)
-    mean = values.mean(-1) * root
-    deviation = values.std(-1) * root
-    return Gaussian(mean, deviation)
+    return Gaussian(values.mean(-1) * root, values.std(-1) * root)
 
 
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the exact epsilon between normal laws with both means and the null's standard deviation."""
+    """Returns the exact epsilon between normal distributions with both means and the null's deviation."""
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
 
-# Functions of the normal laws of unobserved (null) and observed (seen) cosines, and of delta.
+# (normal distribution of unobserved cosines, that of observed cosines, delta) -> epsilon
 FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
     ONE_SHOT_FITTED: gaussians.epsilon,
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
@@ -72,7 +71,7 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines, which are not confidence bounds.
 
-    `confidence` is that of each error rate's limit in the last estimates.
+    `confidence` is the level of each error rate's limit in the estimates that use limits.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in LIMITS.items():
@@ -85,8 +84,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     The null is fitted to the unobserved cosines; without any, it is N(0, 1/d). The standard error comes from
-    2,000 means and deviations, drawn as they vary between samples of the fitted normal laws. `name` is a key
-    of FITTED.
+    2,000 simulated fits to samples of the fitted distributions. `name` is a key of FITTED.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -113,10 +111,15 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
-    """Returns the values of an estimate of FITTED without any leakage, from 2,000 simulated fits.
+    """Returns the mean and the 95% quantile of an estimate's epsilon without any leakage.
 
-    Without unobserved canaries the null is the normal law itself (Errata O2 of
-    experiments/one_shot/README.md). `observed` and `unobserved` are numbers of canaries.
+    They come from 2,000 simulated fits. Without unobserved canaries the null is not fitted (Errata O2 of
+    experiments/one_shot/README.md).
+
+    Args:
+      method: A key of FITTED.
+      observed, unobserved: The numbers of canaries.
+      delta: The delta of epsilon.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _STANDARD
@@ -129,10 +132,10 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussian:
-    """Draws the means and standard deviations (2000,) of samples of a normal law, without the samples.
+    """Draws means and standard deviations (2000,) of samples of `canaries` normally distributed values.
 
-    A sample's mean is normal. n times its variance (with divisor n) over the law's variance is chi-squared
-    with n - 1 degrees of freedom.
+    We do not draw the samples themselves. A sample's mean is normal. n times its variance (with divisor n)
+    over the true variance is chi-squared with n - 1 degrees of freedom.
     """
     errors = rng.standard_normal(_SIMULATED_FITS)
     means = law.mean + law.deviation * errors / np.sqrt(canaries)
@@ -144,7 +147,7 @@ def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussi
 def _make_estimate(
     name: str, run: Cosines, epsilon: float, delta: float, confidence: float, **others: Any
 ) -> Estimate:
-    """Returns the record of an estimate of a run, without mu, threshold and counted errors."""
+    """Returns the record of an estimate from a run, without mu, threshold and counted errors."""
     counts = (0, 0, len(run.observed), len(run.unobserved))
     return Estimate(name, epsilon, None, delta, confidence, None, *counts, **others)
 
@@ -153,9 +156,9 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
     Epsilon at a threshold is that of the trade-off curve through upper limits of both error rates
-    (`conversions.epsilon_from_rates`). Without unobserved canaries the false-positive rate is exact: that of
-    the law of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a limit too, so even
-    at a fixed threshold both limits are valid only with probability 1 - 2 error (Errata O8).
+    (`conversions.epsilon_from_rates`). Without unobserved canaries we know the false-positive rate: that of
+    the distribution of a cosine, or from dimension 1,000 on of its normal limit. Otherwise it has a limit
+    too, so even at a fixed threshold both limits are valid only with probability 1 - 2 error (Errata O8).
 
     Args:
       run: The cosines.

@@ -1,7 +1,8 @@
 """The choice of a threshold.
 
-A bound is a confidence bound only for a threshold that does not depend on the counted scores. The functions
-here choose on a set of scores; `estimate` must count others. A score above the threshold is a guess of "in".
+A score above the threshold guesses that its canary was inserted ("in"). A bound is a confidence bound only if
+the threshold does not depend on the counted scores. So these functions choose it on a *pilot*, scores that
+are not counted.
 """
 
 from typing import NamedTuple
@@ -10,33 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from audit.evidence.arrays import Array
 from audit.laws import conversions, intervals
 from audit.methods.exact import GAUSSIAN, Family
 
-Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-# The constants of the choice on a pilot are tuned; no bound's validity depends on them.
-_PRIOR = 5.0  # scores of normal distributions that are added to the pilot's, as a prior
-_DOUBT = (
-    1.7  # over the root of the pilot's size, the relative error of limits predicted from its counts
-)
-_STEADY = (
-    8  # counts at a rank are trusted with at least this number of the pilot's scores beyond it
-)
-_MISFIT = (
-    1.8  # standard deviations between the counts and normal distributions that refute the latter
-)
-_CLEAR = 1.5  # standard deviations by which counted rates are raised
+# These constants are tuned. No bound's validity depends on them.
+_PRIOR = 5.0  # the number of scores of normal distributions that we add to the pilot's, as a prior
+# Over the root of the pilot's size, the relative error of limits that we predict from its counts.
+_DOUBT = 1.7
+# We trust the counts at a rank if at least this number of the pilot's scores are beyond it.
+_STEADY = 8
+# Standard deviations between the counts and normal distributions that refute the latter.
+_MISFIT = 1.8
+_CLEAR = 1.5  # standard deviations by which we raise counted rates
 _LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
 _MAX_THRESHOLDS = 200_000  # of `best_empirical`
 
 
 class ErrorCounts(NamedTuple):
-    """Error counts at thresholds, (k,) each.
+    """Error counts at k thresholds.
 
     Attributes:
-      false_positives: The numbers of scores out that are guessed in.
-      false_negatives: The numbers of scores in that are guessed out.
+      false_positives: (k,) the numbers of scores out above each threshold.
+      false_negatives: (k,) the numbers of scores in that are not above it.
     """
 
     false_positives: Counts
@@ -44,7 +42,7 @@ class ErrorCounts(NamedTuple):
 
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
-    """Counts the errors of guessing "in" above each of the thresholds (k,), from scores (n,) and (m,)."""
+    """Counts the errors of guessing "in" above each of the thresholds (k,), for scores (n,) and (m,)."""
     not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
     not_above_in = np.searchsorted(np.sort(scores_in), thresholds, side="right")
     return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
@@ -75,7 +73,12 @@ def best_empirical(scores_in: Array, scores_out: Array, error: float) -> tuple[f
 
 
 class Rank(NamedTuple):
-    """A threshold for further scores: the rank-th lowest of those in, or the rank-th highest of those out."""
+    """A threshold for other scores than the pilot's: one of these scores itself, by its rank.
+
+    Attributes:
+      is_in: True if the threshold is a score in, False if it is a score out.
+      rank: The threshold is the `rank`-th lowest of the scores in, or the `rank`-th highest of those out.
+    """
 
     is_in: bool
     rank: int
@@ -84,18 +87,18 @@ class Rank(NamedTuple):
 def choose_on_pilot(
     pilot: tuple[Array, Array], n_in: int, n_out: int, family: Family, error: float
 ) -> Rank:
-    """Chooses, on a pilot's scores, the rank of the further score that should be the best threshold.
+    """Chooses, on a pilot's scores, the rank of the other score that should be the best threshold.
 
-    The best threshold gives the largest lower limit of a privacy parameter. Ranks 1, 2, 4, ... of either
-    world are tried. The usual choice is the best rank for normal distributions with the pilot's area under
-    the ROC curve, which varies little between pilots. Under a Gaussian curve scores are normal, up to an
+    The best threshold gives the largest lower bound on a privacy parameter. We try the ranks 1, 2, 4, ... of
+    either world. The usual choice is the best rank for normal distributions with the pilot's area under the
+    ROC curve, which varies little between pilots. Under a Gaussian curve the scores are normal, up to an
     increasing map. In other families, the pilot's error counts overrule the usual choice if they clearly
-    contradict normal distributions, or clearly predict a larger limit at another rank. The choice depends
+    contradict normal distributions, or clearly predict a larger bound at another rank. The choice depends
     only on the order of the scores.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
-      n_in, n_out: The numbers of further scores.
+      n_in, n_out: The numbers of other scores, which will be counted.
       family: The trade-off functions, with the privacy parameter.
       error: The error probability of each rate's upper limit.
     """
@@ -104,23 +107,19 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # For the highest scores out, all scores are negated, and the worlds change places.
+    # For the highest scores out, we negate all scores and exchange the worlds.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     normal, counted, places, misfits = np.hstack([by_in, by_out])
     best = int(np.argmax(normal))
     if family is not GAUSSIAN:
         steady = places >= _STEADY
-        best_counted = int(np.argmax(counted))
         # The margin is the error of the counts. A poor choice makes the bound weaker, but not wrong.
-        smaller_pilot = min(len(pilot_in), len(pilot_out))
-        margin = 1 + _DOUBT / np.sqrt(smaller_pilot)
-        steady_misfits = np.abs(misfits[steady])
-        if steady_misfits.max(initial=0.0) > _MISFIT:
-            steady_limits = np.where(steady, counted, -np.inf)
-            best = int(np.argmax(steady_limits))
-        elif counted[best_counted] > margin * max(counted[best], 0.0):
-            best = best_counted
+        margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
+        if np.abs(misfits[steady]).max(initial=0.0) > _MISFIT:
+            best = int(np.argmax(np.where(steady, counted, -np.inf)))
+        elif counted.max() > margin * max(counted[best], 0.0):
+            best = int(np.argmax(counted))
     ranks_in = by_in.shape[1]
     if best < ranks_in:
         return Rank(is_in=True, rank=2**best)
@@ -136,28 +135,28 @@ def _judge_ranks(
     family: Family,
     error: float,
 ) -> Array:
-    """Predicts the limits that thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
+    """Predicts the bounds that thresholds at the scores of ranks 1, 2, 4, ... of a world, "own", will prove.
 
-    A threshold is the score of rank r, from the lowest, of the near world. Lower scores are guessed to be of
-    the other world: the errors are r - 1 guesses on the near world, and scores of the other world above the
-    threshold. Ranks end at half of the scores.
+    A threshold is the score of rank r, from the lowest, of the own world. We guess that lower scores are of
+    the other world. The errors are r - 1 guesses on the own world, and the scores of the other world above
+    the threshold. Ranks end at half of the scores.
 
     Args:
-      own: The pilot's scores of the near world.
+      own: The pilot's scores of the own world.
       other: The pilot's scores of the other world, most of them lower.
-      n_own, n_other: The numbers of further scores of both worlds.
+      n_own, n_other: The numbers of scores of both worlds that will be counted.
       mu: The distance of both worlds in standard deviations, if they are normal.
       family: The trade-off functions, which are symmetric, with the privacy parameter.
       error: The error probability of each rate's upper limit.
 
     Returns:
-      (4, R), for each rank: the lower limit of the parameter predicted from normal distributions; that from
-        the pilot's counts; how many scores of the pilot's near world reach up to the rank; and by how many
-        standard deviations the counts differ from normal distributions. Limits are rounded to give the same
-        choice on all platforms.
+      (4, R), for each of R ranks: the bound predicted from normal distributions; the bound predicted from the
+        pilot's counts; how many of the pilot's own scores reach up to the rank; and by how many standard
+        deviations the counts differ from normal distributions. Bounds are rounded to give the same choice on
+        all platforms.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
-    levels = ranks / (n_own + 1)  # the expected share of the near world below the threshold
+    levels = ranks / (n_own + 1)  # the expected fraction of the own world below the threshold
     # The rank, from 1, of the pilot's score nearest to each quantile: of n scores, the k-th lowest is near
     # the quantile of level k / (n + 1).
     gaps = len(own) + 1
@@ -166,14 +165,14 @@ def _judge_ranks(
     below = np.searchsorted(np.sort(other), score_at_place)
     normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
-    # The normal distribution is a prior of the counts. From the score to the quantile, the share changes by
-    # the same factor as the normal share.
+    # The normal distribution is a prior of the counts. From the score to the quantile, the fraction of lower
+    # scores changes by the same factor as under the normal distribution.
     size = len(other)
-    shares = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
-    shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
+    fractions = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
+    fractions = np.minimum(fractions * normal_at_level / normal_at_place, 1.0)
 
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
-    other_errors = n_other * (1 - np.stack([normal_at_level, shares]))
+    other_errors = n_other * (1 - np.stack([normal_at_level, fractions]))
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
     limits = np.round(family.parameter(other_limits, own_limit), 9)
 
@@ -186,9 +185,9 @@ def _judge_ranks(
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
-    """Returns the distance mu, in standard deviations, of two normal laws with the pilot's AUC.
+    """Returns the distance mu, in standard deviations, of two normal distributions with the pilot's AUC.
 
-    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). A tied pair is added to avoid an AUC of 0 or 1.
+    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). We add a tied pair to avoid an AUC of 0 or 1.
     """
     pairs = len(pilot_in) * len(pilot_out)
     area = (count_ordered_pairs(pilot_in, pilot_out) + 0.5) / (pairs + 1)
@@ -215,7 +214,7 @@ class Candidates(NamedTuple):
       normal: (2, T) the false-positive and false-negative rates of two normal distributions with the pilot's
         area under the ROC curve.
       counted: (2, T) the counted rates, with a few scores of the normal distributions added.
-      raised: (2, T) `counted` plus 1.5 standard deviations, against thresholds that are good by chance.
+      raised: (2, T) `counted` plus 1.5 standard deviations, because the best of many counts may be lucky.
     """
 
     thresholds: Array
@@ -234,20 +233,15 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     pooled = np.concatenate([pilot_in, pilot_out])
     distinct, counts = np.unique(pooled, return_counts=True)
 
-    # As normal distributions, scores out are N(0, 1) and scores in N(mu, 1). A threshold is mapped to the
-    # number z with the same share of their mixture below it as of the pilot's scores.
+    # We model scores out as N(0, 1) and scores in as N(mu, 1). Each threshold is mapped to a number z: the
+    # same fraction of their mixture is below z as of the pilot's scores below the threshold.
     mu = 0.0
     if n_in and n_out:
         mu = _estimate_separation(pilot_in, pilot_out)
-    total = counts.sum()
-    below_in = special.ndtr(_LATENT - mu)
-    below_out = special.ndtr(_LATENT)
-    mixture = (n_in * below_in + n_out * below_out) / total
-    levels = np.cumsum(counts) / (total + 1)
-    z = np.interp(levels, mixture, _LATENT)
-    false_positive = special.ndtr(-z)
-    false_negative = special.ndtr(z - mu)
-    normal = np.stack([false_positive, false_negative])
+    total = n_in + n_out
+    mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / total
+    z = np.interp(np.cumsum(counts) / (total + 1), mixture, _LATENT)
+    normal = np.stack([special.ndtr(-z), special.ndtr(z - mu)])
 
     sizes = np.array([[n_out], [n_in]]) + _PRIOR
     errors = np.stack(count_errors(pilot_in, pilot_out, distinct))

@@ -159,16 +159,16 @@ def _make_law(
     return Law(family.name, partial(draw, family.sample, **changes), truth, breaks=breaks)
 
 
-_MIXTURE = ScoreFamily("mixture", (3.0,), known_laws.NORMAL, _mixture_parts)
+_MIXTURE = ScoreFamily("mixture", known_laws.NORMAL, _mixture_parts)
 _GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
 _FEW_IN = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
 _SUBSAMPLED = _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED)
 _MIXED = _make_law(_draw_worlds, _MIXTURE, _CURVED)
 _OPEN = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
 _OPENED = Law("opened", _draw_opened, _nothing_leaks, breaks=_CURVED)
-_ORTHOGONAL = Law("orthogonal", laws.COINS["independent"].draw, laws.gaussian_truth)
+_ORTHOGONAL = Law("orthogonal", laws.INDEPENDENT_COINS.draw, laws.gaussian_truth)
 _TIED = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
-_FAILING = laws.ONE_RUN["failing"]._replace(truth=_failing_truth, breaks=_CURVED | {INDEPENDENT})
+_FAILING = laws.FAILING_COINS._replace(truth=_failing_truth, breaks=_CURVED | {INDEPENDENT})
 _UNFAIR = _make_law(_draw_coins, known_laws.GAUSSIAN, frozenset([FAIR]), probability=0.9)
 _COSINES = Law("directions", _draw_cosines, laws.gaussian_truth)
 _CURVES = (  # the name, the scores, their parameter

@@ -72,7 +72,7 @@ def main() -> None:
     law = laws.GAUSSIAN
     audits = _AUDITS
     if setting.canaries > 1:
-        law = laws.COINS["independent"]
+        law = laws.INDEPENDENT_COINS
         audits = _SLOW_AUDITS
     mechanism = calibration.KnownMechanism(
         law,

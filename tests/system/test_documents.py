@@ -169,7 +169,6 @@ SHOWN = {  # (page, how its block begins): the command that prints it
 NOT_RUN = {  # why nothing compares a page's other blocks
     "audit/check/README.md": "a quarter of a minute of accounting and simulation",
     "audit/mechanism/README.md": "timings of one machine, and compilations of minutes",
-    "audit/methods/README.md": "three minutes",
     "experiments/benchmark/README.md": "a run of an hour",
     "experiments/canife/README.md": "trainings of minutes",
     "experiments/compare/README.md": "ten minutes",

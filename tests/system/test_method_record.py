@@ -118,7 +118,7 @@ def test_no_verdict_rests_on_it(record, concluded):
 def test_it_is_calibrated(record):
     if record is MANY:
         setting = calibration.KnownMechanism(
-            laws.COINS["equal"], 1.0, 20, 2, *LEVELS, 0, canaries=4
+            laws.INDEPENDENT_COINS, 1.0, 20, 2, *LEVELS, 0, canaries=4
         )
     else:
         setting = calibration.KnownMechanism(laws.GAUSSIAN, 1.0, 40, 2, *LEVELS, 0)

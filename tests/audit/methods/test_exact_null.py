@@ -6,23 +6,19 @@ import pytest
 from scipy import stats
 
 from audit.calibration.calibration import KnownMechanism, audit_once
-from audit.calibration.laws import DIRECTIONS as LAWS
 from audit.evidence import leave_one_out
 from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
 from audit.methods import exact_null
 from audit.methods.exact_null import BETS, LAW_LEVEL, STUDENT, bound_directions, law_test
 from tests.cases import draw_null_cosines, mostly_slow
+from tests.known_mechanisms import DIRECTIONS as LAWS
 
 DELTA, WIDE = 1e-5, 62_006
 
 
-def setting(
-    law="gaussian", mu=3.953, runs=(10,), canaries=16, dimension=10_000, delta=DELTA, seed=0
-):
-    return KnownMechanism(
-        LAWS[law], mu, max(runs), 1, delta, 0.95, seed, canaries, dimension, stops=runs
-    )
+def setting(law="gaussian", mu=3.953, runs=10, canaries=16, dimension=10_000, delta=DELTA, seed=0):
+    return KnownMechanism(LAWS[law], mu, runs, 1, delta, 0.95, seed, canaries, dimension)
 
 
 def drawn(**of):
@@ -61,7 +57,7 @@ def test_directions_drawn_and_normalised_in_float32_have_the_laws_tail():
 )
 def test_the_capital_is_the_product_over_runs(canaries, runs):
     """Cosine by cosine and run by run, with neither histograms nor logarithms of shares."""
-    cosines, epsilon = drawn(runs=(runs,), canaries=canaries, dimension=WIDE), 4.0
+    cosines, epsilon = drawn(runs=runs, canaries=canaries, dimension=WIDE), 4.0
     levels = exact_null.cosine_of(STUDENT, WIDE)
     most = np.exp(epsilon + cosine_law.log_sf(levels, WIDE)) + DELTA
     capital = np.ones((len(STUDENT), len(BETS)))
@@ -72,7 +68,7 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
     ]
     design = Fresh(cosines, np.ones(cosines.shape, bool), WIDE)
     of_bets = exact_null.Capital(design, DELTA)
-    first = of_bets.start
+    first = of_bets.first_bet
     for place, run in enumerate(cosines):
         hit = (run[:, None] > levels).mean(0)
         capital *= 1 + BETS * (hit / most - 1)[:, None]
@@ -82,17 +78,17 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
             expected = 1 + np.diff(height, prepend=1.0) @ np.minimum(most, 1.0)
             ramps[i] *= seen / expected
         if place == 0:
-            whole = first.whole
-            won = whole * first.won(epsilon)
+            whole = first.staked
+            won = whole * first.win(epsilon)
             capital, ramps = (1 - whole) * capital + won, (1 - whole) * ramps + won
-    start = np.exp(of_bets.log_shares)
+    start = np.exp(of_bets.log_start)
     assert start.sum() == pytest.approx(1)
     found = np.exp(of_bets.compute_log(runs, epsilon))
     assert found == pytest.approx(start * np.append(capital, ramps), rel=1e-8, abs=1e-300)
 
 
 def test_neither_the_order_in_a_run_nor_later_runs_change_a_digit_and_the_bound_never_falls():
-    cosines = drawn(runs=(12,))
+    cosines = drawn(runs=12)
     found = proven(cosines)
     assert 10 < found.epsilon < 24 and (np.diff(found.path) >= 0).all()
     rng = np.random.default_rng(0)
@@ -105,7 +101,7 @@ def test_neither_the_order_in_a_run_nor_later_runs_change_a_digit_and_the_bound_
 
 
 def test_only_canaries_that_were_in_count():
-    cosines, present = drawn(runs=(12,)), np.random.default_rng(0).random((12, 16)) < 0.5
+    cosines, present = drawn(runs=12), np.random.default_rng(0).random((12, 16)) < 0.5
     found = []
     for seed in (0, 1):
         out = draw_null_cosines(np.random.default_rng(seed), cosines.shape, 10_000)
@@ -115,9 +111,9 @@ def test_only_canaries_that_were_in_count():
 
 
 def test_more_runs_prove_more_and_no_leak_nothing():
-    found = proven(drawn(runs=(60,), canaries=256, dimension=WIDE), WIDE)
+    found = proven(drawn(runs=60, canaries=256, dimension=WIDE), WIDE)
     assert found.path[0] > 7 and found.path[9] > 16 and 18.5 < found.epsilon < 24
-    assert proven(drawn(mu=0.0, runs=(60,), canaries=256)).epsilon == 0
+    assert proven(drawn(mu=0.0, runs=60, canaries=256)).epsilon == 0
 
 
 COVERED = [
@@ -141,7 +137,7 @@ def test_it_exceeds_no_more_often_than_it_says_whenever_one_stops(
     assert_covers, law, mu, delta, canaries, runs
 ):
     """After the best of all numbers of runs: the bound never falls."""
-    one = setting(law, mu, (runs,), canaries, delta=delta)
+    one = setting(law, mu, runs, canaries, delta=delta)
     truth = one.law.truth(one).epsilon
 
     def draw(first, number):

@@ -162,7 +162,7 @@ def test_the_least_capital_of_coins_at_corners_is_not_above_that_on_the_curve(fa
             means = part * family.trade_off(parameter, rates) + (1 - part) * rates
             stakes_of_bet = np.array([stake])
             growth.append(betting._compute_coin_growth(counted.rest, part, means, stakes_of_bet))
-        on_curve = betting.mix_bets(np.concatenate(growth), betting.SHARES)
+        on_curve = betting.mix_bets(np.concatenate(growth), betting.CAPITAL)
         assert on_corners(parameter) <= on_curve.min() + 1e-9
 
 

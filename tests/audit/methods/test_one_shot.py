@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from audit.calibration.calibration import KnownMechanism, calibrate
-from audit.calibration.laws import ONE_RUN as LAWS
 from audit.evidence import given
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, gaussians
@@ -20,6 +19,7 @@ from audit.methods.one_shot import (
     in_sample,
 )
 from tests.cases import draw_null_cosines
+from tests.known_mechanisms import ONE_RUN as LAWS
 
 STANDARD = Gaussian(0.0, 1.0)
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, draw
 from audit.evidence import canaries
 from experiments.sweeps import normal_scores
 from tests.cases import mostly_slow
+from tests.known_mechanisms import COINS, SETS
 
 
 def interval(mu, runs, confidence=0.95, seed=0):
@@ -56,7 +56,7 @@ def test_a_run_a_world_says_nothing():
 @pytest.mark.parametrize("runs", mostly_slow([12, 60]))
 def test_the_limits_over_runs_miss_as_often_as_they_say_however_canaries_are_tied(tie, coins, runs):
     audits, mu = 400, 2.0
-    law = (laws.COINS if coins else laws.SETS)[tie]
+    law = (COINS if coins else SETS)[tie]
     setting = KnownMechanism(law, mu, runs, audits, 1e-5, 0.9, 3, canaries=8)
     found = [normal_scores.mu_interval_of_runs(draw(setting, i), 0.9) for i in range(audits)]
     outside = sum(not low <= mu <= high for low, high in found)
