@@ -369,7 +369,6 @@ _SAMPLERS = {
     "any_order": _ANY_ORDER,
     "cyclic": _ANY_ORDER._replace(
         bracket=_bracket_cyclic,
-        bound=samplers.bound_fixed_order,
         order="every epoch has the same order, which may be known",
     ),
 }

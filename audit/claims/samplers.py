@@ -232,30 +232,15 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
     return float(high)
 
 
-def bound_fixed_order(schedule: Schedule, delta: float) -> MixtureBound:
-    """Returns the bound on epsilon of the last model for batches in a fixed order, the same in every epoch.
-
-    It is exact, for an example in the worst batch of that order.
-    """
-    batch = np.arange(schedule.batches)[:, None]
-    # Row i has the steps of an example in batch i of every epoch.
-    orders = batch + schedule.batches * np.arange(schedule.epochs)
-    return _bound_worst(schedule, compute_order_mus(schedule.weights, orders), delta)
-
-
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns the bound on epsilon of the last model if each epoch uses the example in any one of its steps.
 
-    It is exact, for the worst order, which the adversary may know. With Lipschitz constants of at most 1 this
-    order uses the last step of every epoch.
+    It is the bound for the worst order, which the adversary may know. With Lipschitz constants of at most 1
+    this order uses the last step of every epoch, so it is also the worst of all orders that are the same in
+    every epoch.
     """
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
-    return _bound_worst(schedule, _compute_worst_mus(schedule, strata), delta)
-
-
-def _bound_worst(schedule: Schedule, mus: Array, delta: float) -> MixtureBound:
-    """Returns the bound for the worst of N orders, from their mus (N,) for noise of deviation 1."""
-    mu = float(mus.max()) / schedule.noise_multiplier
+    mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 
 
