@@ -29,7 +29,6 @@ from audit.written import at_most
 MAX_STEPS = 10**7
 _MIN, _MAX = 1e-50, 1e50  # of shifts, constants and noise that are not 0
 MAX_MU = 1e12  # a larger mu does not convert to epsilon
-_ATTAINED = 0.999  # an attack with this fraction of the bound's mu attains the bound
 _FACTORS = {
     2: "twice",
     10: "ten times",
@@ -79,7 +78,6 @@ class HiddenState(NamedTuple):
       periods: The schedule, and its Lipschitz constants.
       margins: Maps a factor f, 2 or 10, to the bound for the larger constants c + (f - 1) |c - 1|.
       reason: Why the steps have these constants.
-      constant: The mu of an adversary who inserts along a direction without gradients; None if not computed.
       runs: The number of training runs in which the constants were measured, which is no proof. 0 if the
         constants are proven or given.
     """
@@ -88,7 +86,6 @@ class HiddenState(NamedTuple):
     periods: Periods
     margins: dict[int, HiddenStateBound]
     reason: str = "as given"
-    constant: float | None = None
     runs: int = 0
 
     @property
@@ -106,17 +103,9 @@ class HiddenState(NamedTuple):
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
-        # If the simple attack along a direction without gradients has a clearly lower mu, only a crafted loss
-        # attains the bound.
-        attained = ""
-        if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
-            attained = (
-                f"; only a crafted landscape attains mu {self.bound.mu:.4g}, a constant direction "
-                f"reaches {self.constant:.4g}"
-            )
-        note = f"{steps}, {schedule}{attained}"
+        note = f"{steps}, {schedule}"
         seen = "the adversary sees only the last model"
-        sentence = f"{seen}; {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
+        sentence = f"{seen}; {note}; sensitivity C, Gaussian noise"
         if not self.runs:
             return Assumption(steps, "Lipschitz", sentence, note)
         wider = ", ".join(map(self._describe_margin, self.margins))

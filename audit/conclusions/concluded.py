@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from audit.adversaries.sphere import SphereFields
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.linear_losses import expected_epsilon
@@ -37,14 +36,6 @@ from audit.tasks.task import find_task
 from audit.written import USUAL_LEVEL, Level
 
 _GAUSSIAN_REASON = "expected here: Gaussian noise on one crafted coordinate"
-_START = (
-    "scores use the final model's distance from the initial model: a rehearsal, one more training run "
-    "without noise and canaries, would hardly raise them"
-)
-_REHEARSAL = (
-    "scores use the final model's distance from that of a rehearsal, one more training run without noise "
-    "and canaries"
-)
 
 
 def conclude(
@@ -221,11 +212,6 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
-        reference = _START
-        if setting.is_rehearsed(scores.dimension):
-            reference = _REHEARSAL
-        concluded = concluded._replace(notes=(*concluded.notes, reference))
     return finish(concluded)
 
 

@@ -92,12 +92,7 @@ def hidden_state(
         smoothness = row.convex.curvature * row.convex.norm**2  # beta
         constant = _find_constant(setting, 0.0, smoothness)
         reason = f"convex loss, any data with |x| <= {row.convex.norm:g}"
-        state = _bound(setting, Steps(constant, reason), delta)
-        # An adversary may insert along a direction without features, and so without gradients. This mu shows
-        # how much of a finite bound is attained. It needs insertions at known steps.
-        if np.isfinite(state.bound.mu) and not setting.sampling.is_hidden:
-            return state._replace(constant=compute_mu_along_one_direction(setting))
-        return state
+        return _bound(setting, Steps(constant, reason), delta)
     if given is not None:
         state = _bound(setting, given, delta)
         if not given.kink:
