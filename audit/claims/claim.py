@@ -25,7 +25,6 @@ from audit.claims.brackets import LEAST_ALLOCATION_NOISE, bracket_allocation
 from audit.claims.hidden_state import (
     MAX_MU,
     HiddenState,
-    HiddenStateBound,
     Periods,
     bound_periods,
     make_hidden_state,
@@ -255,11 +254,7 @@ class DpSgd(Claim):
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, int(self.insert))
-
-        def compute(lipschitz: ArrayLike) -> HiddenStateBound:
-            """Returns the bound on the last model for other Lipschitz constants and the same schedule."""
-            return bound_periods(self.composition, periods._replace(lipschitz=lipschitz), delta)
-
+        compute = functools.partial(bound_periods, self.composition, delta=delta)
         return make_hidden_state(compute, periods)
 
 

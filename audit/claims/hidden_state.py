@@ -9,7 +9,6 @@ Their closed forms are for a single constant and regular schedules. Here the sch
 constants are arbitrary, and we compute the best shifts exactly. audit/methods/README.md derives the bound.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -205,22 +204,23 @@ def bound_periods(
 
 
 def make_hidden_state(
-    compute: Callable[[ArrayLike], HiddenStateBound],
+    compute: Callable[[Periods], HiddenStateBound],
     periods: Periods,
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
     """Returns the bound on the last model with its margins, the bounds for larger constants.
 
-    `compute` maps Lipschitz constants, a number or one for each step, to the bound. The other arguments are
+    `compute` maps the schedule, with other Lipschitz constants, to the bound. The other arguments are
     attributes of `HiddenState`.
     """
-    bound = compute(periods.lipschitz)
+    bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
     if np.any(constants != 1):
         for factor in margins:
-            margins[factor] = compute(stretch_more(constants, factor))
+            wider = periods._replace(lipschitz=stretch_more(constants, factor))
+            margins[factor] = compute(wider)
     return HiddenState(bound, periods, margins, reason, runs=runs)
 
 
@@ -325,14 +325,7 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         while blocks and blocks[-1][1] - blocks[-1][2] >= log_sum - log_weight:
             start, sum_before, weight_before = blocks.pop()
-            log_sum = _add_logs(sum_before, log_sum)
-            log_weight = _add_logs(weight_before, log_weight)
+            log_sum = float(np.logaddexp(sum_before, log_sum))
+            log_weight = float(np.logaddexp(weight_before, log_weight))
         blocks.append((start, log_sum, log_weight))
     return [start for start, _, _ in blocks]
-
-
-def _add_logs(first: float, second: float) -> float:
-    """Returns log(exp(first) + exp(second)) of two floats, faster than `np.logaddexp`."""
-    high = max(first, second)
-    low = min(first, second)
-    return high + math.log1p(math.exp(low - high))

@@ -15,7 +15,6 @@ matrix. We do not scale S: a strategy with columns of norm 1 needs another sigma
 """
 
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -170,7 +169,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
         raise InputError(unknown) from None
     is_valid = 0 <= value < 1  # lambda
     if name != "lambda":  # a number of coefficients
-        is_valid = 1 <= value < 1e9 and value == math.floor(value)
+        is_valid = 1 <= value < 1e9 and value.is_integer()
     require(is_valid, f"`noise={text}`: give a number like that in {example}")
     return make(value, steps)
 

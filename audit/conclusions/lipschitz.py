@@ -171,9 +171,12 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
         reason += "; a mixture over orders of batches"
         if mixture.error:
             reason += f", simulated from above, too low with probability {mixture.error:g}"
-    compute = functools.partial(_bound_for, setting, delta=delta)
-    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
-    return make_hidden_state(compute, periods, reason, steps.runs)
+    return make_hidden_state(
+        lambda periods: _bound_for(setting, periods.lipschitz, delta),
+        Periods(steps.constants, schedule.periodicity, schedule.place),
+        reason,
+        steps.runs,
+    )
 
 
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:

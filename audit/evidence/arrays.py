@@ -29,14 +29,13 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     Raises:
       InputError: for values that are not real numbers, masked entries, or rows of unequal lengths.
     """
-    masked = f"{name} have masked entries: drop them with .compressed()"
     try:
-        has_mask = np.ma.is_masked(values)
         array = np.asarray(values)
     # PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} must be numbers in rows of equal length: give an array") from None
-    require(not has_mask, masked)
+    has_mask = np.ma.is_masked(values)
+    require(not has_mask, f"{name} have masked entries: drop them with .compressed()")
     # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V is for records, of type void, and
     # for bfloat16 and other floats of ml_dtypes.
     kind = array.dtype.kind
@@ -59,8 +58,8 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     array = floats("the bits of presence", presence)
     if array.ndim == 1:
         array = array[:, None]
-    fix = "give one bit each"
-    require(array.shape == shape, f"presence has shape {array.shape}, scores {shape}: {fix}")
+    message = f"presence has shape {array.shape}, scores {shape}: give one bit each"
+    require(array.shape == shape, message)
     require(np.isin(array, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
     return array.astype(bool)
 

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import require, require_type
 from audit.evidence import arrays, canaries, fair_coins, given_directions
 from audit.evidence import one_run as one_run_evidence
-from audit.evidence.arrays import floats
 from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import OneRun
 from audit.evidence.ranks import ranks as ranks
@@ -130,7 +129,7 @@ def _cosines_of_one_run(
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)
-    bits = np.atleast_2d(floats("the bits of presence", presence))
+    bits = np.atleast_2d(arrays.floats("the bits of presence", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
     coins_of_run = Coins(values[None], present, given=True)
     check_either(_require_fair, coins_of_run)

@@ -74,9 +74,7 @@ def given(
     require_type("in_order", in_order, bool)
     size = require_dimension(dimension)
     values = _check_cosines(cosines)
-    present = np.ones(values.shape, bool)
-    if presence is not None:
-        present = check_bits(presence, values.shape)
+    present = check_bits(presence, values.shape)
     # This comes before the tests of the distribution because rounding looks like a wrong dimension.
     require_decimals(values, size)
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
@@ -216,8 +214,13 @@ def _check_cosines(cosines: ArrayLike) -> Array:
     return np.where(failed, FAILED, values).reshape(len(values), -1)
 
 
-def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a user's bits of presence (`arrays.bits`); raises InputError if no canary is in."""
+def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
+    """Returns a user's bits of presence (`arrays.bits`), or only True for None, if all canaries were in.
+
+    Raises InputError if no canary is in.
+    """
+    if presence is None:
+        return np.ones(shape, bool)
     bits = arrays.bits(presence, shape)
     require(bits.any(), "presence puts all canaries out: those that are in are needed")
     return bits

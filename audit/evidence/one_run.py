@@ -83,10 +83,10 @@ def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimensi
     Raises:
       InputError: for an array of another shape, or an invalid cosine.
     """
-    checked = _check_cosines("observed", observed)
-    if unobserved is None:
-        return Cosines(checked, np.empty(0), dimension)
-    return Cosines(checked, _check_cosines("unobserved", unobserved), dimension)
+    left_out = np.empty(0)
+    if unobserved is not None:
+        left_out = _check_cosines("unobserved", unobserved)
+    return Cosines(_check_cosines("observed", observed), left_out, dimension)
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Array:

@@ -97,11 +97,9 @@ def ranks(
             _require_one_law(initial, seed)
     require_few_failed("ranks", int(failed.sum()), failed.size)
 
-    present = np.ones(own_ranks.shape, bool)
-    if presence is not None:
-        from audit.evidence.given_directions import check_bits  # loads SciPy
+    from audit.evidence.given_directions import check_bits  # loads SciPy
 
-        present = check_bits(presence, own_ranks.shape)
+    present = check_bits(presence, own_ranks.shape)
     placed = convert_to_cosines(np.where(failed, 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     return Fresh(cosines, present, RANK_DIMENSION, False, True, in_order, draws, ranked)
